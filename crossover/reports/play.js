@@ -30,12 +30,11 @@
 
   // --- what holds where the sliders stand ------------------------------------------------------------------------------
 
-  const cell = (where) => {
-    const place = AXES.reduce((sum, axis) => sum * data.axes[axis].length + where[axis], 0);
-    return data.cells[place].map(([n, ...figures]) => ({
-      ...data.entrants[n], n, time: figures.slice(0, 3), dollars: figures.slice(3, 6), cheaper: figures[6], sooner: figures[7],
-    }));
-  };
+  const place = (where) => AXES.reduce((sum, axis) => sum * data.axes[axis].length + where[axis], 0);
+  const cell = (where) => data.cells[place(where)].map(([n, ...figures]) => ({
+    ...data.entrants[n], n, time: figures.slice(0, 3), dollars: figures.slice(3, 6), cheaper: figures[6], sooner: figures[7],
+  }));
+  const refused = () => data.refused[place(at)].map(([n, why]) => ({ ...data.entrants[n], why: data.reasons[why] }));
   const limit = () => data.deadlines[at.deadline] ?? Infinity;
   const holding = (runs) => runs.filter((run) => run.time[2] <= limit());
   const first = (runs, figure) => [...runs].sort((a, b) => a[figure][1] - b[figure][1])[0];
@@ -58,11 +57,19 @@
     return `${asked}: ${led(kept, "dollars", "cheaper", "cheapest")}; ${led(kept, "time", "sooner", "soonest")}.`;
   };
 
+  // Who is cheapest, or all that may be.
+  const cheapest = (runs) => {
+    if (!runs.length) return "nothing";
+    const leader = first(runs, "dollars"), close = [leader, ...tied(runs, leader, "cheaper")].sort((a, b) => a.n - b.n);
+    const names = close.map((run) => run.name).join(" or ");
+    return close.length > 1 ? `${names} (too close to call)` : names;
+  };
+
   // Along an axis, who is cheapest from where on, the other sliders as they stand.
   const along = (axis) => {
     const parts = [];
     data.axes[axis].forEach((value, index) => {
-      const kept = holding(cell({ ...at, [axis]: index })), name = kept.length ? first(kept, "dollars").name : "nothing";
+      const name = cheapest(holding(cell({ ...at, [axis]: index })));
       if (parts.at(-1)?.name !== name) parts.push({ name, value });
     });
     if (parts.length === 1) return `Over ${axis}: ${parts[0].name} throughout.`;
@@ -80,12 +87,15 @@
 
   const table = () => {
     const runs = cell(at), kept = holding(runs);
-    by("rows").replaceChildren(...[...runs].sort((a, b) => a.dollars[1] - b.dollars[1]).map((run) => {
-      const row = document.createElement("tr"), late = kept.includes(run) ? "" : "too late";
-      const here = [isBeaten(run, runs) ? "" : "on the front", late].filter(Boolean).join(", ");
-      const spread = (shown, [low, , high]) => `${shown(low)} to ${shown(high)}`;
-      const cells = [run.name, seconds(run.time[1]), spread(seconds, run.time), usd(run.dollars[1]), spread(usd, run.dollars), here];
-      cells.forEach((text, n) => {
+    const spread = (shown, [low, , high]) => `${shown(low)} to ${shown(high)}`;
+    const figures = (run) => {
+      const here = [isBeaten(run, runs) ? "" : "on the front", kept.includes(run) ? "" : "too late"].filter(Boolean).join(", ");
+      return [seconds(run.time[1]), spread(seconds, run.time), usd(run.dollars[1]), spread(usd, run.dollars), here];
+    };
+    const sorted = [...runs].sort((a, b) => a.dollars[1] - b.dollars[1]);
+    by("rows").replaceChildren(...[...sorted, ...refused()].map((run) => {
+      const row = document.createElement("tr"), rest = run.why ? ["", "", "", "", `would not run: ${run.why}`] : figures(run);
+      [run.name, ...rest].forEach((text, n) => {
         const each = document.createElement(n ? "td" : "th");
         if (n > 0 && n < 5) each.className = "figure";
         if (!n) {

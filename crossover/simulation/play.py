@@ -29,13 +29,16 @@ GridSetting = tuple[int, int, int]  # epochs, parameters, workers
 
 @dataclass(frozen=True, kw_only=True)
 class PlayGrid:
-    """`cells`: by setting the entrants that AWS would run, in the order of `experiments`. All have the same draws."""
+    """`cells`: by setting the entrants that AWS would run, in the order of `experiments`; `refused`: why it would not run the others, by
+    name. All have the same draws.
+    """
 
     experiments: tuple[Experiment, ...]
     calibration: Calibration
     axes: Mapping[str, Sequence[int]]
     own: Mapping[str, int]  # of each axis, as the first file says
     cells: Mapping[GridSetting, Sequence[Point]]
+    refused: Mapping[GridSetting, Mapping[str, str]]
     repetitions: int
     prices_as_of: str
     left_out: tuple[str, ...]
@@ -61,6 +64,7 @@ def grid(
     axes = {name: sorted({*usual[name], value}) for name, value in filed.items()}
     settings = list(product(axes["epochs"], axes["parameters"], axes["workers"]))
     tasks, asked = list[RepeatedRun](), list[tuple[GridSetting, Experiment]]()
+    refused: dict[GridSetting, dict[str, str]] = {setting: {} for setting in settings}
     for setting, each in product(settings, entrants):
         epochs, parameters, workers = setting
         workload = own[each.name]
@@ -68,7 +72,8 @@ def grid(
             made, shared = staffed(trained(each, epochs), workload, workers=workers, filed=first.workers)
             shared = shared if parameters == workload.parameters else shared.sized(parameters)
             calendar(architecture_of(made).resolve(made), shared)
-        except ConfigError:
+        except ConfigError as error:
+            refused[setting][each.name] = str(error)
             continue
         tasks.append(RepeatedRun(made, calibration, shared, price_list, SIMULATED_EPOCHS))
         asked.append((setting, each))
@@ -79,12 +84,15 @@ def grid(
         point = Point(axis="grid", value=0, name=each.name, rival=is_rival(each), outcomes=outcomes)
         if point.would_run:
             cells[setting].append(point)
+        else:
+            refused[setting][each.name] = "; ".join(point.problems)
     return PlayGrid(
         experiments=entrants,
         calibration=calibration,
         axes=axes,
         own=filed,
         cells=cells,
+        refused=refused,
         repetitions=repetitions,
         prices_as_of=price_list.as_of,
         left_out=tuple(left_out),

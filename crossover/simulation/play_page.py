@@ -1,5 +1,6 @@
 """play.html: sliders over a grid that was simulated beforehand. Its scripts stand in it, and their hashes in its policy."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +18,20 @@ from crossover.simulation.repetitions import LIMITS
 PAGE = "play.html"
 DEADLINES_S = (10, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
 UPLOT = Path(__file__).parents[2] / "node_modules" / "uplot" / "dist"
-WITHOUT = "The curves are not drawn: uPlot is not installed here (make node_modules, in a checkout); words and figures are whole."
+UPLOT_SHA256 = {  # of 1.6.32, which package-lock.json pins
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+WITHOUT = (
+    "The curves are not drawn: uPlot 1.6.32 is not installed here, or its files are not those that were published (make node_modules, in a "
+    "checkout); words and figures are whole."
+)
 
 
 def write(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
-    """`play.html` into `out`; its path. `uplot`: the folder that has it; without it the page has words and figures alone."""
+    """`play.html` into `out`; its path. `uplot`: the folder that has it; without it, as UPLOT_SHA256 knows it, the page has words and
+    figures alone.
+    """
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / PAGE, render(page(found, uplot)).encode())
     return out / PAGE
@@ -30,8 +40,7 @@ def write(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
 def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
     """The whole of it as data."""
     first = found.experiments[0]
-    script, style = uplot / "uPlot.iife.min.js", uplot / "uPlot.min.css"
-    drawn = script.is_file() and style.is_file()
+    scripts, styles = _published(uplot)
     notes = [
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {found.repetitions} repetitions, p5 to p95 beside it; {LIMITS}",
@@ -49,17 +58,26 @@ def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
         labels=["projected"],
         play=Markup((SCRIPTS / "play.html").read_text(encoding="utf-8")),
         data=json.dumps(as_json(found), separators=(",", ":"), allow_nan=False),
-        styles=[Markup(style.read_text(encoding="utf-8"))] if drawn else [],
-        scripts=[
-            Markup(path.read_text(encoding="utf-8")) for path in ([script] if drawn else []) + [SCRIPTS / "play.js"]
-        ],
+        styles=styles,
+        scripts=[*scripts, Markup((SCRIPTS / "play.js").read_text(encoding="utf-8"))],
         sheets=[Sheet(title="What stands behind it", head=["note"], rows=[[note] for note in notes], folded=True)],
     )
 
 
+def _published(uplot: Path) -> tuple[list[Markup], list[Markup]]:
+    """uPlot's script and its style; neither where a file is absent, or is not the one that UPLOT_SHA256 knows."""
+    paths = [uplot / name for name in UPLOT_SHA256]
+    files = [path.read_bytes() for path in paths if path.is_file()]
+    if [hashlib.sha256(file).hexdigest() for file in files] != list(UPLOT_SHA256.values()):
+        return [], []
+    script, style = (Markup(file.decode()) for file in files)
+    return [script], [style]
+
+
 def as_json(found: PlayGrid) -> Mapping[str, Any]:
     """What the script reads. Of each entrant in a cell: [number, seconds p5, p50, p95, dollars p5, p50, p95, surely cheaper than, surely
-    sooner than], those by their numbers; cells in the order of the axes' values, the last axis first.
+    sooner than], those by their numbers; cells in the order of the axes' values, the last axis first. `refused`, in the same order: of
+    each of the others [number, which of the `reasons`].
     """
     looks = looks_of(found.experiments)
     numbers = {each.name: n for n, each in enumerate(found.experiments)}
@@ -79,6 +97,7 @@ def as_json(found: PlayGrid) -> Mapping[str, Any]:
         ]
         for points in found.cells.values()
     ]
+    reasons = list(dict.fromkeys(reason for refused in found.refused.values() for reason in refused.values()))
     return {
         "axes": found.axes,
         "begin": {name: values.index(found.own[name]) for name, values in found.axes.items()},
@@ -88,5 +107,10 @@ def as_json(found: PlayGrid) -> Mapping[str, Any]:
             for each in found.experiments
         ],
         "cells": cells,
+        "refused": [
+            [[numbers[name], reasons.index(reason)] for name, reason in found.refused[setting].items()]
+            for setting in found.cells
+        ],
+        "reasons": reasons,
         "without": WITHOUT,
     }

@@ -1,7 +1,8 @@
 """The sliders of play.html move what the page says, and it says what was simulated."""
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,13 @@ def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
     return found.cells[at["epochs"], at["parameters"], at["workers"]]
 
 
-def rows(points: Sequence[Point], late_s: float) -> list[list[str]]:
+def leaders(points: Sequence[Point]) -> list[Point]:
+    """The cheapest, and whom it is not surely cheaper than."""
+    names = dict(zip((each.name for each in points), ahead(points, "dollars"), strict=True))
+    return [each for first in best(points, "dollars")[:1] for each in points if each.name not in names[first.name]]
+
+
+def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> list[list[str]]:
     """The table as it should be."""
     table = []
     for each in best(points, "dollars"):
@@ -55,7 +62,7 @@ def rows(points: Sequence[Point], late_s: float) -> list[list[str]]:
             for shown, b in ((display.seconds, time), (display.usd, dollars))
         ]
         table.append([each.name, *(text for pair in cells for text in pair), ", ".join(here)])
-    return table
+    return table + [[name, "", "", "", "", f"would not run: {why}"] for name, why in refused.items()]
 
 
 def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None:
@@ -64,14 +71,13 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
     late_s = play_page.DEADLINES_S[0]
     for at, told, (slider, _) in zip(settings(found), seen, [("", ""), *MOVES], strict=True):
         limit_s = late_s if slider == "deadline" else float("inf")
-        points = cell(found, at)
-        assert [[row[0].split(" ")[1], *row[1:]] for row in told["rows"]] == rows(points, limit_s)
+        points, refused = cell(found, at), found.refused[at["epochs"], at["parameters"], at["workers"]]
+        assert {each.name for each in points} | set(refused) == {each.name for each in found.experiments}
+        assert [[row[0].split(" ")[1], *row[1:]] for row in told["rows"]] == rows(points, refused, limit_s)
         kept = [each for each in points if each.band("time").p95 <= limit_s]
         assert (": nothing holds that at p95" in told["says"]) == (not kept)
         if kept:
-            cheapest = best(kept, "dollars")[0]
-            others = [each.name for each in kept if each is not cheapest]
-            surely = set(ahead([cheapest, *kept], "dollars")[0]) >= set(others)
+            cheapest, surely = best(kept, "dollars")[0], len(leaders(kept)) == 1
             words = f": {cheapest.name} {'is cheapest' if surely else 'and '}"
             assert words in told["says"], told["says"]
             assert surely or "too close to call as cheapest" in told["says"]
@@ -79,11 +85,14 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
             names = []
             for value in found.axes[axis]:
                 those = [each for each in cell(found, at | {axis: value}) if each.band("time").p95 <= limit_s]
-                names.append(best(those, "dollars")[0].name if those else "nothing")
-            assert line.startswith(f"Over {axis}: {names[0]}")
+                close = [each.name for each in leaders(those)]
+                names.append(" or ".join(close) + " (too close to call)" * (len(close) > 1) if close else "nothing")
+            assert line.startswith(f"Over {axis}: {names[0]} ")
             assert ("throughout" in line) == (len(set(names)) == 1), line
             assert all(name in line for name in names), line
         assert told["heard"][0] == f"{at['epochs']} epoch{'s' if at['epochs'] > 1 else ''}"
+    assert any("too close to call" in line for told in seen for line in told["crossings"])
+    assert any("would not run" in row[-1] for told in seen for row in told["rows"])
     assert seen[0]["instead"] == ["", ""]
     drawn = [tuple(told["drawn"]) for told in seen]
     assert len({len(each) for each in drawn}) == 1 and len(drawn[0]) == 2
@@ -97,6 +106,18 @@ def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Pa
     assert first["drawn"] == [] and first["instead"] == [play_page.WITHOUT] * 2
     assert first["says"] != last["says"] and last["rows"]
     assert judged(page, tmp_path)[0] == []
+
+
+@pytest.mark.parametrize("changed", ["uPlot.iife.min.js", "uPlot.min.css"])
+def test_no_other_script_or_style_than_the_published_one_gets_into_the_page(
+    found: PlayGrid, tmp_path: Path, changed: str
+) -> None:
+    folder = shutil.copytree(play_page.UPLOT, tmp_path / "uplot")
+    assert len(play_page.page(found, folder).scripts) == 2
+    with (folder / changed).open("a") as file:
+        file.write("/* and more */")
+    page = play_page.page(found, folder)
+    assert len(page.scripts) == 1 and page.styles == []
 
 
 def test_our_own_script_can_be_read() -> None:

@@ -68,7 +68,8 @@ def test_the_page_is_whole_and_asks_for_nothing_from_elsewhere(report: str) -> N
     assert not page.tags & {"script", "link", "img", "iframe", "object"}
     assert all(link.startswith("#") for link in page.links)
     assert "@import" not in report and "url(http" not in report
-    assert "default-src 'none'" in report
+    for directive in ("default-src", "base-uri", "form-action"):
+        assert f"{directive} 'none';" in report or f"{directive} 'none'\"" in report
     ids = re.findall(r'\bid="([^"]+)"', report)
     assert len(ids) == len(set(ids))
 
