@@ -211,15 +211,19 @@ def _pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> 
     found = dict[str, tuple[Varied, Varied]]()
     for name, two in given.items() if isinstance(given, dict) else [("", given)]:
         sides = two if isinstance(two, list) and len(two) == 2 and all(isinstance(each, dict) for each in two) else []
-        wrong = [
-            f"pairs.{name}: {key}: {value!r} is not in the grid"
-            for side in sides
-            for key, value in side.items()
-            if value not in grid.get(key, ())
-        ]
+        wrong, own = list[str](), list[Varied]()
+        for side in sides:
+            alike = {key: [each for each in grid.get(key, ()) if _same(each, value)] for key, value in side.items()}
+            wrong += [f"pairs.{name}: {key}: {side[key]!r} is not in the grid" for key in side if not alike[key]]
+            own.append({key: values[0] for key, values in alike.items() if values})  # 1 finds the grid's 1.0
         if not sides or sides[0] == sides[1] or sides[0].keys() != sides[1].keys():
             wrong = [f"pairs.{name}: {two!r}; expected two settings that differ, in the same fields of the grid"]
         faults += wrong
         if not wrong:
-            found[str(name)] = (sides[0], sides[1])
+            found[str(name)] = (own[0], own[1])
     return found
+
+
+def _same(one: object, other: object) -> bool:
+    """As YAML means it: 1 is 1.0, and no true."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -46,7 +46,7 @@ def write(
     drawn: Sequence[Plot] = (),
 ) -> StudyTables:
     """All three files into `out`."""
-    lines, cells, counted = tables.tidy(study, rows), tables.cells(study, rows), tables.counting(rows)
+    lines, cells, counted = tables.tidy(study, rows, missing), tables.cells(study, rows), tables.counting(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["trial"], lineterminator="\n")
     writer.writeheader()
@@ -83,8 +83,8 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
             title="Settings",
             head=["setting", "n", *heads],
             rows=settings,
-            note="Means over seeds with Student's 95 % interval; none of a single run, and cut where no such figure can be. "
-            "*: on the front, where no other setting is better and costs less.",
+            note="Means over seeds with Student's 95 % interval; none of a single run or of equal figures, and cut where no such figure "
+            "can be. *: on the front, where no other setting is better and costs less.",
         )
     ]
     names = list(dict.fromkeys(cell.row for cell in cells if cell.table == PAIRS))
@@ -95,7 +95,7 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
                 f"{by_row[PAIRS, name, 'n'].value:g}",
                 _with_interval(by_row[PAIRS, name, "difference"], lambda value: f"{value:+.4g}"),
                 *(DASH if (p := by_row[PAIRS, name, each].value) is None else f"{p:.3g}" for each in ("p", "p, Holm")),
-                _verdict(by_row[PAIRS, name, "p, Holm"].value),
+                _verdict(by_row[PAIRS, name, "n"].value, by_row[PAIRS, name, "p, Holm"].value),
             ]
             for name in names
         ]
@@ -109,8 +109,10 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
     return found
 
 
-def _verdict(p: float | None) -> str:
-    return "no seed in common" if p is None else "different" if p <= LEVEL else "too close to call"
+def _verdict(n: float | None, p: float | None) -> str:
+    if not n:
+        return "no seed in common"
+    return "all differences alike: no test" if p is None else "different" if p <= LEVEL else "too close to call"
 
 
 def display_metric(rows: Sequence[TrialRow]) -> Metric:

@@ -42,9 +42,12 @@ class Searching:
             raise ConfigError("\n".join([f"study {study.name}:", *(f"  {fault}" for fault in faults)]))
         self._pruner = pruner()
         self.optuna = optuna.create_study()
+        self.repeated = 0  # settings asked for once more
 
     def trials(self, accepting: Accepting, rows: Mapping[str, TrialRow]) -> Iterator[StudyTrial]:
-        """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed."""
+        """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed. Of one that was
+        there before nothing is run: Optuna is told what it was told then.
+        """
         metric = accepting.trials(self.drawn(1)[0])[0].experiment.training.metric
         better = (
             optuna.study.StudyDirection.MAXIMIZE if self.study.rises(metric) else optuna.study.StudyDirection.MINIMIZE
@@ -53,6 +56,10 @@ class Searching:
         for number in range(self.search.trials):
             self.optuna.sampler = self._sampler(number)
             asked = self.optuna.ask(self._space)
+            before = self.optuna.get_trials(deepcopy=False)[: asked.number]
+            if earlier := next((each for each in before if each.params == asked.params), None):
+                self._tell_again(asked, earlier)
+                continue
             trials = accepting.trials(asked.params, number=number + 1)
             if len(trials) == 1:  # of several seeds no epoch speaks for all
                 trials = [replace(trials[0], watch=_watching(asked))]
@@ -72,6 +79,13 @@ class Searching:
             self.optuna.tell(asked, state=optuna.trial.TrialState.PRUNED)
         else:
             self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
+
+    def _tell_again(self, asked: optuna.Trial, earlier: optuna.trial.FrozenTrial) -> None:
+        self.repeated += 1
+        for epoch, value in earlier.intermediate_values.items():
+            asked.report(value, epoch)
+        complete = earlier.state is optuna.trial.TrialState.COMPLETE
+        self.optuna.tell(asked, earlier.value if complete else None, state=earlier.state)
 
     def drawn(self, count: int) -> list[Varied]:
         """Settings of the space, for a forecast: this study is asked for none of them."""
@@ -131,11 +145,13 @@ def pictures(found: Searching) -> list[Plot]:
 
     complete = [each for each in found.optuna.trials if each.state is optuna.trial.TrialState.COMPLETE]
     names = {"optimization_history": 1, "param_importances": 2}
-    made = list[Plot]()
+    made, again = list[Plot](), ""
+    if found.repeated:
+        again = f"Of {found.search.trials} settings {found.repeated} were asked for once more: told again, and not run again."
     for name in [name for name, least in names.items() if len(complete) >= least]:
         with plots.styled():
             figure = getattr(drawn, f"plot_{name}")(found.optuna).figure
             svg = plots.svg(figure, name=name, title=name.replace("_", " "))
             plt.close(figure)
-        made.append(plot(f"Optuna: {name.replace('_', ' ')}", svg))
+        made.append(plot(f"Optuna: {name.replace('_', ' ')}", svg, caption=again))
     return made

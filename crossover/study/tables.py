@@ -1,16 +1,17 @@
 """A study's tables from its rows, cell by cell: what a page shows, what a bundle keeps, and what a reproduction is held against."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 
 from crossover.study.conduct import TrialRow
-from crossover.study.file import MEASURES, Study
-from crossover.study.statistics import holm, interval
-from crossover.study.trials import label
+from crossover.study.file import MEASURES, Study, Varied
+from crossover.study.statistics import MeanInterval, holm, interval
+from crossover.study.trials import label, name_of, settings
 
 SETTINGS, PAIRS = "settings", "pairs"
+FAILED_HERE = "it failed here"  # how the reason begins of a trial that was begun and left no run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,13 @@ def counting(rows: Sequence[TrialRow]) -> list[TrialRow]:
 
 
 def by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
-    """Trials by their setting's label, by seed; labels in order, whatever order they ran in."""
-    found = dict[str, list[TrialRow]]()
-    for row in sorted(rows, key=lambda row: (label(row.varied), row.seed)):
-        found.setdefault(label(row.varied), []).append(row)
-    return found
+    """Trials by their setting's label, by seed; labels in order, whatever order they ran in. The same run twice is no second draw: of a
+    setting and a seed the first counts.
+    """
+    found = dict[str, dict[int, TrialRow]]()
+    for row in sorted(rows, key=lambda row: (label(row.varied), row.seed, row.trial)):
+        found.setdefault(label(row.varied), {}).setdefault(row.seed, row)
+    return {name: list(by_seed.values()) for name, by_seed in found.items()}
 
 
 def cells(study: Study, rows: Sequence[TrialRow]) -> list[StudyCell]:
@@ -54,87 +57,99 @@ def _settings(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
         yield StudyCell(table=SETTINGS, row=name, column="n", value=len(of))
         for measure in dict.fromkeys((study.metric, "duration_s", "full_usd")):
             values = [value for row in of if (value := row.measures[measure]) is not None]
-            yield _cell(SETTINGS, name, measure, values)
+            yield _cell(SETTINGS, name, measure, interval(values) if values else None)
 
 
 def _pairs(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
-    counted, named = by_setting(counting(rows)), list[tuple[str, list[float]]]()
-    settings = {label(row.varied): row.varied for row in rows}
+    """Every pair that the file named, also where no trial of it was run: Holm's correction is over them all."""
+    counted, named = by_setting(counting(rows)), list[tuple[str, MeanInterval | None]]()
     for name, (one, other) in study.pairs.items():
-        for first, varied in settings.items():
-            second = label({**varied, **other})
-            if all(varied.get(key) == value for key, value in one.items()) and second in settings:
-                named.append(
-                    (
-                        f"{name}: {first} - {second}",
-                        _differences(study, counted.get(first, []), counted.get(second, [])),
-                    )
-                )
-    found = [(row, values, interval(values) if values else None) for row, values in named]
-    adjusted = holm([each.p if each else 1.0 for _, _, each in found])
-    for (row, values, each), p in zip(found, adjusted, strict=True):
-        yield StudyCell(table=PAIRS, row=row, column="n", value=len(values))
-        yield _cell(PAIRS, row, "difference", values)
-        yield StudyCell(table=PAIRS, row=row, column="p", value=each.p if each else None)
-        yield StudyCell(table=PAIRS, row=row, column="p, Holm", value=p if each else None)
+        for varied in settings(study):
+            if all(varied[key] == value for key, value in one.items()):
+                first, second = label(varied), label({**varied, **other})
+                both = _by_seed(study, counted.get(first, []), counted.get(second, []))
+                size = max((abs(value) for two in both for value in two), default=0.0)
+                found = interval([a - b for a, b in both], scale=size) if both else None
+                named.append((f"{name}: {first} - {second}", found))
+    adjusted = holm([each.p if each else None for _, each in named])
+    for (row, each), p in zip(named, adjusted, strict=True):
+        known = None if each is None else each.p
+        yield StudyCell(table=PAIRS, row=row, column="n", value=each.n if each else 0)
+        yield _cell(PAIRS, row, "difference", each)
+        yield StudyCell(table=PAIRS, row=row, column="p", value=known)
+        yield StudyCell(table=PAIRS, row=row, column="p, Holm", value=None if known is None else p)
 
 
-def _differences(study: Study, first: Sequence[TrialRow], second: Sequence[TrialRow]) -> list[float]:
-    """By seed, of those that both have."""
+def _by_seed(study: Study, first: Sequence[TrialRow], second: Sequence[TrialRow]) -> list[tuple[float, float]]:
+    """Of the seeds that both have."""
     other = {row.seed: row.measures[study.metric] for row in second}
     both = ((row.measures[study.metric], other.get(row.seed)) for row in first)
-    return [a - b for a, b in both if a is not None and b is not None]
+    return [(a, b) for a, b in both if a is not None and b is not None]
 
 
-def _cell(table: str, row: str, column: str, values: Sequence[float]) -> StudyCell:
-    if not values:
+def _cell(table: str, row: str, column: str, found: MeanInterval | None) -> StudyCell:
+    if found is None:
         return StudyCell(table=table, row=row, column=column, value=None)
-    found = interval(values)
     low, high = (each if isfinite(each) else None for each in (found.low, found.high))
     return StudyCell(table=table, row=row, column=column, value=found.mean, low=low, high=high)
 
 
-def tidy(study: Study, rows: Sequence[TrialRow]) -> list[dict[str, object]]:
-    """One line a trial, one column a variable: settings by their whole names."""
-    found = []
-    for row in sorted(rows, key=lambda row: (label(row.varied), row.seed)):
-        varied = {
-            name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in row.varied.items()
-        }
-        plain = {
+def tidy(study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str]) -> list[dict[str, object]]:
+    """One line a trial, one column a variable: settings by their whole names. Last those `missing`, by name with the reason, which have
+    no figures.
+    """
+    found: list[dict[str, object]] = [
+        {
             "trial": row.trial,
-            **varied,
+            **_plain(row.varied),
             "seed": row.seed,
             "outcome": row.outcome,
             "reason": row.reason,
             "label": row.label,
+            "cost_label": row.cost_label,
+            **{name: row.measures[name] for name in MEASURES},
+            "all_attempts_usd": row.usd,
         }
-        found.append(
-            {
-                **plain,
-                "cost_label": row.cost_label,
-                **{name: row.measures[name] for name in MEASURES},
-                "all_attempts_usd": row.usd,
-            }
-        )
+        for row in sorted(rows, key=lambda row: (label(row.varied), row.seed))
+    ]
+    columns = (
+        "trial",
+        *study.fields,
+        "seed",
+        "outcome",
+        "reason",
+        "label",
+        "cost_label",
+        *MEASURES,
+        "all_attempts_usd",
+    )
+    named = {} if study.search else {name_of(each, n): (each, n) for each in settings(study) for n in study.seeds}
+    for trial, reason in missing.items():
+        varied, seed = named.get(trial, ({}, trial.rpartition("=")[2]))
+        outcome = "failed" if reason.startswith(FAILED_HERE) else "not begun"
+        known = {"trial": trial, **_plain(varied), "seed": seed, "outcome": outcome, "reason": reason}
+        found.append({name: known.get(name) for name in columns})
     return found
+
+
+def _plain(varied: Varied) -> dict[str, object]:
+    return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in varied.items()}
 
 
 def held_against(
     there: Sequence[StudyCell], here: Sequence[StudyCell]
-) -> Iterator[tuple[StudyCell, StudyCell | None, str]]:
-    """Each cell of `there` with the one made here, and how they stand: equal, within or not. None: it was not made."""
-    made = {cell.key: cell for cell in here}
-    for cell in there:
-        mine = made.get(cell.key)
-        yield cell, mine, _stands(cell, mine)
+) -> Iterator[tuple[StudyCell | None, StudyCell | None, str]]:
+    """Each cell of `there` with the one made here, and how they stand: equal, within or not. None: that side has none."""
+    held, made = ({cell.key: cell for cell in cells} for cells in (there, here))
+    for key in held | made:
+        yield held.get(key), made.get(key), _stands(held.get(key), made.get(key))
 
 
 EQUAL, WITHIN, NOT = "equal bits", "within the interval", "not"
 
 
-def _stands(there: StudyCell, here: StudyCell | None) -> str:
-    if here is None:
+def _stands(there: StudyCell | None, here: StudyCell | None) -> str:
+    if here is None or there is None:
         return NOT
     if asdict(here) == asdict(there):
         return EQUAL

@@ -39,8 +39,8 @@ PATTERNS = {
         "the ARN of a managed policy: arn:aws:iam::123456789012:policy/boundary",
     ),
 }
-# Keys by which stacks and instances are found again, and names that only AWS may give.
-_OUR_TAGS = {"project", "experiment", "owner", "stack-kind", "expires-at", "stands", "notify", "Name"}
+# Keys by which stacks and instances are found again, and names that only AWS may give; in any letter case, as IAM compares them.
+_OUR_TAGS = {"project", "experiment", "owner", "stack-kind", "expires-at", "stands", "notify", "name"}
 MOST_TAGS = 30  # of 50 that a resource may have; ours are the rest
 _TAG = r"[\w .:/=+@-]"
 
@@ -144,8 +144,11 @@ def _problems(found: AccountFile) -> Iterator[str]:
             yield f"{name}: {', '.join(missing)} missing; expected all of {', '.join(said)}, or none of them"
     if len(found.tags) > MOST_TAGS:
         yield f"tags: {len(found.tags)} are not allowed; expected {MOST_TAGS} at most"
+    spelled = dict[str, str]()
     for key, value in found.tags.items():
-        if key in _OUR_TAGS or key.lower().startswith(("aws:", "crossover:")):
+        if (first := spelled.setdefault(key.casefold(), key)) != key:
+            yield f"tags.{key}: is {first} in other letter case, which IAM takes for the same key; expected one of the two"
+        elif key.casefold() in _OUR_TAGS or key.casefold().startswith(("aws:", "crossover:")):
             yield f"tags.{key}: is taken by this project or by AWS; expected another name"
         elif not re.fullmatch(f"{_TAG}{{1,128}}", key) or not re.fullmatch(f"{_TAG}{{0,256}}", value):
             yield (

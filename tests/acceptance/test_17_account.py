@@ -54,7 +54,7 @@ network: {vpc: my-vpc, functions_subnet: subnet-0a1b2c3d4e5f67891}
 images: {arm64: debian-13}
 kms_key: alias/mine
 permissions_boundary: boundary
-tags: {project: theirs, "aws:x": y, ok: "a\\tb"}
+tags: {project: theirs, NAME: theirs, "aws:x": y, ok: "a\\tb", Team: a, team: b}
 session_agent: {version: latest, arm64: aa}
 vpn: yes
 """
@@ -67,6 +67,8 @@ SAID = (
     "tags.project: is taken by this project",
     "tags.aws:x: is taken by this project or by AWS",
     "tags.ok: 'a\\tb' is not allowed",
+    "tags.NAME: is taken by this project",
+    "tags.team: is Team in other letter case",
     "session_agent.version: 'latest' is not allowed; expected a version",
     "session_agent.arm64: 'aa' is not allowed; expected a SHA-256",
     "session_agent: amd64 missing; expected all of version, arm64, amd64, or none of them",

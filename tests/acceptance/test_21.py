@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -193,6 +192,15 @@ def test_what_optuna_does_not_know_is_refused(
     assert words in capsys.readouterr().err
 
 
+def test_a_setting_asked_for_again_is_no_second_draw(tmp_path: Path) -> None:
+    search = {"trials": 3, "space": {"training.epochs": [1]}, "sampler": "RandomSampler"}
+    written(tmp_path, grid=None, pairs={}, seeds=2, search=search)
+    ended, out = command(tmp_path, tmp_path / "out", on="inline"), tmp_path / "out"
+    assert ended.returncode == 0, ended.stderr
+    assert [row["trial"] for row in table(out)] == ["0001_seed=1", "0001_seed=2"]
+    assert "2 were asked for once more" in (out / "study.html").read_text()
+
+
 # --- order, budget ----------------------------------------------------------------------------------------------------
 
 
@@ -217,9 +225,12 @@ def test_no_trial_is_begun_that_may_pass_the_budget(
     assert status("study", path, "--on", "inline", "--budget", str(budget), "--out", str(out)) == 0
     said = capsys.readouterr().out
     spent = sum(conduct.dollars(each) for each in (out / "runs").iterdir())
-    assert 0 < spent <= budget and "not begun: up to $" in said and 0 < len(table(out)) < 4
+    assert 0 < spent <= budget and "not begun: up to $" in said
+    outcomes = Counter(row["outcome"] for row in table(out))
+    assert 0 < outcomes["finished"] < 4 and outcomes.keys() == {"finished", "not begun"} and outcomes.total() == 4
+    assert next(row["reason"] for row in table(out) if row["outcome"] != "finished").startswith("not begun: up to $")
     assert status("study", path, "--on", "inline", "--budget", "1", "--out", str(out), "--resume") == 0
-    assert len(table(out)) == 4
+    assert [row["outcome"] for row in table(out)] == ["finished"] * 4
 
 
 def test_a_trial_that_passes_its_own_budget_is_stopped_and_left_out(
@@ -328,80 +339,6 @@ def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Pat
     assert snapshot(session) == before
     assert ended.stdout.count("deleting stack crossover-small-") == 3 and "crossover-network" in ended.stdout
     assert sum(conduct.dollars(each) for each in (out / "runs").iterdir()) < 1
-
-
-# --- the bundle -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundled")
-    out = folder / "rates"
-    assert status("study", str(written(folder)), "--on", "inline", "--out", str(out), "--bundle") == 0
-    return out / "rates.zip"
-
-
-def changed(bundle: Path, folder: Path, name: str, body: bytes) -> Path:
-    """A copy in which `name` holds `body`."""
-    other = folder / "changed.zip"
-    with zipfile.ZipFile(bundle) as there, zipfile.ZipFile(other, "w") as here:
-        for each in there.namelist():
-            here.writestr(each, body if each == name else there.read(each))
-    return other
-
-
-def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a process that knows nothing of the study, from the archive alone."""
-    assert status("reproduce", str(bundled)) == 0
-    said = capsys.readouterr().out
-    cells = json.loads((bundled.parent / "cells.json").read_text())
-    assert f"{len(cells)} equal bits, 0 within the interval, 0 not" in said
-
-
-def test_run_again_what_computes_has_equal_bits(
-    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Accuracies are the same bits; seconds and dollars are new draws, which may lie anywhere."""
-    assert status("reproduce", str(bundled), "--run", "--out", str(tmp_path / "again")) in (0, 1)
-    lines = [
-        line.split() for line in capsys.readouterr().out.splitlines() if "final_metric" in line or " difference" in line
-    ]
-    assert len(lines) == 3 and all(line[-2:] == ["equal", "bits"] for line in lines)
-
-
-def test_a_table_that_its_records_do_not_make_is_told(
-    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cells = json.loads((bundled.parent / "cells.json").read_text())
-    (cell,) = [each for each in cells if each["column"] == "final_metric" and "0.05" in each["row"]]
-    inside, beyond = dict(cell), dict(cell)
-    inside["low"], beyond["low"], beyond["value"] = cell["low"] - 0.01, cell["high"] + 1, cell["high"] + 2
-    for other, code, words in (
-        (inside, 0, "1 within the interval, 0 not"),
-        (beyond, 1, "0 within the interval, 1 not"),
-    ):
-        body = json.dumps([other if each is cell else each for each in cells]).encode()
-        assert status("reproduce", str(changed(bundled, tmp_path, "cells.json", body))) == code
-        assert words in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "words"),
-    [
-        ("study.json", b'{"format": 2}', "format 2 is unknown"),
-        ("trials.json", b'{"../../etc": {"varied": {}, "seed": 1}}', "is no trial's name"),
-        ("trials.json", b'{"a": {"varied": {}, "seed": 1}}', "There is no item named 'runs/a/result.json'"),
-        ("cells.json", b'[{"table": 1}]', "cells.json: "),
-        ("", b"", "is no bundle of a study"),
-    ],
-)
-def test_what_is_no_bundle_is_refused(
-    name: str, body: bytes, words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "text.zip").write_text("no archive")
-    path = changed(bundled, tmp_path, name, body) if name else tmp_path / "text.zip"
-    assert status("reproduce", str(path)) == 2
-    assert words in capsys.readouterr().err
 
 
 # --- what the figures are worth ---------------------------------------------------------------------------------------

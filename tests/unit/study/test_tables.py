@@ -1,0 +1,81 @@
+"""Cells of a study's tables from rows made by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.errors import ConfigError
+from crossover.experiment import Metric
+from crossover.reports.display import DASH
+from crossover.study import report, tables
+from crossover.study.conduct import TrialRow
+from crossover.study.file import MEASURES, Study, of
+
+RATES = {"training.learning_rate": [1.0, 2]}
+
+
+def study(*pair: Any, **changes: Any) -> Study:
+    pairs = {"rate": [{"training.learning_rate": value} for value in pair]} if pair else {}
+    return of({"base": {}, "grid": RATES, "pairs": pairs, "seeds": 3, **changes}, Path("small.yaml"))
+
+
+def row(rate: float, seed: int, value: float, *, trial: str = "") -> TrialRow:
+    return TrialRow(
+        trial=trial or f"{rate} {seed}",
+        varied={"training.learning_rate": rate},
+        seed=seed,
+        label="measured-local",
+        cost_label="projected",
+        outcome="finished",
+        reason="",
+        seconds=1.0,
+        usd=1.0,
+        measures=dict.fromkeys(MEASURES, value),
+        curve=[],
+        metric=Metric(),
+        code="",
+        data="",
+    )
+
+
+def found(study: Study, rows: list[TrialRow]) -> dict[tuple[str, str], float | None]:
+    return {(cell.row, cell.column): cell.value for cell in tables.cells(study, rows)}
+
+
+def test_a_pair_finds_the_grids_value_however_the_number_is_written() -> None:
+    rows = [row(rate, seed, seed * rate) for rate in (1.0, 2) for seed in (1, 2, 3)]
+    cells = found(study(2.0, 1), rows)
+    assert cells["rate: learning_rate=2 - learning_rate=1.0", "difference"] == 2.0
+    with pytest.raises(ConfigError, match=r"training.learning_rate: True is not in the grid"):
+        study(True, 2)
+
+
+def test_a_pair_of_which_nothing_was_run_is_told_and_counts_for_holm() -> None:
+    grid = RATES | {"training.epochs": [1, 2]}
+    cells = found(study(1, 2, grid=grid), [])
+    name = "rate: learning_rate=1.0, epochs=2 - learning_rate=2, epochs=2"
+    assert cells[name, "n"] == 0 and cells[name, "p, Holm"] is None
+    assert len([1 for _, column in cells if column == "p, Holm"]) == 2
+
+
+def test_one_run_twice_is_one_draw() -> None:
+    rows = [row(1.0, 1, 0.9, trial=f"000{n}_seed=1") for n in (1, 2, 3)]
+    (first, *_) = tables.cells(study(), rows)
+    assert (first.column, first.value) == ("n", 1)
+
+
+def test_differences_all_alike_are_called_nothing_else() -> None:
+    rows = [row(1.0, seed, 0.94 + seed / 100) for seed in (1, 2, 3)]
+    rows += [row(2, seed, 0.93 + seed / 100) for seed in (1, 2, 3)]
+    (_, compared) = report.sheets(study(1, 2), rows, tables.cells(study(1, 2), rows))
+    assert compared.rows[0][1:] == ["3", "+0.01", DASH, DASH, "all differences alike: no test"]
+
+
+def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
+    why = {"learning_rate=2_seed=3": "no projection: odd", "learning_rate=1.0_seed=1": "it failed here: no room"}
+    one, two, three = tables.tidy(study(), [row(1.0, 2, 0.9)], why)
+    assert one.keys() == two.keys() == three.keys()
+    names = ("training.learning_rate", "seed", "outcome", "reason", "final_metric")
+    assert [two[name] for name in names] == [2, 3, "not begun", "no projection: odd", None]
+    assert [three[name] for name in names] == [1.0, 1, "failed", "it failed here: no room", None]
