@@ -22,7 +22,8 @@ from crossover.running.following import OnProgress, Progress
 from crossover.study.conduct import TrialRow
 from crossover.study.file import Study, Varied
 from crossover.study.machines import Pruned
-from crossover.study.trials import Accepting, StudyTrial
+from crossover.study.runner import one_line
+from crossover.study.trials import Accepting, StudyTrial, label, name_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -43,8 +44,12 @@ class Searching:
         self._pruner = pruner()
         self.optuna = optuna.create_study()
 
-    def trials(self, accepting: Accepting, rows: Mapping[str, TrialRow]) -> Iterator[StudyTrial]:
-        """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed."""
+    def trials(
+        self, accepting: Accepting, rows: Mapping[str, TrialRow], missing: dict[str, str] | None = None
+    ) -> Iterator[StudyTrial]:
+        """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed. Why a setting was
+        refused goes into `missing`.
+        """
         metric = accepting.trials(self.drawn(1)[0])[0].experiment.training.metric
         better = (
             optuna.study.StudyDirection.MAXIMIZE if self.study.rises(metric) else optuna.study.StudyDirection.MINIMIZE
@@ -53,7 +58,14 @@ class Searching:
         for number in range(self.search.trials):
             self.optuna.sampler = self._sampler(number)
             asked = self.optuna.ask(self._space)
-            trials = accepting.trials(asked.params, number=number + 1)
+            try:
+                trials = accepting.trials(asked.params, number=number + 1)
+            except ConfigError as refused:
+                names = [name_of(asked.params, seed, number=number + 1) for seed in self.study.seeds]
+                if missing is not None:
+                    missing |= dict.fromkeys(names, f"refused: {label(asked.params)}: {one_line(refused)}")
+                self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
+                continue
             if len(trials) == 1:  # of several seeds no epoch speaks for all
                 trials = [replace(trials[0], watch=_watching(asked))]
             yield from trials
