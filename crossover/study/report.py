@@ -20,6 +20,7 @@ from crossover.study.statistics import LEVEL, front
 from crossover.study.tables import PAIRS, SETTINGS, StudyCell
 from crossover.study.trials import label
 
+NO_RUN = ("trial", "seed", "outcome", "reason")
 CSV, PAGE, CELLS = "study.csv", "study.html", "cells.json"
 SHOWN: dict[str, Callable[[float | None], str]] = {"duration_s": display.seconds, "goal_s": display.seconds}
 SHOWN |= dict.fromkeys(("full_usd", "paper_method_usd", "goal_full_usd"), display.usd) | {"moved_bytes": display.bytes_}
@@ -48,9 +49,10 @@ def write(
     """All three files into `out`."""
     lines, cells, counted = tables.tidy(study, rows), tables.cells(study, rows), tables.counting(rows)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]) if lines else ["trial"], lineterminator="\n")
+    writer = csv.DictWriter(text, list(lines[0]) if lines else NO_RUN, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
+    writer.writerows(_without_run(name, why) for name, why in missing.items())
     folder.write_atomically(out / CSV, text.getvalue().encode())
     folder.write_atomically(out / CELLS, json.dumps([asdict(cell) for cell in cells], indent=1).encode() + b"\n")
     page = _page(study, rows, cells, missing, spent_usd=spent_usd, drawn=drawn)
@@ -58,6 +60,12 @@ def write(
     label = f"  [{rows[0].cost_label}]" if rows else ""
     words = f"{len(counted)} of {study.count} trials count; {display.usd(spent_usd)} in all{label}"
     return StudyTables(tables=sheets(study, rows, cells), words=words)
+
+
+def _without_run(trial: str, why: str) -> dict[str, str]:
+    """A trial's line in study.csv of which there is no run: its name ends with its seed."""
+    outcome = "failed" if why.startswith("it failed here") else "not begun"
+    return dict(zip(NO_RUN, (trial, trial.rpartition("seed=")[2], outcome, why), strict=True))
 
 
 def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> list[Sheet]:
