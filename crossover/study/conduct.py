@@ -148,16 +148,22 @@ class Conductor:
         if left is None:
             return ""
         try:
-            p95 = forecast.of_trial(trial).band("usd").p95
+            p95 = forecast.of_trial(trial).band("usd").p95 + self._beside(trial)
         except NoProjection as unknown:
             return f"no projection to hold against the budget: {unknown}"
         if p95 <= left:
             return ""
         return f"not begun: up to {display.usd(p95)} (p95, projected), and {display.usd(max(0.0, left))} of the budget is left"
 
+    def _beside(self, trial: StudyTrial) -> float:
+        """What stands meanwhile. Raises NoProjection."""
+        return self.machine.beside_usd(trial.experiment, seconds=forecast.of_trial(trial).band("seconds").p95)
+
     def _run(self, trial: StudyTrial) -> TrialRow:
         lifetime, path = trial.experiment.lifetime, self._folder(trial)
-        limits = [each for each in (lifetime.budget_usd, self._left()) if each is not None]
+        left = self._left()
+        within = None if left is None else left - self._beside(trial)
+        limits = [each for each in (lifetime.budget_usd, within) if each is not None]
         # Of a run that goes on, its own count holds what it spent before: that is counted twice here, and the cap only holds sooner.
         own = replace(lifetime, budget_usd=min(limits)) if limits else lifetime
         try:

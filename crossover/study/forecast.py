@@ -33,8 +33,8 @@ def _projected(resolved: str) -> Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyForecast:
-    """`seconds` one trial after another, `usd` of all; `dearest_p95` and `cheapest_p95` of a single trial. `at_once`: trials that fit the
-    account's concurrent executions side by side. `drawn`: so many settings stand for all; `unknown`: why there is no projection.
+    """`seconds` one trial after another, `usd` of all; `dearest_p95` and `cheapest_p95` of a single trial. `at_once`: trials that fit
+    AWS's default of concurrent executions side by side. `drawn`: so many settings stand for all; `unknown`: why there is no projection.
     """
 
     trials: int
@@ -56,8 +56,8 @@ class StudyForecast:
         return [
             f"[projected] {self.trials:,} trials on AWS{of}: {display.band(display.seconds, *self.seconds)} one after another; "
             f"{display.band(display.usd, *self.usd)} in full, between runs and deployment apart",
-            f"[projected] a trial: at most {display.usd(self.dearest_p95)} (p95); the account's {AWS.concurrency or 0:,} concurrent "
-            f"executions hold {self.at_once:,} at once",
+            f"[projected] a trial: at most {display.usd(self.dearest_p95)} (p95{', of those drawn' if self.drawn else ''}); AWS's "
+            f"default of {AWS.concurrency or 0:,} concurrent executions holds {self.at_once:,} at once",
             *(f"would not run so on AWS: {problem}" for problem in self.problems),
         ]
 
@@ -118,12 +118,14 @@ def _of_settings(study: Study, accepting: Accepting, drawn: Sequence[Varied]) ->
 
 
 def check_budget(found: StudyForecast, budget_usd: float) -> None:
-    """Raises ConfigError for a budget that not even the cheapest trial fits, or that nothing can be held against."""
+    """Raises ConfigError for a budget that not even the cheapest trial fits, where all were projected, or that nothing can be held
+    against.
+    """
     if found.unknown:
         raise ConfigError(
             f"--budget {budget_usd:g}: a trial is begun only where its p95 fits, and there is none: {found.unknown}"
         )
-    if budget_usd < found.cheapest_p95:
+    if not found.drawn and budget_usd < found.cheapest_p95:
         raise ConfigError(
             f"--budget {budget_usd:g}: the cheapest trial takes up to {display.usd(found.cheapest_p95)} (p95, projected on AWS): none "
             "would be begun; give more, or a smaller experiment"

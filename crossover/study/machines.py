@@ -43,6 +43,9 @@ class TrialMachine(Protocol):
     def standing_usd(self) -> float:
         """What stacks have cost besides runs, so far."""
 
+    def beside_usd(self, experiment: Experiment, *, seconds: float) -> float:
+        """What stacks are going to cost besides a run that takes `seconds`."""
+
 
 class InThisProcess:
     """Runs inline: nothing stands between them."""
@@ -64,6 +67,9 @@ class InThisProcess:
         """Nothing stands."""
 
     def standing_usd(self) -> float:
+        return 0.0
+
+    def beside_usd(self, experiment: Experiment, *, seconds: float) -> float:
         return 0.0
 
 

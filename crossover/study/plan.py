@@ -47,9 +47,9 @@ class StudyPlan:
                 f"study {study.name}: {study.count:,} trials; it may have {MOST:,} at most: shorten its lists"
             )
 
-    def trials(self, rows: Mapping[str, TrialRow]) -> Iterable[StudyTrial]:
-        """In their order; a search looks into `rows` what has come of those before."""
-        return self._searching.trials(self._accepting, rows) if self._searching else self._grid
+    def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str] | None = None) -> Iterable[StudyTrial]:
+        """In their order; a search looks into `rows` what has come of those before, and says in `missing` which were refused."""
+        return self._searching.trials(self._accepting, rows, missing) if self._searching else self._grid
 
     def pictures(self) -> Sequence[Plot]:
         """Of the search, once it is over."""
@@ -95,7 +95,7 @@ def carry_out(
     conduct.begin(study, out, where=where, resume=resume)
     machine = machine_of(where, out, tell=tell)
     conductor = Conductor(study=study, out=out, machine=machine, budget_usd=budget_usd, where=where, tell=tell)
-    rows = conductor.carry_out(plan.trials(conductor.outcome.found), total=study.count)
+    rows = conductor.carry_out(plan.trials(conductor.outcome.found, conductor.outcome.missing), total=study.count)
     missing, pictures = conductor.outcome.missing, plan.pictures() if study.search else ()
     tables = report.write(study, rows, missing, out, spent_usd=conductor.spent_usd(), drawn=pictures)
     return StudyEnd(rows=rows, tables=tables, failed=conductor.outcome.failed)

@@ -22,7 +22,8 @@ from crossover.running.following import OnProgress, Progress
 from crossover.study.conduct import TrialRow
 from crossover.study.file import Study, Varied
 from crossover.study.machines import Pruned
-from crossover.study.trials import Accepting, StudyTrial
+from crossover.study.runner import one_line
+from crossover.study.trials import Accepting, StudyTrial, label, name_of
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -44,9 +45,11 @@ class Searching:
         self.optuna = optuna.create_study()
         self.repeated = 0  # settings asked for once more
 
-    def trials(self, accepting: Accepting, rows: Mapping[str, TrialRow]) -> Iterator[StudyTrial]:
+    def trials(
+        self, accepting: Accepting, rows: Mapping[str, TrialRow], missing: dict[str, str] | None = None
+    ) -> Iterator[StudyTrial]:
         """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed. Of one that was
-        there before nothing is run: Optuna is told what it was told then.
+        there before nothing is run: Optuna is told what it was told then. Why a setting was refused goes into `missing`.
         """
         metric = accepting.trials(self.drawn(1)[0])[0].experiment.training.metric
         better = (
@@ -60,7 +63,14 @@ class Searching:
             if earlier := next((each for each in before if each.params == asked.params), None):
                 self._tell_again(asked, earlier)
                 continue
-            trials = accepting.trials(asked.params, number=number + 1)
+            try:
+                trials = accepting.trials(asked.params, number=number + 1)
+            except ConfigError as refused:
+                names = [name_of(asked.params, seed, number=number + 1) for seed in self.study.seeds]
+                if missing is not None:
+                    missing |= dict.fromkeys(names, f"refused: {label(asked.params)}: {one_line(refused)}")
+                self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
+                continue
             if len(trials) == 1:  # of several seeds no epoch speaks for all
                 trials = [replace(trials[0], watch=_watching(asked))]
             yield from trials

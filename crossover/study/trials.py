@@ -21,6 +21,10 @@ from crossover.validation import documents, validate
 MOST = 10_000  # trials; more are told what they would cost, and refused
 LONGEST = 150  # characters of a setting in a folder's name
 SHOWN = 3  # trials that a fault names
+BASELINE = (
+    "baseline: a study compares by pairs, and neither forecasts nor caps a baseline's runs; leave it out, and put what it stands for into "
+    "the grid"
+)
 # What a run reads when it starts, and nothing of a stack's: trials that differ in these alone share one.
 OF_THE_RUN = re.compile(
     r"seed|faults\..*|training\.(epochs|learning_rate|momentum|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+"
@@ -88,7 +92,13 @@ class Accepting:
             "name": f"{self._study.name}-{MOST}",
             "seed": self._study.seeds[0],
         }  # as long as a stack's name can get
-        experiment = validate(plain, commanded=list(varied))
+        baseline = BASELINE if plain.get("baseline", "none") not in ("none", None, []) else ""
+        try:
+            experiment = validate(plain, commanded=list(varied))
+        except ConfigError as error:
+            raise ConfigError(f"{baseline}\n{error}".strip()) from None
+        if baseline:
+            raise ConfigError(baseline)
         own_code.check(experiment, travels=self._travels)
         from crossover.learning.models.registry import factory  # torch
 

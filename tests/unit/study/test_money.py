@@ -1,0 +1,131 @@
+"""What a study deploys, bills and refuses, beside AWS's API of moto."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import moto
+import pytest
+import yaml
+
+from crossover.account import standing
+from crossover.errors import ConfigError, UserError
+from crossover.study import forecast
+from crossover.study.conduct import Conductor
+from crossover.study.file import Study, read
+from crossover.study.on_aws import STACKS, OnTheAccount
+from crossover.study.search import Searching
+from crossover.study.trials import Accepting, StudyTrial, of_grid
+
+BASE: dict[str, Any] = {
+    "architecture": "single",
+    "workers": 1,
+    "training": {"model": "small_cnn", "epochs": 1, "batch_size": 30},
+    "data": {"dataset": "digits", "limit": 120, "validation": 0.05},
+}
+
+
+def study(folder: Path, *, base: dict[str, Any] | None = None, **fields: Any) -> Study:
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump({"base": BASE | {"name": "any"} | (base or {}), **fields}))
+    return read(path)
+
+
+def first(folder: Path, **base: Any) -> StudyTrial:
+    of = study(folder, base=base)
+    return of_grid(of, Accepting(of, travels=False))[0]
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto.mock_aws():
+        yield boto3.Session(region_name="us-east-1")
+
+
+def stack(session: Any, name: str) -> str:
+    body = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
+    return str(session.client("cloudformation").create_stack(StackName=name, TemplateBody=body)["StackId"])
+
+
+def told(out: Path, trial: StudyTrial, **known: Any) -> None:
+    out.mkdir()
+    each = {"ran_s": {}, "shared": [], "until": None, "id": "", "experiment": trial.experiment.resolved()} | known
+    (out / STACKS).write_text(json.dumps({trial.stack: each}))
+
+
+def test_a_stack_that_the_study_has_not_made_is_left_as_it_is(session: Any, tmp_path: Path) -> None:
+    trial, out = first(tmp_path), tmp_path / "out"
+    out.mkdir()
+    name = f"{trial.experiment.project}-{trial.stack}"
+    stack(session, name)
+    machine = OnTheAccount(out, tell=lambda line: None, session=session)
+    with pytest.raises(UserError, match="stands and is not of this study"):
+        machine.run(trial.experiment, out / "run", lambda progress: None)
+    machine.leave(trial.experiment)
+    assert session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+
+
+def test_another_stack_of_the_same_name_made_since_is_not_deleted(session: Any, tmp_path: Path) -> None:
+    trial, out = first(tmp_path), tmp_path / "out"
+    name = f"{trial.experiment.project}-{trial.stack}"
+    stack(session, name)
+    told(out, trial, stood=[[time.time(), None]], id="arn:aws:cloudformation:us-east-1:1:stack/gone")
+    OnTheAccount(out, tell=lambda line: None, session=session).leave(trial.experiment)
+    assert session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+
+
+def test_what_was_gone_is_not_billed_for_that_time(session: Any, tmp_path: Path) -> None:
+    """It stood an hour, was gone for days, stood until its time to live an hour later."""
+    trial, out = first(tmp_path, architecture="spirt", workers=2), tmp_path / "out"
+    began = time.time() - 1_000_000
+    told(out, trial, stood=[[began, began + 3_600], [began + 500_000, None]], until=began + 503_600)
+    hour = standing.usd(standing.lines(trial.experiment))
+    with OnTheAccount(out, tell=lambda line: None, session=session) as machine:
+        assert machine.standing_usd() == pytest.approx(2 * hour) and hour > 0
+
+
+def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, tmp_path: Path) -> None:
+    other, out = first(tmp_path, architecture="spirt", workers=2), tmp_path / "out"
+    arn = stack(session, f"{other.experiment.project}-{other.stack}")
+    told(out, other, stood=[[time.time(), None]], id=arn)
+    of = study(tmp_path, name="lone")
+    (trial,) = of_grid(of, Accepting(of, travels=False))
+    p95 = forecast.of_trial(trial).band("usd").p95
+    machine = OnTheAccount(out, tell=lambda line: None, session=session)
+    conductor = Conductor(study=of, out=out, machine=machine, budget_usd=p95 * 1.01, where="aws")
+    assert conductor.carry_out([trial], total=1) == []
+    assert "not begun: up to $" in conductor.outcome.missing[trial.name]
+
+
+def drawn_rate(of: Study) -> float:
+    return float(Searching(of).drawn(1)[0]["training.learning_rate"])
+
+
+def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: Path) -> None:
+    space = {"training.learning_rate": [0.1, -1.0]}
+    of = study(tmp_path, search={"trials": 12, "space": space, "sampler": "RandomSampler"}, order=1)
+    order = next(n for n in range(1, 99) if drawn_rate(study(tmp_path, search=of.plain["search"], order=n)) > 0)
+    of = study(tmp_path, search=of.plain["search"], order=order)
+    missing = dict[str, str]()
+    trials = list(Searching(of).trials(Accepting(of, travels=False), {}, missing))
+    assert trials and missing and len(trials) + len(missing) == 12
+    assert all("training.learning_rate" in why for why in missing.values())
+
+
+def test_a_baseline_is_refused(tmp_path: Path) -> None:
+    of = study(tmp_path, base={"baseline": "gpu"}, grid={"training.epochs": [1, 0]})
+    with pytest.raises(ConfigError) as refused:
+        of_grid(of, Accepting(of, travels=False))
+    assert "baseline: a study compares by pairs" in str(refused.value) and "training.epochs: 0" in str(refused.value)
+
+
+def test_settings_that_were_drawn_refuse_no_budget(tmp_path: Path) -> None:
+    grid = {"training.epochs": list(range(1, 31))}
+    of = study(tmp_path, grid=grid)
+    found = forecast.of_study(of, travels=False)
+    forecast.check_budget(found, found.cheapest_p95 / 2)
+    assert "of those drawn" in found.lines[1] and "AWS's default of 1,000 concurrent executions" in found.lines[1]
