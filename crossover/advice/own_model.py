@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 
 from crossover import own_code
+from crossover.advice import subject
 from crossover.errors import ConfigError
 from crossover.experiment import Training
-from crossover.validation import documents
+from crossover.validation import documents, validate
 
 EPOCHS = 10
 MOST_CLASSES = 20  # different whole numbers in a last column that are taken for classes
@@ -50,7 +51,7 @@ def is_model(given: str) -> bool:
 
 def written(model: str, data: str | None, epochs: int | None) -> Path:
     """The YAML, made if it is not there. Raises ConfigError for what is missing or not as expected, for a file that says otherwise, and
-    OwnCodeError for a loader that fails.
+    OwnCodeError for a model or loader that fails or does not fit; then nothing is left of this call.
     """
     if data is None:
         raise ConfigError(
@@ -74,6 +75,7 @@ def written(model: str, data: str | None, epochs: int | None) -> Path:
             "training": {"model": factory, "epochs": epochs or EPOCHS, **_judged(dataset)},
             "data": {"dataset": dataset},
         }
+        subject.of(validate(plain))  # the data hold numbers, and the model takes them
         _write_experiment(path, plain)
         undone.pop_all()  # all of it holds
     return path
@@ -141,9 +143,9 @@ def _of_csv(folder: Path, path: Path) -> tuple[dict[Path, str], str]:
         ) from error
     first = int(bool(lines) and all(_number(each) is None for each in lines[0]))
     width = len(lines[0]) if lines else 0
-    if width < 2 or len(lines) - first < 2:
+    if width < 2 or len(lines) - first < 3:
         raise ConfigError(
-            f"--data: {path}: has {width} columns and {max(0, len(lines) - first)} rows; expected two of each and more"
+            f"--data: {path}: has {width} columns and {max(0, len(lines) - first)} rows; expected two columns and three rows at least"
         )
     for number, line in enumerate(lines[first:], start=first + 1):
         if problem := _problem(line, width):
