@@ -18,6 +18,7 @@ import yaml
 from crossover.advice.advice import Advice, line, sentence
 from crossover.advice.candidates import experiment_of
 from crossover.advice.finalists import RULES, Finalist, ThisMachine
+from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.reports import display
 from crossover.reports.folder import write_atomically
@@ -30,18 +31,23 @@ SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
 
 def write(found: Advice, out: Path, *, config: Path) -> list[Path]:
     """The paths of the YAML files, `advice.csv` and `advice.json`. The YAML files stand beside `config` where that names code of one's own,
-    which is looked for beside a YAML. YAML files of earlier advice go, unless somebody has changed them since.
+    which is looked for beside a YAML. YAML files of earlier advice go, unless somebody has changed them since. Raises
+    ConfigError, before anything is written, for files that somebody has changed where others of their names are due.
     """
-    out.mkdir(parents=True, exist_ok=True)
     told = out / "advice.json"
     earlier = json.loads(told.read_text(encoding="utf-8")).get("files", {}) if told.exists() else {}
-    paths = []
+    own = _own_code(found.question.base)
+    texts: dict[Path, bytes] = {}
     for number, each in enumerate(found.told, start=1):
         name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
-        own = _own_code(found.question.base)
-        paths.append(config.parent / f"{config.stem}-advice-{name}" if own else out / name)
-        head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, paths[-1].parent)}\n"
-        write_atomically(paths[-1], (head + as_yaml(found, each, number)).encode())
+        path = config.parent / f"{config.stem}-advice-{name}" if own else out / name
+        head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, path.parent)}\n"
+        texts[path] = (head + as_yaml(found, each, number)).encode()
+    _refuse_changed(texts, {out / name: digest for name, digest in earlier.items()})
+    out.mkdir(parents=True, exist_ok=True)
+    paths = list(texts)
+    for path, text in texts.items():
+        write_atomically(path, text)
     write_atomically(out / "advice.csv", to_csv(found).encode())
     files = {os.path.relpath(path, out): _digest(path) for path in paths}
     for name, digest in earlier.items():
@@ -50,6 +56,21 @@ def write(found: Advice, out: Path, *, config: Path) -> list[Path]:
     plain = {**as_json(found), "files": files}
     write_atomically(told, (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
     return [*paths, out / "advice.csv", told]
+
+
+def _refuse_changed(texts: Mapping[Path, bytes], earlier: Mapping[Path, str]) -> None:
+    """Files that are neither what earlier advice wrote nor what is to be written are somebody's own."""
+    known = {path.resolve(): digest for path, digest in earlier.items()}
+    changed = [
+        str(path)
+        for path, text in texts.items()
+        if path.exists() and path.read_bytes() != text and _digest(path) != known.get(path.resolve())
+    ]
+    if changed:
+        raise ConfigError(
+            f"{', '.join(changed)}: not as earlier advice in this folder wrote it, and not overwritten; nothing is written: move or "
+            "delete what stands there"
+        )
 
 
 def _digest(path: Path) -> str:

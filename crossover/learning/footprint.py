@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from crossover import own_code
 from crossover.algorithms.schedule import image_side
+from crossover.errors import OwnCodeError
 from crossover.experiment import Training
 from crossover.learning import flat
 from crossover.learning.images import to_side
 from crossover.learning.learner import skeleton
+from crossover.learning.models import registry
 
 OF_SAMPLES = (2, 4)  # two batches, whose difference tells what grows with the batch
 _AT_ONCE = 256  # samples of an evaluation's forward pass, as the learner takes them
@@ -82,8 +85,21 @@ def of_model(training: Training, *, classes: int | None, sample: Tensor) -> Foot
     with torch.no_grad():
         for each in (*module.parameters(), *module.buffers()):
             each.data = torch.zeros_like(each)  # a base's own memory is all learners'
-    with torch.autocast("cpu", torch.bfloat16, enabled=bool(training.weights.file) and training.precision == "bf16"):
+    low = bool(training.weights.file) and training.precision == "bf16"
+    with _fits(training, classes, tuple(sample.shape)), torch.autocast("cpu", torch.bfloat16, enabled=low):
         return of_module(module, sample)
+
+
+@contextmanager
+def _fits(training: Training, classes: int | None, shape: tuple[int, ...]) -> Iterator[None]:
+    """Around passes of the model: one of the user's own that does not take such samples is told with what it was built for."""
+    name = training.model
+    try:
+        with own_code.blame("training.model", name, what=registry.factory(name)):
+            yield
+    except OwnCodeError as error:
+        labels = "labels that are numbers" if classes is None else f"{classes} classes"
+        raise OwnCodeError(f"{error}; it was given inputs of shape {shape}, without the batch, and {labels}") from error
 
 
 def training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:
@@ -108,7 +124,7 @@ def _macs(training: Training, classes: int | None, shape: tuple[int, ...], side:
     device = next(module.parameters()).device
     image = torch.zeros(shape).unsqueeze(0)
     module.eval()
-    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+    with _fits(training, classes, shape), torch.no_grad(), FlopCounterMode(display=False) as counted:
         module(to_side(image, side).to(device))
     return int(counted.get_total_flops()) // 2
 

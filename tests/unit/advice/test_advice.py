@@ -176,12 +176,38 @@ def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tm
     assert {*tmp_path.glob("*.yaml")} == {own, changed, after}
 
 
-def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice, tmp_path: Path) -> None:
+def called(found: Advice, name: str, **training: str) -> Advice:
     base = found.question.base
-    own = replace(found.question, base=replace(base, training=replace(base.training, model="mine:network")))
+    base = replace(base, name=name, training=replace(base.training, **training))
+    return replace(found, question=replace(found.question, base=base))
+
+
+def test_a_file_that_somebody_changed_is_not_overwritten(found: Advice, tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    for each in (found, found, called(found, "other")):
+        first, second, *_ = (path for path in writing.write(each, tmp_path, config=config) if path.suffix == ".yaml")
+    for path in (first, second):
+        path.write_text("name: mine\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match=rf"{first.name}, .*{second.name}: not as earlier advice"):
+        writing.write(found, tmp_path, config=config)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_beside_code_of_ones_own_other_advices_files_are_not_overwritten(found: Advice, tmp_path: Path) -> None:
+    config, own = tmp_path / "mine.yaml", called(found, "own", model="mine:network")
+    for out in ("first", "second"):
+        writing.write(own, tmp_path / out, config=config)
+    with pytest.raises(ConfigError, match=r"mine-advice-1-.*not as earlier advice"):
+        writing.write(called(own, "other"), tmp_path / "third", config=config)
+    assert not (tmp_path / "third").exists()
+    writing.write(called(own, "other"), tmp_path / "second", config=config)
+
+
+def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice, tmp_path: Path) -> None:
     config = tmp_path / "experiments" / "mine.yaml"
     config.parent.mkdir()
-    paths = writing.write(replace(found, question=own), tmp_path / "advice", config=config)
+    paths = writing.write(called(found, "own", model="mine:network"), tmp_path / "advice", config=config)
     yamls = [path for path in paths if path.suffix == ".yaml"]
     assert yamls and all(path.parent == config.parent and path.name.startswith("mine-advice-") for path in yamls)
 

@@ -27,6 +27,20 @@ def network(classes, input_shape):
     return nn.Sequential(nn.Linear(input_shape[0], 8), nn.Linear(8, classes or 1))
 """
 
+WRONG = """
+from torch import nn
+
+def network(classes, input_shape):
+    return nn.Linear(4, classes)
+"""
+FAR = """
+import torch
+from crossover.learning.datasets import Samples
+
+def rows(experiment):
+    return Samples(torch.full((60, 1), torch.inf), torch.zeros(60, 1))
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -62,9 +76,14 @@ def test_any_other_is_a_number_and_a_first_row_of_numbers_is_a_row(folder: Path)
 
 @pytest.mark.parametrize(("rows", "words"), [
     ("", "has 0 columns and 0 rows"),
-    ("a,b\n1,2\n", "has 2 columns and 1 rows"),
-    ("a,b\n1,2\n3,x\n", "row 3: 'x' is no number"),
+    ("a,b\n1,2\n3,4\n", "has 2 columns and 2 rows"),
+    ("a,b\n1,2\n3,x\n5,6\n", "row 3: 'x' is no number"),
     ("1,2\n3,4\n5\n", "row 3: has 1 columns, and the first has 2"),
+    ("NA,2\n3,4\n5,6\n", "row 1: 'NA' is no number"),
+    ("nan,nan\n3,4\n5,6\n", "row 1: 'nan' is no number that float32 holds"),
+    ("1,2\n3,4\n1e39,6\n", "row 3: '1e39' is no number that float32 holds"),
+    ("1,1\n3,1\n5,1\n", "the last column is 1 in every row"),
+    ("1,16777216\n3,16777217\n5,1\n", "has the class 16777217, which float32 does not tell"),
 ])  # fmt: skip
 def test_what_is_no_table_of_numbers_is_refused(rows: str, words: str, folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"--data: table\.csv: ") as refused:
@@ -74,11 +93,14 @@ def test_what_is_no_table_of_numbers_is_refused(rows: str, words: str, folder: P
 
 
 def test_what_is_missing_is_told(folder: Path) -> None:
+    (folder / "my-net.py").write_text(NETWORK)
     for model, data, words in (
         ("net.py:network", None, "--data: is missing"),
         ("nut.py:network", "table.csv", "nut.py: no such file"),
         ("net.py:network", "none.csv", "none.csv: cannot be read"),
         ("net.py:network", "other.py:rows", "other.py: no such file"),
+        ("my-net.py:network", "table.csv", "my-net.py: 'my-net' is no name of a Python module"),
+        ("net.py:network", "a\nb.csv", "characters that cannot be printed"),
     ):
         with pytest.raises(ConfigError, match=words):
             own_model.written(model, data, None)
@@ -96,6 +118,51 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     ):
         own_model.written("net.py:network", "table.csv", 3)
     assert (folder / "net.yaml").read_text() == changed
+
+
+def test_other_epochs_leave_the_file_and_other_fields_are_named(folder: Path) -> None:
+    asked("1,2\n3,4\n5,6\n")
+    before = (folder / "net.yaml").read_bytes()
+    assert own_model.written("net.py:network", "table.csv", 20) == Path("net.yaml")
+    Path("other.csv").write_text("1,0.5\n3,1.5\n5,2\n")
+    with pytest.raises(ConfigError) as refused:
+        own_model.written("net.py:network", "other.csv", 3)
+    assert "data.dataset: 'table_rows:rows' in the file, 'other_rows:rows' asked for" in str(refused.value)
+    assert "training.loss: 'nothing' in the file, 'mse' asked for" in str(refused.value)
+    assert (folder / "net.yaml").read_bytes() == before and not Path("other_rows.py").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["""x"+open("ran","w").name+".csv""", """x\"\"\"+str(open('ran','w'))+\"\"\".csv""", "a\\x.csv", "2020.csv"]
+)
+def test_a_files_name_is_data_and_makes_a_module(name: str, folder: Path) -> None:
+    Path(name).write_text("1,2\n3,4\n5,6\n")
+    found = load(own_model.written("net.py:network", name, 3))
+    assert load_data(found).classes == 3 and not Path("ran").exists()
+    assert (name == "2020.csv") == (found.data.dataset == "rows_of_2020:rows")
+
+
+def test_a_wrong_first_try_leaves_nothing_in_the_way_of_the_second(folder: Path) -> None:
+    with pytest.raises(OwnCodeError, match="defines no 'nope'"):
+        asked("1,2\n3,4\n5,6\n", model="net.py:nope")
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {"net.py", "table.csv"}
+    (folder / "wrong.py").write_text(WRONG)
+    with pytest.raises(OwnCodeError, match=r"training\.model: 'wrong:network'.*shapes"):
+        asked("1,2\n3,4\n5,6\n", model="wrong.py:network")
+    (folder / "far.py").write_text(FAR)
+    with pytest.raises(ConfigError, match="NaN or infinity"):
+        own_model.written("net.py:network", "far.py:rows", None)
+    files = {path.name for path in folder.iterdir() if path.is_file()}
+    assert files == {"net.py", "wrong.py", "far.py", "table.csv"}
+    assert asked("1,2\n3,4\n5,6\n").training.model == "net:network"
+
+
+def test_a_model_that_does_not_fit_the_data_is_its_owners_fault(folder: Path) -> None:
+    (folder / "wrong.py").write_text(WRONG)
+    found = asked("".join(f"{n},1,2,3,4,5,6,{n % 3}\n" for n in range(60)))
+    wrong = replace(found, training=replace(found.training, model="wrong:network"))
+    with pytest.raises(OwnCodeError, match=r"training\.model.*wrong:network.*wrong\.py.*\(7,\).*3 classes"):
+        subject.of(wrong)
 
 
 def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[str]) -> None:
