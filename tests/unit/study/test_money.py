@@ -19,6 +19,7 @@ from crossover.study.file import Study, read
 from crossover.study.on_aws import STACKS, OnTheAccount
 from crossover.study.search import Searching
 from crossover.study.trials import Accepting, StudyTrial, of_grid
+from tests.cloud import made
 
 BASE: dict[str, Any] = {
     "architecture": "single",
@@ -48,7 +49,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def stack(session: Any, name: str) -> str:
     body = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
-    return str(session.client("cloudformation").create_stack(StackName=name, TemplateBody=body)["StackId"])
+    project, _, rest = name.partition("-")
+    tags = [{"Key": key, "Value": value} for key, value in made.tags(project, rest).items()]
+    return str(session.client("cloudformation").create_stack(StackName=name, TemplateBody=body, Tags=tags)["StackId"])
 
 
 def told(out: Path, trial: StudyTrial, **known: Any) -> None:
