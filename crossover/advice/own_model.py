@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from crossover import own_code
-from crossover.advice import subject
 from crossover.errors import ConfigError
 from crossover.experiment import Training
 from crossover.validation import documents, validate
@@ -53,6 +52,8 @@ def written(model: str, data: str | None, epochs: int | None) -> Path:
     """The YAML, made if it is not there. Raises ConfigError for what is missing or not as expected, for a file that says otherwise, and
     OwnCodeError for a model or loader that fails or does not fit; then nothing is left of this call.
     """
+    from crossover.advice import subject  # torch comes with it
+
     if data is None:
         raise ConfigError(
             "--data: is missing; expected a CSV of numbers whose last column is the label, or module:loader"
