@@ -114,8 +114,9 @@ def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: P
     order = next(n for n in range(1, 99) if drawn_rate(study(tmp_path, search=of.plain["search"], order=n)) > 0)
     of = study(tmp_path, search=of.plain["search"], order=order)
     missing = dict[str, str]()
-    trials = list(Searching(of).trials(Accepting(of, travels=False), {}, missing))
-    assert trials and missing and len(trials) + len(missing) == 12
+    searching = Searching(of)
+    trials = list(searching.trials(Accepting(of, travels=False), {}, missing))
+    assert trials and missing and len(trials) + len(missing) + searching.repeated == 12
     assert all("training.learning_rate" in why for why in missing.values())
 
 
