@@ -13,7 +13,7 @@ import yaml
 
 from crossover import own_code
 from crossover.errors import ConfigError
-from crossover.experiment import Training
+from crossover.experiment import Training, flat
 from crossover.validation import documents, validate
 
 EPOCHS = 10
@@ -214,7 +214,7 @@ def _write_experiment(path: Path, plain: Mapping[str, Any]) -> None:
         head = "# By `crossover advise`: yours to change. docs/your-own.md says what can be set.\n"
         path.write_text(head + yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
         return
-    there, asked = _dotted(documents.read(path)), _dotted(plain)
+    there, asked = dict(flat(documents.read(path))), dict(flat(plain))
     other = [
         f"{name}: {there.get(name, 'nothing')!r} in the file, {asked.get(name, 'nothing')!r} asked for"
         for name in {**asked, **there}
@@ -223,10 +223,3 @@ def _write_experiment(path: Path, plain: Mapping[str, Any]) -> None:
     if other:
         mend = f"`crossover advise {path}` advises what it says; move it for another"
         raise ConfigError("\n  ".join([f"{path}: is there already and says otherwise; {mend}", *other]))
-
-
-def _dotted(plain: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in plain.items():
-        found |= _dotted(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return found

@@ -1,7 +1,6 @@
 """`crossover reproduce`: a study's tables again, from its bundle."""
 
 import json
-import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from crossover.account import tell
 from crossover.cli.arguments import Debug
 from crossover.cli.run import Where, alone_in
 from crossover.cli.signals import as_ctrl_c
+from crossover.cli.study import check_dollars
 from crossover.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def reproduce(
     options = {"--on": on, "--out": out, "--budget": budget, "--resume": resume or None}
     if not run and (given := [name for name, value in options.items() if value is not None]):
         raise ConfigError(f"{', '.join(given)}: of trials that are run again; expected --run beside it")
-    if budget is not None and not 0 < budget < math.inf:
-        raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
+    check_dollars(budget)
     if on == "aws" and budget is None:
         raise ConfigError(
             "--on aws: somebody else's trials on your account; expected --budget USD, beyond which none begins"

@@ -42,8 +42,7 @@ def study(
     from crossover.study.file import read
     from crossover.study.plan import StudyPlan, carry_out
 
-    if budget is not None and not 0 < budget < math.inf:
-        raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
+    check_dollars(budget)
     asked = read(file)
     plan = StudyPlan(asked, where=on, tell=terminal.show)
     if budget is not None:
@@ -63,3 +62,9 @@ def study(
             f"{len(end.failed)} of {asked.count} trials failed, the page says why; --resume tries them again: "
             + ", ".join(end.failed)
         )
+
+
+def check_dollars(budget: float | None) -> None:
+    """Raises ConfigError for a --budget that is no sum of dollars."""
+    if budget is not None and not 0 < budget < math.inf:
+        raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")

@@ -129,8 +129,7 @@ def breakeven(
     One that cannot be projected is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
     ConfigError where the experiments do not train the same model on the same data.
     """
-    entrants, left_out = projectable(with_rivals(experiments))
-    calibration = calibration.unsure_of(entrants[0].training.model)
+    entrants, left_out, calibration = entered(experiments, calibration)
     asked, tasks = list[Asked](), list[RepeatedRun]()
     counted = partial(_at_best, calibration=calibration, price_list=price_list)
     as_filed = {entrant.name: sizes(entrant) for entrant in entrants}
@@ -185,6 +184,14 @@ def _rests(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration:
 
     gpus = any(filed[name].experiment.module == "gpu" or name == "one-gpu" for name in running)
     return assumptions.words(cheapest, calibration, gpus=gpus)
+
+
+def entered(
+    experiments: Sequence[Experiment], calibration: Calibration
+) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
+    """All that can be simulated, rivals among them; why others are left out; the calibration as sure as it is of their model."""
+    entrants, left_out = projectable(with_rivals(experiments))
+    return entrants, left_out, calibration.unsure_of(entrants[0].training.model)
 
 
 def projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:

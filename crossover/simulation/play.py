@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 
 from crossover.architecture import architecture_of
 from crossover.costs.prices import Prices
@@ -14,11 +14,10 @@ from crossover.simulation.breakeven import (
     PARAMETERS,
     WORKERS,
     Point,
+    entered,
     is_rival,
-    projectable,
     staffed,
     trained,
-    with_rivals,
 )
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import REPETITIONS, SIMULATED_EPOCHS, RepeatedRun, draws, repeated
@@ -56,8 +55,7 @@ def grid(
     """Of the experiments and their rivals, with the own number of epochs, parameters and workers among the grid's. Raises as `breakeven`
     does.
     """
-    entrants, left_out = projectable(with_rivals(experiments))
-    calibration = calibration.unsure_of(entrants[0].training.model)
+    entrants, left_out, calibration = entered(experiments, calibration)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
     filed = {"epochs": first.training.epochs, "parameters": own[first.name].parameters, "workers": first.workers}
     usual = {"epochs": EPOCHS, "parameters": PARAMETERS, "workers": WORKERS}
@@ -101,9 +99,9 @@ def grid(
 
 def ahead(points: Sequence[Point], figure: str) -> list[list[str]]:
     """For each of the points the names of those that it is surely before, as `breakeven` is sure."""
-
-    def surely(one: Point, other: Point) -> bool:
+    found: dict[str, list[str]] = {point.name: [] for point in points}
+    for one, other in combinations(points, 2):
         led = lead({one.name: one.by_draw(figure), other.name: other.by_draw(figure)})
-        return led is not None and led.first == one.name and led.is_sure
-
-    return [[other.name for other in points if other is not one and surely(one, other)] for one in points]
+        if led is not None and led.is_sure:
+            found[led.first].append(other.name if led.first == one.name else one.name)
+    return list(found.values())

@@ -75,7 +75,7 @@ def row_of(trial: StudyTrial, run: RunFolder) -> TrialRow:
 
 
 def dollars(path: Path) -> float:
-    """Of all runs in a trial's folder: its own, its baselines', earlier attempts'. A run that was gone on with says them once."""
+    """Of all runs in a trial's folder: its own and earlier attempts'. A run that was gone on with says them once."""
     found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
     return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())
 

@@ -209,7 +209,10 @@ def _named(part: str, given: Any, faults: list[str]) -> tuple[str, Mapping[str, 
 def _pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> dict[str, tuple[Varied, Varied]]:
     """What is compared with what: each of the two says values of the grid's fields; settings are alike in the others."""
     found = dict[str, tuple[Varied, Varied]]()
-    for name, two in given.items() if isinstance(given, dict) else [("", given)]:
+    if not isinstance(given, dict):
+        faults.append(f"pairs: {given!r}; expected names, each with two settings of the grid")
+        return found
+    for name, two in given.items():
         sides = two if isinstance(two, list) and len(two) == 2 and all(isinstance(each, dict) for each in two) else []
         wrong, own = list[str](), list[Varied]()
         for side in sides:

@@ -47,7 +47,7 @@ class StudyPlan:
                 f"study {study.name}: {study.count:,} trials; it may have {MOST:,} at most: shorten its lists"
             )
 
-    def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str] | None = None) -> Iterable[StudyTrial]:
+    def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str]) -> Iterable[StudyTrial]:
         """In their order; a search looks into `rows` what has come of those before, and says in `missing` which were refused."""
         return self._searching.trials(self._accepting, rows, missing) if self._searching else self._grid
 

@@ -46,7 +46,7 @@ class Searching:
         self.repeated = 0  # settings asked for once more
 
     def trials(
-        self, accepting: Accepting, rows: Mapping[str, TrialRow], missing: dict[str, str] | None = None
+        self, accepting: Accepting, rows: Mapping[str, TrialRow], missing: dict[str, str]
     ) -> Iterator[StudyTrial]:
         """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed. Of one that was
         there before nothing is run: Optuna is told what it was told then. Why a setting was refused goes into `missing`.
@@ -67,8 +67,7 @@ class Searching:
                 trials = accepting.trials(asked.params, number=number + 1)
             except ConfigError as refused:
                 names = [name_of(asked.params, seed, number=number + 1) for seed in self.study.seeds]
-                if missing is not None:
-                    missing |= dict.fromkeys(names, f"refused: {label(asked.params)}: {one_line(refused)}")
+                missing |= dict.fromkeys(names, f"refused: {label(asked.params)}: {one_line(refused)}")
                 self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
                 continue
             if len(trials) == 1:  # of several seeds no epoch speaks for all
