@@ -193,6 +193,7 @@ class Trials:
         patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
         within_s = 10.0 * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
         every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
+        days = calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches})
         return JudgedRun(
             nemesis.history,
             outcome,
@@ -206,7 +207,7 @@ class Trials:
             models=nemesis.models if given.p2p.mode == "synchronous" else {},
             members=0 if nemesis.removed or left or lost else given.workers + self._removes,
             every=every,
-            keeps=calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches}).rounds_per_epoch % every == 0,
+            keeps=all(days.rounds_until(epoch) % every == 0 for epoch in range(1, days.epochs + 1)),
             within_s=within_s and within_s + sum(fault.seconds for fault in nemesis.struck),
             seen=nemesis.seen,
         )
@@ -235,10 +236,15 @@ def reduced(experiment: Experiment) -> Experiment:
     powers of two, so that sums are exact.
     """
     given = experiment.training
-    training = replace(given, epochs=min(given.epochs, EPOCHS), batch_size=min(given.batch_size, 2))
+    training = replace(given, epochs=min(given.epochs, EPOCHS), steps=None, batch_size=min(given.batch_size, 2))
     if given.optimizer == "sgd":
         training = replace(training, learning_rate=0.5, momentum=0.5, weight_decay=0.0)
-    return replace(experiment, workers=min(experiment.workers, WORKERS), training=training)
+    made = replace(experiment, workers=min(experiment.workers, WORKERS), training=training)
+    if given.steps is None:
+        return made
+    days = calendar_of(architecture_of(made).resolve(made), {"minibatches": VirtualWorld.minibatches})
+    early = days.rounds - (days.rounds_per_epoch > 1)  # within the last epoch, where it has several rounds
+    return replace(made, training=replace(training, steps=early))
 
 
 def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Generator[Trial]:

@@ -1,8 +1,9 @@
 """Which epoch, round and minibatch come when.
 
-An epoch is a pass over a worker's minibatches; a round ends with a synchronisation, after `exchange.every` minibatches. Epochs count
-from 1 (epoch 0 is the untrained model), rounds from 0 through the whole run. Where local steps go on beyond an epoch's end, a round is
-several whole epochs, and bears the number of its last one: the one after which all hold one model, which is evaluated and decided upon.
+An epoch is a pass over a worker's minibatches; a round ends with a synchronisation, after `exchange.every` minibatches. Epochs count from
+1 (epoch 0 is the untrained model), rounds from 0 through the whole run, which may end within its last epoch. Where local steps go on
+beyond an epoch's end, a round is several whole epochs, and bears the number of its last one: the one after which all hold one model,
+which is evaluated and decided upon.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ class Calendar:
     sync_every: int
     epochs: int
     local: bool = False  # whether workers take steps of their own within a round, each from where the one before ended
+    steps: int | None = None  # rounds of the run; None: all of its epochs
 
     @property
     def span(self) -> int:
@@ -33,7 +35,7 @@ class Calendar:
 
     @property
     def rounds(self) -> int:
-        return self.decisions * self.rounds_per_epoch
+        return self.rounds_until(self.epochs)
 
     def decided(self, number: int) -> int:
         """The epoch that the decision of this number, from 1, follows; the last one follows the last epoch."""
@@ -45,10 +47,11 @@ class Calendar:
 
     def rounds_until(self, epoch: int) -> int:
         """How many rounds are behind the decision that follows `epoch`."""
-        return self.decision(epoch) * self.rounds_per_epoch
+        whole = self.decision(epoch) * self.rounds_per_epoch
+        return whole if self.steps is None else min(whole, self.steps)
 
     def decisions_before(self, round: int) -> int:
-        return round // self.rounds_per_epoch
+        return self.decisions if round >= self.rounds else round // self.rounds_per_epoch
 
     def epochs_before(self, round: int) -> int:
         """The epoch of the last decision before the round; 0 before the first."""
@@ -87,4 +90,4 @@ class Calendar:
         return 1 if self.local else self.minibatches_in(round)
 
     def ends_epoch(self, round: int) -> bool:
-        return (round + 1) % self.rounds_per_epoch == 0
+        return (round + 1) % self.rounds_per_epoch == 0 or round + 1 == self.rounds

@@ -23,7 +23,7 @@ def verdict(training: Training, history: History, *, epochs: int | None = None) 
         what = "epochs" if epochs == len(history) else "evaluations"
         return f"early stopping: {waited} {what} without a better validation loss"
     if epochs >= training.epochs:
-        return f"epochs: all {training.epochs} done"
+        return f"epochs: all {training.epochs} done" if training.steps is None else f"steps: all {training.steps} done"
     return ""
 
 

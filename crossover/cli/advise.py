@@ -125,6 +125,11 @@ def _trained(config: Path, override: list[str], wished: "Wishes | None") -> Expe
         raise ConfigError(
             f"{experiment.name}: {experiment.architecture} trains nothing; advise is about training a model"
         )
+    if experiment.training.steps is not None:
+        raise ConfigError(
+            f"training.steps: {experiment.training.steps} are other numbers of samples with the other minibatches and workers that advise "
+            "compares; leave it out: whole epochs are expected"
+        )
     if wished is not None:
         _told_first(first_look.of_known(experiment, wished))
     return accepted(config, override)

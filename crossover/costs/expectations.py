@@ -14,6 +14,8 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
     run: once per round, once per worker.
     """
     counts: Counter[str] = Counter()
+    rounds = days.rounds_until(days.decided(epochs))
+    minibatches = sum(map(days.minibatches_in, range(rounds)))
 
     def visit(node: Node, workers_: int, turns: int) -> None:
         """`workers_`: iterations over the workers around the node; `turns`: how often a step that ends with its round runs."""
@@ -26,19 +28,17 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
                     visit(child, workers_, turns)
             case ForEach(count="workers", body=body):
                 visit(body, workers_ * workers, turns * workers)
-            case ForEach(body=body):  # minibatches: the rounds of an epoch cover all of them
-                visit(
-                    body, workers_, turns if days.local else turns // max(1, days.rounds_per_epoch) * days.minibatches
-                )
+            case ForEach(body=body):  # over the minibatches of a round
+                visit(body, workers_, turns if days.local else turns // max(1, rounds) * minibatches)
             case Repeat(until="finished", body=Child() as body):
-                visit(body, workers_, turns * epochs * days.rounds_per_epoch)
+                visit(body, workers_, turns * rounds)
             case Repeat(body=body) | Child(body=body):
                 visit(body, workers_, turns)
 
     if architecture.run:
         visit(architecture.run, 1, 1)
     for optional, machine in enumerate(architecture.machines.values()):  # the first one runs once per worker and round
-        visit(machine, 0, 0 if optional else workers * epochs * days.rounds_per_epoch)
+        visit(machine, 0, 0 if optional else workers * rounds)
     if architecture.program:
         counts[architecture.program.step] += workers * epochs
     return counts

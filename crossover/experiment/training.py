@@ -1,7 +1,7 @@
 """What a YAML says of training: the model, what of it is trained, and how its steps are taken."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -100,6 +100,7 @@ class Training:
     trainable: tuple[str, ...] | None = None  # parameters beside adapters, by name or pattern; all else is frozen
     save: Literal["all", "adapters", "merged"] = "all"  # in the model's file: adapters, what is trained alone
     epochs: Positive = 20
+    steps: Positive | None = None  # the last epoch ends early, with the run's update of this number
     batch_size: Positive = 60
     optimizer: str = "sgd"  # a name in crossover/algorithms/optimizers
     learning_rate: Annotated[float, Gt(0.0)] = 0.1
@@ -124,3 +125,7 @@ class Training:
     target: float | None = None  # stop once the metric on the validation set is there
     # torch threads per process: part of what bitwise equality needs. auto: as many as the vCPUs that are paid for; fixed when a run starts.
     threads: Annotated[int, Ge(1), Le(MOST_THREADS)] | Literal["auto"] = 1
+
+    def of_epochs(self, epochs: int) -> "Training":
+        """The same for another number of epochs, all of them whole."""
+        return replace(self, epochs=epochs, steps=self.steps if epochs == self.epochs else None)

@@ -97,6 +97,8 @@ class _Reference:
         )
         end = self.epochs * self.plan.minibatches
         for first in range(begin, end, self.per_round):
+            if self.round == self.experiment.training.steps:
+                break
             numbers = range(first, min(first + self.per_round, end))
             contributions, counts = [], []
             for worker in range(self.experiment.workers):
@@ -180,7 +182,7 @@ class _Reference:
     def _update(self, history: History, *, number: int, per_step: int) -> Update:
         """Of the inner optimizer: its step `number` through the run, each after `per_step` minibatches."""
         training = self.experiment.training
-        steps = training.epochs * -(-self.plan.minibatches // per_step)
+        steps = training.steps or training.epochs * -(-self.plan.minibatches // per_step)
         rate = learning_rate(training, round=number, rounds=steps, history=history)
         return Update.of(
             training,

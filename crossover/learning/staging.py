@@ -57,9 +57,10 @@ def plan(experiment: Experiment, n_train: int) -> StagingPlan:
             f"training.batch_size: {batch_size} is larger than a worker's partition of {largest} samples"
             f" ({n_train} among {workers} workers); at most {largest} is expected, or fewer workers"
         )
-    if minibatches_of(n_train, workers, batch_size, drop_last=drop_last) is None:
+    minibatches = minibatches_of(n_train, workers, batch_size, drop_last=drop_last)
+    if minibatches is None:
         raise ConfigError(_advice(n_train, workers, batch_size, drop_last=drop_last))
-    check_every(experiment, minibatches_of(n_train, workers, batch_size, drop_last=drop_last) or 0)
+    check_rounds(experiment, minibatches)
     partitions, start = [], 0
     for size in _sizes(n_train, workers):
         ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
@@ -68,10 +69,24 @@ def plan(experiment: Experiment, n_train: int) -> StagingPlan:
     return StagingPlan(tuple(partitions))
 
 
-def check_every(experiment: Experiment, minibatches: int) -> None:
+def check_rounds(experiment: Experiment, minibatches: int) -> None:
     """Raises ConfigError where `exchange.every` is beyond the `minibatches` of an epoch and not several whole ones of local steps, all
-    within the run.
+    within the run, and where `training.steps` does not end in the last epoch.
     """
+    _check_every(experiment, minibatches)
+    steps, epochs, every = experiment.training.steps, experiment.training.epochs, experiment.exchange.every
+    if steps is None or every is None:
+        return
+    rounds = 1 if every == "epoch" else -(-minibatches // every)
+    needed = -(-steps // rounds)
+    if needed != epochs:
+        raise ConfigError(
+            f"training.steps: {steps} end in epoch {needed}, since an epoch has {rounds}, and training.epochs is {epochs}; expected "
+            f"training.epochs={needed}, or {(epochs - 1) * rounds + 1} to {epochs * rounds} steps"
+        )
+
+
+def _check_every(experiment: Experiment, minibatches: int) -> None:
     every, what, epochs = experiment.exchange.every, experiment.exchange.what, experiment.training.epochs
     if not isinstance(every, int) or every <= minibatches:
         return

@@ -146,7 +146,7 @@ def one_round(experiment: Experiment) -> Experiment:
     samples = resolved.workers * resolved.training.batch_size * every
     limit = min(samples, experiment.data.limit or samples)
     epochs = 1 if resolved.exchange.what == "gradients" else _span(resolved, every)
-    training = replace(experiment.training, epochs=epochs, target=None, image_size=ImageSize())
+    training = replace(experiment.training.of_epochs(epochs), steps=None, target=None, image_size=ImageSize())
     return replace(experiment, training=training, data=replace(experiment.data, limit=limit))
 
 

@@ -309,7 +309,7 @@ def staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int =
 
 
 def trained(experiment: Experiment, epochs: int) -> Experiment:
-    return replace(experiment, training=replace(experiment.training, epochs=epochs))
+    return replace(experiment, training=experiment.training.of_epochs(epochs))
 
 
 def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:

@@ -58,7 +58,7 @@ def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedR
     """As many epochs as the run had. None where a size or a step is not known, or another version wrote it."""
     try:
         experiment = from_resolved(result["experiment"])
-        training = replace(experiment.training, epochs=display.epochs_of(result) or 1)
+        training = experiment.training.of_epochs(display.epochs_of(result) or 1)
         experiment = replace(experiment, training=training)
         architecture = architecture_of(experiment)
         workload = sizes_of(experiment, architecture)

@@ -73,5 +73,5 @@ def _epoch_usd(experiment: Experiment, count: int) -> float:
     architecture = architecture_of(experiment)
     sizes = sizes_of(experiment, architecture)
     epochs = calendar(architecture.resolve(experiment), sizes).decided(1)
-    first = replace(experiment.training, threads=count, epochs=epochs)
+    first = replace(experiment.training.of_epochs(epochs), threads=count)
     return simulate(replace(experiment, training=first), AWS, workload=sizes).usd / epochs

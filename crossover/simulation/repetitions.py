@@ -173,7 +173,7 @@ def as_drawn(calibration: Calibration, draw: Draw) -> Calibration:
 
 
 def _drawn(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
-    training = replace(task.experiment.training, epochs=epochs)
+    training = task.experiment.training.of_epochs(epochs)
     return simulate(
         replace(task.experiment, seed=draw.seed, training=training),
         as_drawn(task.calibration, draw),
@@ -195,15 +195,16 @@ def outcome(
     """
     epochs = task.experiment.training.epochs
     architecture = architecture_of(task.experiment)
-    span = calendar(architecture.resolve(task.experiment), task.workload).span
-    some = simulated_epochs(task.epochs, span)
+    days = calendar(architecture.resolve(task.experiment), task.workload)
+    some = simulated_epochs(task.epochs, days.span)
     run = simulated(task, draw, min(epochs, some))
     if epochs <= some or not run.finished or not architecture.trains:
         return Outcome.of(run)
-    return _lengthened(run, simulated(task, draw, span), epochs, task.price_list)
+    whole = epochs if days.steps is None else days.rounds / days.rounds_per_epoch
+    return _lengthened(run, simulated(task, draw, days.span), whole, task.price_list)
 
 
-def _lengthened(run: Simulated, first: Simulated, epochs: int, price_list: Prices) -> Outcome:
+def _lengthened(run: Simulated, first: Simulated, epochs: float, price_list: Prices) -> Outcome:
     """`run` with its mean epoch after `first`, its first alone (or as many as a round goes through), as often as `epochs` asks for. What is
     used grows; the bill is of the whole, since hosts cost at least a minute.
     """

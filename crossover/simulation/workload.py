@@ -8,7 +8,7 @@ from crossover.algorithms.calendar import Calendar
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.learning.sizes import DATA, split
-from crossover.learning.staging import VALIDATION_CHUNK, check_every, plan
+from crossover.learning.staging import VALIDATION_CHUNK, check_rounds, plan
 from crossover.training.calendar import calendar_of
 
 VECTOR_HEADER_BYTES, BATCH_HEADER_BYTES, SAMPLE_FACTS_BYTES = 48, 64, 16
@@ -173,6 +173,6 @@ def shares_by_epoch(experiment: Experiment) -> list[float]:
 
 
 def calendar(experiment: Experiment, workload: Workload) -> Calendar:
-    """Which minibatches and epochs the rounds are. Raises ConfigError where they are too few for `exchange.every`."""
-    check_every(experiment, workload.minibatches)
+    """Which minibatches and epochs the rounds are. Raises ConfigError where they are too few for `exchange.every` or `training.steps`."""
+    check_rounds(experiment, workload.minibatches)
     return calendar_of(experiment, {"minibatches": workload.minibatches})

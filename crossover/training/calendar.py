@@ -19,7 +19,8 @@ def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar
     every, minibatches = experiment.exchange.every, manifest["minibatches"]
     assert every is not None, "the runner resolves exchange.every before a run starts"
     local = experiment.exchange.what != "gradients"
-    return Calendar(minibatches, minibatches if every == "epoch" else every, experiment.training.epochs, local)
+    training = experiment.training
+    return Calendar(minibatches, minibatches if every == "epoch" else every, training.epochs, local, training.steps)
 
 
 def at(ctx: Context, event: Event, round: int) -> Event:

@@ -31,6 +31,7 @@ from crossover.validation.exchanges import (
     krum_selects_among_honest,
     models_average,
     outer_belongs_to_delta,
+    steps_are_exchanged,
     trimmed_mean_leaves_some,
 )
 from crossover.validation.fine_tuning import adapters_fit_own_models, steps_are_taken_as_asked
@@ -300,6 +301,7 @@ ALWAYS: tuple[Refusal, ...] = (
     dropping_is_borne,
     models_average,
     outer_belongs_to_delta,
+    steps_are_exchanged,
     compression_has_its_settings,
     errors_are_fed_back,
     compressed_gradients_are_averaged,

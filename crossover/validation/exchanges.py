@@ -66,6 +66,14 @@ def models_average(e: Experiment) -> Iterator[str]:
         )
 
 
+def steps_are_exchanged(e: Experiment) -> Iterator[str]:
+    if e.training.steps is not None and e.exchange.what != "gradients":
+        yield (
+            f"training.steps: counts updates of one model that all have, and with exchange.what: {e.exchange.what} each worker takes steps "
+            "of its own; leave it out: training.epochs is expected alone"
+        )
+
+
 def outer_belongs_to_delta(e: Experiment) -> Iterator[str]:
     outer, usual = e.exchange.outer, Outer()
     told = [field.name for field in fields(Outer) if getattr(outer, field.name) != getattr(usual, field.name)]

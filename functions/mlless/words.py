@@ -105,7 +105,7 @@ def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
 
 def _drained(days: Calendar, step: int, *, every: int) -> int:
     """The next step, or this one, at whose end no word is behind."""
-    return min(_last(step, days.rounds_per_epoch), _last(step, every))
+    return min(_last(step, days.rounds_per_epoch), _last(step, every), days.rounds - 1)
 
 
 def _last(step: int, span: int) -> int:

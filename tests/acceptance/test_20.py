@@ -208,6 +208,7 @@ def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) 
     ("arguments", "words"),
     [
         (("advise", MADE, "--target", "85"), "--target: 85 is no accuracy, which is a share; did you mean 0.85?"),
+        (("advise", MADE, "--set", "training.steps=57"), "leave it out: whole epochs are expected"),
         (
             ("plan", MADE, "--set", "training.target=90"),
             "training.target: 90 is no accuracy, which is a share; did you mean 0.9?",

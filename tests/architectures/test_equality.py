@@ -62,6 +62,14 @@ def test_a_ragged_partition_is_weighted(architecture: str) -> None:
     assert_equal_to_reference(replace(experiment, data=replace(experiment.data, limit=61)))
 
 
+@pytest.mark.parametrize("architecture", SYNCHRONOUS)
+def test_the_last_epoch_may_end_early(architecture: str) -> None:
+    """With the update that `training.steps` says, which the rates and every epoch before know of; it is evaluated like a whole one."""
+    steps = 9 if load(architecture).alone else 6  # of 14 and of 8 in two epochs
+    job = assert_equal_to_reference(small(architecture, batch_size=6, every=1, schedule="one_cycle", steps=steps))
+    assert job.decisions()[-1]["reason"] == f"steps: all {steps} done"
+
+
 LOCAL = [
     (name, exchange)
     for exchange in (

@@ -23,6 +23,7 @@ from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running import run_inline
 from crossover.training import checkpoints
+from crossover.training.calendar import calendar_of
 from crossover.workflow import Sequence, execute, first_event
 from functions.mlless import words
 from functions.mlless.settings import MLLess
@@ -32,8 +33,16 @@ from tests.architectures.trained import trained
 from tests.sampling import chosen
 
 
-def mlless(*, workers: int = 3, epochs: int = 3, every: int = 2, batch_size: int = 7, **settings: Any) -> Experiment:
-    experiment = small("mlless", workers=workers, epochs=epochs, batch_size=batch_size)
+def mlless(
+    *,
+    workers: int = 3,
+    epochs: int = 3,
+    every: int = 2,
+    batch_size: int = 7,
+    steps: int | None = None,
+    **settings: Any,
+) -> Experiment:
+    experiment = small("mlless", workers=workers, epochs=epochs, batch_size=batch_size, steps=steps)
     experiment = replace(experiment, functions=Functions(checkpoint_every=every, timeout_s=10))
     return experiment.with_settings(MLLess(**settings))
 
@@ -106,13 +115,14 @@ def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> 
         {"threshold": 0.3, "slack": 1},
         {"threshold": 0.3, "slack": 2, "every": 3},
         {"threshold": 0.0, "slack": 3, "every": 4},
+        {"threshold": 0.0, "slack": 2, "every": 3, "steps": 8},
     ],
     ids=str,
 )
 def test_replicas_are_bitwise_equal_to_each_other(settings: dict[str, Any]) -> None:
     job = Job(mlless(**settings))
     without_collect(job)
-    found = replicas(job, 3 * job.prepared.facts["data_manifest"]["minibatches"])
+    found = replicas(job, calendar_of(job.prepared.experiment, job.prepared.facts["data_manifest"]).rounds)
     assert len(found) == 3
     assert len(set(found)) == 1
 
@@ -181,8 +191,9 @@ def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeyp
 def test_nobody_computes_on_more_than_the_slack_allows() -> None:
     """What a word covers is applied `slack` steps late, never later, and everything by the end of an epoch and before a checkpoint."""
     for slack, rounds_per_epoch, every in itertools.product(range(4), range(1, 7), range(1, 6)):
-        days, rule = Calendar(minibatches=rounds_per_epoch, sync_every=1, epochs=3), {"slack": slack, "every": every}
-        applied = [words.applied_by(days, step, **rule) for step in range(3 * rounds_per_epoch)]
+        steps = 3 * rounds_per_epoch - (slack + every) % rounds_per_epoch
+        days, rule = Calendar(rounds_per_epoch, 1, epochs=3, steps=steps), {"slack": slack, "every": every}
+        applied = [words.applied_by(days, step, **rule) for step in range(steps)]
         assert applied == sorted(applied)
         for step, last in enumerate(applied):
             assert step - slack <= last <= step

@@ -91,6 +91,14 @@ MENDED = {
             Fault(kind="client_dies", at_s=17.0, seconds=0.1),
         ],
     ),
+    "a peer's word that it has arrived is lost with the broker's queues, and its message comes again behind that": (
+        *(load("config/p2p-serverless.yaml", ["exchange.every=1", "training.epochs=2"]), 252, 3),
+        [
+            Fault(kind="queues_lost", service="rabbitmq", at_s=55.0),
+            Fault(kind="message", role="program 2", request=1, side="after", seconds=21.404),
+            Fault(kind="duplicate", role="compute_gradient 0", request=1, seconds=100.0),
+        ],
+    ),
     "an attempt whose databases have lost the model, and then stored an average, leaves nothing": (
         *(load("config/spirt.yaml", ["workers=2"]), 0, 2),
         [

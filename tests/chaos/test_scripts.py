@@ -60,6 +60,12 @@ CASES = [
     *(("single", {"single.on": on, "exchange.every": 2}) for on in ("function", "instance")),
     ("single", {"exchange.minibatches_per_invocation": 1, "functions.checkpoint_every": 2}),
     *((name, {}) for name in ("grads_sharding", "lambda_fl", "lifl")),
+    *(
+        # Of four: the last epoch ends early.
+        (name, {"exchange.every": 1, "training.steps": 3, "data.limit": limit, "functions.checkpoint_every": 2})
+        for names, limit in ((("spirt", *LONG, "p2p_instance", "p2p_serverless", "gpu"), 4 * WORKERS), (("single",), 4))
+        for name in names
+    ),
 ]
 CHANCE = {
     ("bus", "arrived"),

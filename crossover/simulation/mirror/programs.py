@@ -64,7 +64,7 @@ class _Peer:
             entered = place.copy()
             invocation = self.invocation
             invocation.started_at = world.env.now
-            for _ in range(days.rounds_per_epoch):
+            while self.round < days.rounds_until(days.decided(number)):
                 yield from self._round(place)
                 self.round += 1
                 moved_on(world, place, self.round)

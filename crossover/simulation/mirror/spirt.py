@@ -53,7 +53,7 @@ def outer_vectors(world: World) -> int:
 def initialise(world: World, place: WhereInRun) -> Script:
     """Every database is asked for a state of this attempt, the newest round first, and then whether it could give its own to the others."""
     size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
-    objects, asked = world.objects("initialise"), (world.days.rounds_per_epoch + 2) * workers
+    objects, asked = world.objects("initialise"), (world.days.rounds_until(1) + 2) * workers
     tally = Tally().count("bus", "declare").count("tensors", "exists", asked)
     tally.count("tensors", "create", workers, out=workers * size)
     tally.count("objects", "put").count("objects", "list", 3).count("objects", "exists", 3)

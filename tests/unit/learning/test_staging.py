@@ -122,6 +122,20 @@ def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> Non
         asked(8, "gradients")
 
 
+def test_steps_end_in_the_last_epoch() -> None:
+    def asked(steps: int, every: Any) -> int:
+        training = Training(batch_size=10, epochs=2, steps=steps)
+        experiment = Experiment(name="x", architecture="spirt", training=training, exchange=Exchange(every=every))
+        return plan(experiment, 160).minibatches
+
+    assert {asked(steps, 1) for steps in (5, 8)} == {asked(3, 3)} == {asked(2, "epoch")} == {4}
+    for steps, every, needed in ((4, 1, 1), (9, 1, 3), (5, 3, 3), (1, "epoch", 1)):
+        with pytest.raises(
+            ConfigError, match=rf"training\.steps: {steps} .* is 2; expected training\.epochs={needed}, or"
+        ):
+            asked(steps, every)
+
+
 def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
     own, store = experiment(), Folder()
     manifest = stage(own, digits, [store])

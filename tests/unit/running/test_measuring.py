@@ -15,7 +15,7 @@ from crossover.cli import memory_tuning
 from crossover.costs import platform_reports, prices
 from crossover.costs.platform_reports import Report
 from crossover.errors import ConfigError, RunFailed, UserError
-from crossover.learning.staging import check_every, plan
+from crossover.learning.staging import check_rounds, plan
 from crossover.running import measuring
 from crossover.running.measuring import (
     BudgetTooSmall,
@@ -231,7 +231,7 @@ def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> Non
     made = one_round(read(CONFIG / "all-reduce-cifar10.yaml", local))
     assert made.training.epochs == 2
     assert made.training.image_size.begin is None
-    check_every(made, len(plan(made, 50_000).counts[0]))
+    check_rounds(made, len(plan(made, 50_000).counts[0]))
 
 
 def test_without_a_budget_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,11 +91,12 @@ def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
     assert problems(mixed[:1]) == ()
 
 
+@pytest.mark.parametrize("steps", [None, 39])
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "p2p_instance"])
-def test_epochs_that_a_repetition_leaves_out_are_like_its_mean_one(architecture: str) -> None:
+def test_epochs_that_a_repetition_leaves_out_are_like_its_mean_one(architecture: str, steps: int | None) -> None:
     """The bill too, whose hosts cost a minute at least. A peer deletes nothing before its third checkpoint: short runs end sooner."""
     whole = task(architecture, AWS.calm())._replace(epochs=20)
-    whole = whole._replace(experiment=small(architecture, epochs=20))
+    whole = whole._replace(experiment=small(architecture, epochs=20, every=1 if steps else None, steps=steps))
     full, short = outcome(whole, Draw(3, 1.0)), outcome(whole._replace(epochs=5), Draw(3, 1.0))
     for name in ("seconds", "usd", "paper_method_usd", "moved_bytes"):
         assert getattr(short, name) == pytest.approx(getattr(full, name), rel=0.03), name

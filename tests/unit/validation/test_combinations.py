@@ -280,6 +280,12 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "exchange.outer.nesterov: needs momentum",
     ),
     (
+        combinations.steps_are_exchanged,
+        {"training": {"steps": 5}, "exchange": {"what": "delta"}},
+        {"training": {"steps": 5}},
+        "training.steps: counts updates of one model",
+    ),
+    (
         combinations.compression_has_its_settings,
         {"exchange": {"compression": "fp16", "bits": 4}},
         {"exchange": {"compression": "qsgd", "bits": 4}},
