@@ -1,7 +1,10 @@
-"""peft, Hugging Face's own adapters: the same outputs, gradients and merged weights as ours, from the tensors of a file of ours."""
+"""peft, Hugging Face's own adapters: the same outputs, gradients and merged weights as ours, from the tensors of a file of ours; and
+tokenizers, which comes with it: the same tokens of the worked example's mails.
+"""
 
 import json
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from crossover import own_code
 from crossover.experiment import Adapters, Training
 from crossover.learning.models import adapters, registry
+from tests.acceptance import test_19_mails as example
 from tests.witnesses.environments import HERE, python
 
 NAME = "peft"
@@ -54,3 +58,18 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
     assert found.keys() == ours.keys()
     for name, value in ours.items():
         assert torch.allclose(found[name], value, rtol=1e-6, atol=1e-6), name
+
+
+def test_mails_have_the_tokens_that_tokenizers_gives_them(tmp_path: Path) -> None:
+    own_code.look_in(example.CONFIG)
+    folder, ours = example.downloaded(), example.settings()
+    with tarfile.open(folder / "mails.tgz") as archive:
+        mails = [archive.extractfile(each) for each in archive if "/data/" in each.name and each.name.endswith(".txt")]
+        texts = [ours["_text"](mail.read().decode("latin-1")) for mail in mails if mail is not None]
+    words, vocabulary, most = ours["words"], ours["_vocabulary"](), ours["LENGTH"]
+    rows = [(text, words.tokens(text, vocabulary, most=most)) for text in texts]
+    told = tmp_path / "rows.json"
+    told.write_text(json.dumps(rows), "utf-8")
+    command = [python(NAME), HERE / NAME / "tokens.py", told, folder / "tokenizer.json", str(most)]
+    differing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (len(rows), differing) == (6_046, "0\n")
