@@ -282,7 +282,10 @@ def main() -> None:
     figures: list[Figure] = []
     with processes.temporary_folder() as folder:
         module = ROOT / "redis_module" / "build" / "tensors.so"
-        with RedisServer(folder / "redis", module=module, durable=False) as server, s3(folder) as endpoint:
+        with (
+            RedisServer(folder / "redis", module=module, settings={"appendonly": "no"}) as server,
+            s3(folder) as endpoint,
+        ):
             channels = [
                 Channel("Redis TCP", server.url),
                 Channel("Redis unix socket", server.socket_url),
