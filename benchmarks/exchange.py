@@ -201,7 +201,7 @@ def _way(
 
 
 def _moved(traffic: Traffic | None) -> tuple[int, int]:
-    return (traffic.bytes_out, traffic.bytes_in) if traffic else (0, 0)
+    return (traffic.as_record()["bytes_out"], traffic.as_record()["bytes_in"]) if traffic else (0, 0)
 
 
 def _check(out: Tensor, mixed: Tensor, setting: Setting) -> None:

@@ -118,9 +118,6 @@ class TensorCompute(Protocol):
         appears by one command or not at all.
         """
 
-    def norm(self, key: str) -> float:
-        """L2 norm, accumulated in float64."""
-
     def finite(self, key: str) -> bool: ...
 
 
