@@ -132,9 +132,6 @@ class VirtualEvent:
         self._set = True
         self._signal.set()
 
-    def clear(self) -> None:
-        self._set = False
-
     def is_set(self) -> bool:
         return self._set
 

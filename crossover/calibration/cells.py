@@ -253,13 +253,3 @@ def headline() -> str:
         f"Bands hold {sum(each.held for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
         f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
     )
-
-
-def as_markdown() -> str:
-    """The tables of docs/calibration.md."""
-    lines = []
-    for head, listed in ((HEAD, rows()), (ASIDE_HEAD, rows_aside())):
-        lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-        lines += ["| " + " | ".join(row) + " |" for row in listed]
-        lines += ["", headline(), ""] if head is HEAD else []
-    return "\n".join(lines)
