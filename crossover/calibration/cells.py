@@ -53,7 +53,6 @@ KEPT_ASIDE = tuple(
 class ProjectedCell:
     """A round of a cell, warm. `impossible`: why AWS would not run it; figures are then of no round."""
 
-    cell: MeasuredCell
     slowest_s: Band  # the slowest function
     round_s: Band  # level after level, each as long as its slowest function
     usd_1000: Band  # of a thousand rounds, as AWS bills them
@@ -76,7 +75,6 @@ def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projected
     )
     impossible = _impossible(cell, median(slowest))
     return ProjectedCell(
-        cell=cell,
         slowest_s=band(slowest),
         round_s=band(whole),
         usd_1000=band(dollars),
