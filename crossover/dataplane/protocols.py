@@ -45,6 +45,9 @@ class ObjectStore(Protocol):
 
     def delete_prefix(self, prefix: str) -> int:
         """List and delete every key under `prefix`; how many there were."""
+        keys = self.list(prefix)
+        self.delete(*keys)
+        return len(keys)
 
 
 class ConnectedObjectStore(ObjectStore, Protocol):
