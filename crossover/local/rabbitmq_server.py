@@ -42,7 +42,7 @@ _OF_THIS_MACHINE = "-kernel inet_dist_use_interface {127,0,0,1}"
 class RabbitServer(AbstractContextManager[Any]):
     """A broker on 127.0.0.1; it runs once this is made. `url` is amqp://127.0.0.1:port.
 
-    `settings`: lines of rabbitmq.conf beside ours. Raises MissingTool, RunFailed with the broker's last words.
+    `settings`: of its configuration, beside ours. Raises MissingTool, RunFailed with the broker's last words.
     """
 
     def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
