@@ -201,7 +201,7 @@ def _way(
 
 
 def _moved(traffic: Traffic | None) -> tuple[int, int]:
-    return (traffic.bytes_out, traffic.bytes_in) if traffic else (0, 0)
+    return (traffic.as_record()["bytes_out"], traffic.as_record()["bytes_in"]) if traffic else (0, 0)
 
 
 def _check(out: Tensor, mixed: Tensor, setting: Setting) -> None:
@@ -282,7 +282,10 @@ def main() -> None:
     figures: list[Figure] = []
     with processes.temporary_folder() as folder:
         module = ROOT / "redis_module" / "build" / "tensors.so"
-        with RedisServer(folder / "redis", module=module, durable=False) as server, s3(folder) as endpoint:
+        with (
+            RedisServer(folder / "redis", module=module, settings={"appendonly": "no"}) as server,
+            s3(folder) as endpoint,
+        ):
             channels = [
                 Channel("Redis TCP", server.url),
                 Channel("Redis unix socket", server.socket_url),

@@ -156,16 +156,18 @@ class Hand:
 
     def _kill_an_environment(self, over: threading.Event) -> float:
         from crossover.asl.events import RETRY
+        from tests.local.victims import kill_random
 
-        while not self._cloud.lambdas.kill_random(self._rng) and not over.wait(0.01):
+        while not kill_random(self._cloud.lambdas, self._rng) and not over.wait(0.01):
             pass  # none is at work just now
         return float(RETRY[0]["IntervalSeconds"]) / 2  # full jitter: anything from 0 to the interval
 
     def _kill_a_program(self, over: threading.Event) -> float:
         from crossover.running.stack import Deployed
+        from tests.local.victims import programs
 
         fleet = Deployed.of(self._experiment, self._cloud.session()).fleet
-        os.kill(self._rng.choice(self._cloud.fleets.running(fleet)), signal.SIGKILL)
+        os.kill(self._rng.choice(programs(self._cloud.fleets, fleet)), signal.SIGKILL)
         return 0.0  # started again as soon as it is noticed; on AWS five seconds later
 
     def _restart_the_broker(self, over: threading.Event) -> float:

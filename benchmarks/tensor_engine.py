@@ -36,8 +36,7 @@ from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Vector, VectorKind
 from crossover.local import processes
 from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles
-from tests.conformance.servers import self_made
+from tests.conformance.servers import TlsFiles, TlsRedisServer, self_made
 
 ROOT = Path(__file__).parents[1]
 VECTORS = 24
@@ -68,7 +67,7 @@ def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Cal
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def side(server: RedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
+def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
     certificate = tls.certificate.read_text()
     client = RedisClient(redis_address(server.tls_url if encrypted else server.url, certificate=certificate))
     here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
@@ -257,7 +256,7 @@ def main() -> None:
     with processes.temporary_folder() as folder:
         tls = self_made(folder / "tls")
         module = ROOT / "redis_module" / "build" / "tensors.so"
-        with RedisServer(folder / "redis", module=module, tls=tls, durable=False) as server:
+        with TlsRedisServer(folder / "redis", module=module, tls=tls) as server:
             plain, encrypted = side(server, tls, encrypted=False), side(server, tls, encrypted=True)
             for label, elements in sizes.items():
                 local = [torch.randn(elements) for _ in range(VECTORS)]

@@ -23,14 +23,17 @@ CODE = """
 import os, pathlib, time
 
 import functions.all_reduce  # what a worker of LambdaML imports
-from crossover.local.lambda_runtime import occupancy
+def own():
+    # bytes that would come back if the process ended: its unique set
+    rollup = pathlib.Path("/proc/self/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_"))
 
 def train(event, context):
     folder = pathlib.Path(event["folder"])
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < event["workers"]:  # all are in: each in an environment of its own
         time.sleep(0.01)
-    before = occupancy.own(os.getpid())
+    before = own()
 
     import torch
     from crossover.clients import slots
@@ -49,9 +52,9 @@ def train(event, context):
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
     batch = Batch(images, torch.arange(32) % 10, torch.arange(32))
     learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
-    after = occupancy.own(os.getpid())
+    after = own()
     time.sleep(1.0)
-    return [before, after, occupancy.own(os.getpid())]
+    return [before, after, own()]
 """
 
 

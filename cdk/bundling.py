@@ -33,7 +33,6 @@ class Closure:
     """What a handler can reach."""
 
     files: tuple[Path, ...]  # relative to the root, sorted
-    packages: frozenset[str]  # third-party, imported by `files` at module level
     computing: tuple[str, ...] = ()  # the modules among them that import torch themselves
 
 
@@ -112,9 +111,8 @@ class Sources:
             raise Unreachable(f"{module}: can reach {', '.join(sorted(unknown))}, which no layer has")
         lacking |= frozenset().union(*(self.wanted(name) for name in own)) - available
         reached = self._reach([module, *own], deferred=True, leave_out=lacking)
-        packages = frozenset().union(*(self.needs(name) for name in reached))
         files = tuple(sorted(path for name in reached if (path := self.path(name))))
-        return Closure(files, packages, tuple(sorted(name for name in reached if self.imports(name).at_once & TORCH)))
+        return Closure(files, tuple(sorted(name for name in reached if self.imports(name).at_once & TORCH)))
 
 
 def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:

@@ -20,7 +20,6 @@ from cdk.redis_hosts import RedisHosts
 from cdk.storage import Buckets
 from crossover import own_code
 from crossover.architecture import Architecture, steps
-from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.workflow import Step, Uses
 
@@ -44,10 +43,6 @@ class LambdaFunctions(Construct):
         broker: Broker | None = None,
     ) -> None:
         super().__init__(scope, id)
-        if experiment.functions.packaging == "image" and experiment.functions.snap_start:
-            raise ConfigError(
-                "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer"
-            )
         self._experiment, self._network, self._storage = experiment, network, storage
         self._services: dict[Uses, RedisHosts | Broker | None] = {"tensors": databases, "bus": broker}
         # Those that steps may start, by their names: they are made later, of these functions.

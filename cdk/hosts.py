@@ -19,13 +19,8 @@ FIRST_VERSION = "1"  # of a launch template
 BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the deployment gives up waiting
 
 
-def debian_image(stack: Stack, instance_type: str) -> str:
-    """The id of Debian 13's newest image for the processor, by the SSM parameter that Debian publishes, or the organisation's own."""
-    return image(stack, instance_type, gpu=False)
-
-
 def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
-    """The organisation's own image, else the one whose id an SSM parameter holds, read at deployment; one template parameter per path."""
+    """The organisation's own image, else the newest one whose id an SSM parameter holds, read at deployment; one parameter per path."""
     if own := organisation.of(stack).image(instance_type, gpu=gpu):
         return own
     path = image_parameter(instance_type, gpu=gpu)

@@ -15,8 +15,8 @@ from cdk.hosts import (
     FIRST_VERSION,
     boot_script,
     common_facts,
-    debian_image,
     fingerprint,
+    image,
     standing_image,
     user_data,
 )
@@ -67,8 +67,8 @@ class RedisHosts(Construct):
         acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
         self.secret_arn = secret.secret_arn
         self._module = self._built_module(built)
-        image = debian_image(Stack.of(self), settings.instance_type)
-        self._image = standing_image(self, image, generation=settings.image_generation)
+        newest = image(Stack.of(self), settings.instance_type, gpu=False)
+        self._image = standing_image(self, newest, generation=settings.image_generation)
         # Once for all hosts: a template has at most 1 MB, and 64 of these scripts would leave no room in it.
         self._script = CfnMapping(self, "Boot", mapping={"redis": {"script": boot_script("redis.sh")}})
         hosts = [self._host(rank) for rank in range(count)]

@@ -1,4 +1,4 @@
-"""A RabbitMQ without time: classic queues, fanout exchanges, consumers that hold one message each, and what a lost channel gives back."""
+"""A RabbitMQ without time: classic queues, fanout exchanges, and what a lost channel gives back."""
 
 from bisect import insort
 from collections.abc import Callable, Mapping
@@ -15,31 +15,17 @@ class QueuedMessage:
 
 
 @dataclass(eq=False, slots=True)
-class Consumer:
-    """Whom a queue's messages are sent to, one until that one is acknowledged. `wake`: called when there is news of it."""
-
-    channel: "Channel"
-    queue: str
-    wake: Callable[[], None] = lambda: None
-    sent: list[tuple[int, QueuedMessage]] = field(default_factory=list)  # on their way: not yet taken by the client
-    unacknowledged: int = 0
-    cancelled: bool = False  # by the broker: its queue was deleted
-
-
-@dataclass(eq=False, slots=True)
 class Queue:
     arguments: Mapping[str, Any]
     ready: list[QueuedMessage] = field(default_factory=list)
-    consumers: list[Consumer] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
 class Channel:
-    """The broker's side of one. `held`: by tag, what was delivered and not acknowledged, and to which of its consumers."""
+    """The broker's side of one. `held`: by tag, what was delivered and not acknowledged, and from which queue."""
 
     number: int
-    held: dict[int, tuple[str, QueuedMessage, Consumer | None]] = field(default_factory=dict)
-    consumers: list[Consumer] = field(default_factory=list)
+    held: dict[int, tuple[str, QueuedMessage]] = field(default_factory=dict)
     tags: int = 0
     open: bool = True
 
@@ -85,14 +71,11 @@ class VirtualBroker:
         return channel
 
     def drop(self, channel: Channel) -> None:
-        """Its connection is gone: consumers with it, and what it held goes back to its place."""
+        """Its connection is gone, and what it held goes back to its place."""
         if not channel.open:
             return
         channel.open = False
         self._channels.remove(channel)
-        for consumer in list(channel.consumers):
-            self.cancel(consumer)
-            consumer.wake()
         self.give_back(channel, list(channel.held))
 
     # --- queues and exchanges -----------------------------------------------------------------------------------------
@@ -112,14 +95,10 @@ class VirtualBroker:
             bound.append(queue)
 
     def delete_queue(self, name: str) -> None:
-        queue = self.queues.pop(name, None)
+        self.queues.pop(name, None)
         for bound in self.exchanges.values():
             if name in bound:
                 bound.remove(name)
-        for consumer in queue.consumers if queue else ():
-            consumer.cancelled = True
-            consumer.channel.consumers.remove(consumer)
-            consumer.wake()
 
     def delete_exchange(self, name: str) -> None:
         self.exchanges.pop(name, None)
@@ -144,74 +123,37 @@ class VirtualBroker:
         for name in reached:
             self._order += 1
             self.queues[name].ready.append(QueuedMessage(self._order, body))
-            self._send(name)
             self._drop_head(name)
         return bool(reached)
 
     def get(self, channel: Channel, name: str) -> tuple[int, QueuedMessage] | None:
         """The queue's first message and the tag by which it is acknowledged."""
         ready = self.queue(name).ready
-        return self._hold(channel, name, ready.pop(0), None) if ready else None
-
-    def consume(self, channel: Channel, name: str) -> Consumer:
-        consumer = Consumer(channel, name)
-        self.queue(name).consumers.append(consumer)
-        channel.consumers.append(consumer)
-        self._send(name)
-        return consumer
-
-    def cancel(self, consumer: Consumer) -> None:
-        """No more is sent to it; what was on its way goes back."""
-        if consumer in consumer.channel.consumers:
-            consumer.channel.consumers.remove(consumer)
-        if consumer.queue in self.queues and consumer in self.queues[consumer.queue].consumers:
-            self.queues[consumer.queue].consumers.remove(consumer)
-        sent, consumer.sent = consumer.sent, []
-        self.give_back(consumer.channel, [tag for tag, _ in sent])
+        if not ready:
+            return None
+        channel.tags += 1
+        channel.held[channel.tags] = name, ready[0]
+        return channel.tags, ready.pop(0)
 
     def acknowledge(self, channel: Channel, tag: int) -> None:
         name, message = self._let_go(channel, tag)
         self.moved(False, name, message.body)
 
     def give_back(self, channel: Channel, tags: list[int]) -> None:
-        """Messages take their places again, and whoever waits gets them."""
+        """Messages take their places again."""
         names = []
         for tag in tags:
-            name, message = self._let_go(channel, tag, send=False)
+            name, message = self._let_go(channel, tag)
             if name in self.queues:
                 insort(self.queues[name].ready, message)
                 names.append(name)
         for name in dict.fromkeys(names):
             self._drop_head(name)
-            self._send(name)
 
-    def _let_go(self, channel: Channel, tag: int, *, send: bool = True) -> tuple[str, QueuedMessage]:
+    def _let_go(self, channel: Channel, tag: int) -> tuple[str, QueuedMessage]:
         if tag not in channel.held:
             raise Closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
-        name, message, consumer = channel.held.pop(tag)
-        if consumer is not None:
-            consumer.unacknowledged -= 1
-        if send and name in self.queues:
-            self._send(name)
-        return name, message
-
-    def _hold(
-        self, channel: Channel, name: str, message: QueuedMessage, consumer: Consumer | None
-    ) -> tuple[int, QueuedMessage]:
-        channel.tags += 1
-        channel.held[channel.tags] = name, message, consumer
-        return channel.tags, message
-
-    def _send(self, name: str) -> None:
-        """Messages to consumers that hold none, in turn."""
-        queue = self.queues[name]
-        while queue.ready and (free := [each for each in queue.consumers if not each.unacknowledged]):
-            consumer = free[0]
-            queue.consumers.remove(consumer)
-            queue.consumers.append(consumer)
-            consumer.unacknowledged += 1
-            consumer.sent.append(self._hold(consumer.channel, name, queue.ready.pop(0), consumer))
-            consumer.wake()
+        return channel.held.pop(tag)
 
     def _drop_head(self, name: str) -> None:
         queue = self.queues[name]

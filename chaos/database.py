@@ -179,9 +179,6 @@ class DatabaseCompute:
         outputs = [out.model, *out.optimizer]
         self._do(command, [*inputs, *outputs], lambda: self._computing.update(state, gradient, out=out, update=update))
 
-    def norm(self, key: str) -> float:
-        return float(self._do("NORM", [key], lambda: self._computing.norm(key)))
-
     def finite(self, key: str) -> bool:
         return bool(self._do("FINITE", [key], lambda: self._computing.finite(key)))
 

@@ -91,9 +91,6 @@ class VirtualRuntime(runtime.ThisProcess):
     def lock(self) -> "VirtualLock":
         return VirtualLock(self._kernel)
 
-    def condition(self) -> "VirtualCondition":
-        return VirtualCondition(self._kernel)
-
     def local(self) -> Any:
         return OfTask()
 
@@ -135,9 +132,6 @@ class VirtualEvent:
         self._set = True
         self._signal.set()
 
-    def clear(self) -> None:
-        self._set = False
-
     def is_set(self) -> bool:
         return self._set
 
@@ -164,24 +158,6 @@ class VirtualLock:
     ) -> None:
         self._held = False
         self._free.set()
-
-
-class VirtualCondition(VirtualLock):
-    """As threading.Condition."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
-        self._news = Signal()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.__exit__(None, None, None)
-        try:
-            return self._kernel.wait(self._news, float("inf") if timeout is None else timeout)
-        finally:
-            self.__enter__()
-
-    def notify_all(self) -> None:
-        self._news.set()
 
 
 class OfTask:

@@ -1,14 +1,13 @@
 """pika's blocking connection and channel, as the data plane's bus calls them, to a broker in the virtual world."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import pika.exceptions as amqp
 
-from chaos.broker import Channel, Closed, Consumer, VirtualBroker
+from chaos.broker import Channel, Closed, VirtualBroker
 from chaos.requests import Carry, LostReply, Request, ServerRefusal
-from crossover import runtime
 
 _NOTHING = (None, None, None)
 
@@ -19,14 +18,13 @@ class _Method:
 
 
 class VirtualConnection:
-    """What RabbitMessageBus asks of pika.BlockingConnection and of its one channel: durable queues, fanout exchanges, confirms on, one
-    message at a time for a consumer. Opening all that counts as one request.
+    """What RabbitMessageBus asks of pika.BlockingConnection and of its one channel: durable queues, fanout exchanges, confirms
+    on. Opening all that counts as one request.
     """
 
     def __init__(self, broker: VirtualBroker, carry: Carry, parameters: Any) -> None:
         self.is_open = False
         self._broker, self._carry, self._patience_s = broker, carry, parameters.heartbeat
-        self._consumer: Consumer | None = None
         asked = Request("rabbitmq", "connection.open", (), within_s=parameters.stack_timeout)
         try:
             self._channel: Channel = carry(asked, self._opened)
@@ -48,9 +46,6 @@ class VirtualConnection:
 
     def confirm_delivery(self) -> None:
         """Always."""
-
-    def basic_qos(self, *, prefetch_count: int) -> None:
-        """Always 1."""
 
     def cut(self) -> None:
         """The broker sees the connection break. The client finds that out when it next uses it."""
@@ -128,28 +123,6 @@ class VirtualConnection:
     def basic_get(self, queue: str) -> tuple[Any, Any, Any]:
         found = self._ask("basic.get", (queue,), lambda: self._broker.get(self._channel, queue))
         return _NOTHING if found is None else (_Method(found[0]), None, found[1].body)
-
-    def consume(self, queue: str, *, inactivity_timeout: float) -> Iterator[tuple[Any, Any, Any]]:
-        """Messages as they come, _NOTHING after each `inactivity_timeout` seconds without one. It ends when the queue is deleted."""
-
-        def consume() -> Consumer:
-            return self._broker.consume(self._channel, queue)
-
-        consumer = self._consumer = self._ask("basic.consume", (queue,), consume)
-        while not consumer.cancelled:
-            news = runtime.event()
-            consumer.wake = news.set
-            if not consumer.sent and self._channel.open and not news.wait(inactivity_timeout):
-                yield _NOTHING
-                continue
-            taken = self._ask("basic.deliver", (queue,), lambda: consumer.sent.pop(0) if consumer.sent else None)
-            if taken is not None:
-                yield _Method(taken[0]), None, taken[1].body
-
-    def cancel(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            self._ask("basic.cancel", (consumer.queue,), lambda: self._broker.cancel(consumer))
 
     def basic_ack(self, delivery_tag: int) -> None:
         held = self._channel.held.get(delivery_tag)

@@ -98,14 +98,6 @@ def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
 
 
-def image(data: bytes) -> list[tuple[int, bytes]]:
-    """Address and bytes of every loaded segment, its header apart, which says where the segments stand in the file."""
-    header = HEADER.unpack_from(data)
-    skip = header[5] + header[9] * header[10]
-    loads = [s for s in segments(data) if s.kind == LOAD]
-    return [(s.address, data[max(s.offset, skip if s.offset == 0 else 0) : s.end]) for s in loads]
-
-
 def needed(data: bytes) -> set[str]:
     """Names of the libraries that the loader looks for."""
     strings, entries = _dynamic(data)

@@ -6,7 +6,6 @@
 import os
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +59,3 @@ def emulator(folder: Path, path: Sequence[Path] = ()) -> Emulator:
         raise MissingTool("qemu-aarch64-static: not on this machine (Debian's package qemu-user-static)")
     packages = (*debian.PYTHON_PACKAGES, *debian.LIBRARIES)
     return Emulator(qemu, debian.unpacked(folder / "arm64", packages, architecture="arm64"), path)
-
-
-def unzipped(archive: Path, folder: Path) -> Path:
-    """A layer as it stands on Lambda: `folder`/python."""
-    with zipfile.ZipFile(archive) as opened:
-        opened.extractall(folder)
-    return folder / "python"

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Literal, get_args, get_type_hints
 
 from crossover.algorithms.codecs import CODECS
-from crossover.architecture import Architecture, architectures, load, steps
+from crossover.architecture import Architecture, load, steps, training_architectures
 from crossover.architecture.infrastructure import side_by_side, talks
 from crossover.costs.prices import Prices
 from crossover.experiment import Exchange, Experiment, Functions, What
@@ -106,10 +106,8 @@ def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least, alone
     order each time. Functions of `least_mb` compete beside those of MEMORY_MB.
     """
     seen = set[Candidate]()
-    for name in ("single",) if alone else architectures():
+    for name in ("single",) if alone else training_architectures():
         architecture = load(name)
-        if not architecture.trains:
-            continue
         for share in shares(base, architecture, samples=samples):
             for candidate in _of_share(base, architecture, share, prices, least_mb):
                 if candidate not in seen:

@@ -25,7 +25,6 @@ TOLD = 0.05  # a share that is smaller drives nothing
 class Drivers:
     """A candidate's seconds and dollars by what they are for, without stragglers and in the middle session."""
 
-    candidate: Candidate
     seconds: Mapping[str, float]
     usd: Mapping[str, float]
     exchanges: int
@@ -61,7 +60,6 @@ def of(question: Question, candidate: Candidate) -> Drivers:
     minibatches = len(question.workload_of(candidate).samples)
     every = minibatches if candidate.every == "epoch" else candidate.every
     return Drivers(
-        candidate=candidate,
         seconds=seconds(question, candidate),
         usd=parts(replace(question, calibration=question.calm), candidate),
         exchanges=Calendar(minibatches, every, question.base.training.epochs).rounds,

@@ -31,13 +31,6 @@ class Searched:
     near: dict[Candidate, Estimate] = field(default_factory=dict)  # simulated besides, for what was wished
     looks: int = 0  # at a run without stragglers
 
-    @property
-    def count(self) -> int:
-        return len(self.simulated) + len(self.near) + len(self.impossible) + len(self.bounded)
-
-    def of(self, architecture: str) -> dict[Candidate, Estimate]:
-        return {each: figures for each, figures in self.simulated.items() if each.architecture == architecture}
-
 
 def search(
     question: Question,

@@ -22,11 +22,6 @@ class Swing:
     def width(self) -> float:
         return max(self.smaller, self.larger) / max(1e-12, min(self.smaller, self.larger))
 
-    @property
-    def turns(self) -> bool:
-        """Whether the rival would win at one end."""
-        return min(self.smaller, self.larger) < 1
-
 
 def swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
     """The widest first."""

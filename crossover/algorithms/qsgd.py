@@ -83,13 +83,8 @@ def pack(levels: Levels) -> Tensor:
     return body
 
 
-def compress(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> Tensor:
-    """gradient (D,) float32 -> bytes. Raises as `quantize`."""
-    return pack(quantize(gradient, bits=bits, bucket=bucket, norm=norm, generator=generator))
-
-
 def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") -> Tensor:
-    """The bytes of `compress` -> (D,) float32. Raises Corrupt, naming `key`, where they are none, or not as long as `out`."""
+    """The bytes of `pack` -> (D,) float32. Raises Corrupt, naming `key`, where they are none, or not as long as `out`."""
     if body.numel() < _LAYOUT.size:
         raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")
     magic, bits, norm, bucket, elements = _LAYOUT.unpack(bytes(buffers.view(body[: _LAYOUT.size].contiguous())))
@@ -120,7 +115,7 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
 
 
 def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
-    """The length of what `compress` returns."""
+    """The length of what `pack` returns."""
     return _LAYOUT.size + 4 * -(-elements // bucket) + _packed_bytes(elements, bits)
 
 

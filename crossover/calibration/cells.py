@@ -53,7 +53,6 @@ KEPT_ASIDE = tuple(
 class ProjectedCell:
     """A round of a cell, warm. `impossible`: why AWS would not run it; figures are then of no round."""
 
-    cell: MeasuredCell
     slowest_s: Band  # the slowest function
     round_s: Band  # level after level, each as long as its slowest function
     usd_1000: Band  # of a thousand rounds, as AWS bills them
@@ -76,7 +75,6 @@ def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projected
     )
     impossible = _impossible(cell, median(slowest))
     return ProjectedCell(
-        cell=cell,
         slowest_s=band(slowest),
         round_s=band(whole),
         usd_1000=band(dollars),
@@ -253,13 +251,3 @@ def headline() -> str:
         f"Bands hold {sum(each.held for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
         f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
     )
-
-
-def as_markdown() -> str:
-    """The tables of docs/calibration.md."""
-    lines = []
-    for head, listed in ((HEAD, rows()), (ASIDE_HEAD, rows_aside())):
-        lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
-        lines += ["| " + " | ".join(row) + " |" for row in listed]
-        lines += ["", headline(), ""] if head is HEAD else []
-    return "\n".join(lines)

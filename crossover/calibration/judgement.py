@@ -89,31 +89,6 @@ def median_error() -> float:
     return median(row_errors().values())
 
 
-def as_markdown() -> str:
-    """The table of docs/calibration.md: held-out rows first, each figure with its error."""
-    lines = [
-        "| row | figure | published | projected | error | error of the row |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    for held in (True, False):
-        errors = row_errors(held_out_rows=held)
-        title = "held out" if held else "calibration (fitted to)"
-        lines.append(f"| **{title}** | | | | | |")
-        before = ""
-        for each in judged():
-            if each.held_out != held:
-                continue
-            source = each.row.source
-            of_row = f"{errors[source]:.1%}" if source != before else ""
-            name = source if source != before else ""
-            lines.append(
-                f"| {name} | {each.figure} | {each.printed:g} | {each.projected:.3g} | {each.error:.1%} | {of_row} |"
-            )
-            before = source
-    lines += ["", headline()]
-    return "\n".join(lines)
-
-
 def headline() -> str:
     """What the table comes to, the worst with it."""
     errors, figures = row_errors(), [each.error for each in judged() if each.held_out]

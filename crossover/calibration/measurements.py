@@ -76,7 +76,6 @@ class MeasuredCell:
 class MeasuredAggregator:
     """One function of one round, in seconds. None: the file does not say."""
 
-    file: str
     level: str
     reads: int
     read_s: float | None = None
@@ -91,7 +90,6 @@ class Round:
 
     cell: MeasuredCell
     file: str
-    row: str
     cold: bool
     functions: tuple[MeasuredAggregator, ...]
 
@@ -100,7 +98,6 @@ class Round:
 class Latency:
     """Requests for 1 KB of one store in one series, in seconds."""
 
-    row: str
     store: str
     operation: str
     mean_s: float
@@ -112,7 +109,6 @@ class Latency:
 class Throughput:
     """What one function moved: bytes by interval."""
 
-    row: str
     vpc: bool
     direction: str
     interval_s: float
@@ -151,8 +147,8 @@ def _session(path: Path) -> Iterable[Round]:
             part: _series(row, f"shard_{name}_times_ms" if many else f"{name}_ms", where, shards, 1_000)
             for part, name in parts.items()
         }
-        functions = [_aggregator(cell, file, "shard", where, timed, n) for n in range(shards)]
-        yield Round(cell=cell, file=file, row=where, cold=_cold(row, where), functions=tuple(functions))
+        functions = [_aggregator(cell, "shard", where, timed, n) for n in range(shards)]
+        yield Round(cell=cell, file=file, cold=_cold(row, where), functions=tuple(functions))
 
 
 def _designs(path: Path) -> Iterable[Round]:
@@ -191,8 +187,8 @@ def _design(where: str, file: str, gradient: str, design: str, plain: Mapping[st
         functions = []
         for level, reads in cell.levels:
             timed = {part: _series(row, key, at, len(reads), 1) for part, key in _KEYS[design, level].items()}
-            functions += [_aggregator(cell, file, level, at, timed, n, reads=each) for n, each in enumerate(reads)]
-        yield Round(cell=cell, file=file, row=at, cold=_cold(row, at), functions=tuple(functions))
+            functions += [_aggregator(cell, level, at, timed, n, reads=each) for n, each in enumerate(reads)]
+        yield Round(cell=cell, file=file, cold=_cold(row, at), functions=tuple(functions))
 
 
 _KEYS = {
@@ -212,7 +208,6 @@ _KEYS = {
 
 def _aggregator(
     cell: MeasuredCell,
-    file: str,
     level: str,
     where: str,
     timed: Mapping[str, Sequence[float]],
@@ -232,9 +227,7 @@ def _aggregator(
             )
     if "total" not in seconds and "write" in seconds:
         seconds["total"] = sum(seconds.values())
-    return MeasuredAggregator(
-        file=file, level=level, reads=reads, **{f"{part}_s": value for part, value in seconds.items()}
-    )
+    return MeasuredAggregator(level=level, reads=reads, **{f"{part}_s": value for part, value in seconds.items()})
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -321,7 +314,6 @@ def latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
         mean_s, median_s, p95_s = (figures[name] / 1_000 for name in ("mean_ms", "median_ms", "p95_ms"))
         found.append(
             Latency(
-                row=where,
                 store=row["store"],
                 operation=row["operation"],
                 mean_s=mean_s,
@@ -352,9 +344,7 @@ def throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: floa
             raise DataError(f"{where}: {series}: {mean:g} in the mean, expected 10 to 500 MB/s: other units?")
         bytes_ = tuple(rate * 1e6 * every_ms / 1_000 for rate in rates)
         vpc = row["vpc"] == "True"
-        found.append(
-            Throughput(row=where, vpc=vpc, direction=row["direction"], interval_s=every_ms / 1_000, bytes_=bytes_)
-        )
+        found.append(Throughput(vpc=vpc, direction=row["direction"], interval_s=every_ms / 1_000, bytes_=bytes_))
     if not {True, False} <= {each.vpc for each in found}:
         raise DataError(f"{path.name}: expected rows of single functions with and without a VPC, each of 5 s at least")
     for vpc in (False, True):

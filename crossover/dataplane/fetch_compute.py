@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import sqrt
 from typing import TYPE_CHECKING
 
 from crossover.algorithms.dropping import Agree
@@ -16,8 +15,6 @@ from crossover.experiment import Aggregation
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_BLOCK = 2**20  # elements
 
 # torch is imported by the first computation, not with this module: it takes a second that a step without arithmetic need not pay.
 
@@ -59,13 +56,6 @@ class FetchCompute:
                 update,
             )
         self._store_state(out, model, others, kind)
-
-    def norm(self, key: str) -> float:
-        values = self._tensor(key)
-        total = 0.0
-        for start in range(0, values.numel(), _BLOCK):  # the whole vector in float64 would take twice its memory again
-            total += float(values[start : start + _BLOCK].double().square().sum())
-        return sqrt(total)
 
     def finite(self, key: str) -> bool:
         from crossover.algorithms.aggregation import finite

@@ -7,14 +7,14 @@ from pathlib import Path, PurePosixPath
 from tempfile import mkstemp
 
 from crossover.dataplane.buffers import joined, views
-from crossover.dataplane.protocols import Buffer
+from crossover.dataplane.protocols import Buffer, ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused
 
 _UNFINISHED = ".unfinished"  # beside the objects, so that renaming stays within one file system
 
 
-class FileObjectStore:
+class FileObjectStore(ObjectStore):
     """Objects as files below `folder`; each appears whole or not at all (temporary file, then rename or link).
 
     Nothing is synced to the disk: after a power loss the last objects may be gone, after a crash of the program they are not.
@@ -71,11 +71,6 @@ class FileObjectStore:
         folder = prefix.rpartition("/")[0]
         start = self._path(folder) if folder else self._folder
         return sorted(key for key in self._keys(start) if key.startswith(prefix))
-
-    def delete_prefix(self, prefix: str) -> int:
-        keys = self.list(prefix)
-        self.delete(*keys)
-        return len(keys)
 
     def _keys(self, start: Path) -> Iterator[str]:
         for folder, folders, names in os.walk(start):

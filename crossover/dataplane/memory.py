@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from crossover import runtime
 from crossover.dataplane.buffers import deliver, joined
-from crossover.dataplane.protocols import Buffer
+from crossover.dataplane.protocols import Buffer, ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Missing
 
 
-class MemoryObjectStore:
+class MemoryObjectStore(ObjectStore):
     """An ObjectStore on a dict. `beside(traffic)` is another client of the same objects that counts elsewhere."""
 
     def __init__(self, traffic: Traffic) -> None:
@@ -65,11 +65,6 @@ class MemoryObjectStore:
         self._traffic.count("list")
         with self._lock:
             return sorted(key for key in self._objects if key.startswith(prefix))
-
-    def delete_prefix(self, prefix: str) -> int:
-        keys = self.list(prefix)
-        self.delete(*keys)
-        return len(keys)
 
 
 class MemoryTensorStore:

@@ -1,6 +1,5 @@
 """A MessageBus in this process's memory: what RabbitMQ does for an `inline` run. Thread-safe."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,14 +17,13 @@ T = TypeVar("T")
 class _State:
     """What all clients of one bus share. A barrier is one inbox per member: the rounds it knows, and who reached each."""
 
-    changed: runtime.Condition = field(default_factory=runtime.condition)
-    queues: dict[str, deque[bytes]] = field(default_factory=dict)
+    lock: runtime.Lock = field(default_factory=runtime.lock)
     mailboxes: dict[str, bytes | None] = field(default_factory=dict)
     barriers: dict[str, list[dict[int, set[int]]]] = field(default_factory=dict)
 
 
 class MemoryMessageBus:
-    """Queues, mailboxes and barriers under one lock. `beside(traffic)` is another client of the same bus."""
+    """Mailboxes and barriers under one lock. `beside(traffic)` is another client of the same bus."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -37,60 +35,36 @@ class MemoryMessageBus:
         other._state = self._state
         return other
 
-    def declare(
-        self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()
-    ) -> None:
+    def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         self._traffic.count("declare")
-        with self._state.changed:
-            for queue in queues:
-                self._state.queues.setdefault(queue, deque())
+        with self._state.lock:
             for mailbox in mailboxes:
                 self._state.mailboxes.setdefault(mailbox, None)
             for barrier, members in barriers:
                 inboxes = self._state.barriers.setdefault(barrier, [])
                 inboxes.extend({} for _ in range(members - len(inboxes)))
 
-    def publish(self, queue: str, body: Buffer) -> None:
-        message = checked(queue, body)
-        self._traffic.count("publish", bytes_out=len(message))
-        with self._state.changed:
-            _declared(self._state.queues, queue, "queue").append(message)
-            self._state.changed.notify_all()
-
-    def receive(self, queue: str, *, timeout_s: float) -> bytes | None:
-        end_s = runtime.monotonic() + timeout_s
-        with self._state.changed:
-            while not (waiting := _declared(self._state.queues, queue, "queue")):
-                remaining_s = end_s - runtime.monotonic()
-                if remaining_s <= 0:
-                    self._traffic.count("receive")
-                    return None
-                self._state.changed.wait(remaining_s)
-            message = waiting.popleft()
-        self._traffic.count("receive", bytes_in=len(message))
-        return message
-
     def replace(self, mailbox: str, body: Buffer) -> None:
         message = checked(mailbox, body)
         self._traffic.count("replace", bytes_out=len(message))
-        with self._state.changed:
+        with self._state.lock:
             _declared(self._state.mailboxes, mailbox, "mailbox")
             self._state.mailboxes[mailbox] = message
 
     def peek(self, mailbox: str) -> bytes | None:
-        with self._state.changed:
+        with self._state.lock:
             message = _declared(self._state.mailboxes, mailbox, "mailbox")
         self._traffic.count("peek", bytes_in=len(message or b""))
         return message
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
         self._traffic.count("arrive", bytes_out=len(arrival(round, member)))
-        with self._state.changed:
+        with self._state.lock:
             for inbox in _declared(self._state.barriers, barrier, "barrier"):
                 inbox.setdefault(round, set()).add(member)
 
     def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        with self._state.changed:
+        with self._state.lock:
             inboxes = _declared(self._state.barriers, barrier, "barrier")
             if not 0 <= reader < len(inboxes):
                 raise Refused(f"barrier {barrier}: reader {reader} is not one of its {len(inboxes)} members")
@@ -101,18 +75,13 @@ class MemoryMessageBus:
         self._traffic.count("arrived", bytes_in=sum(len(arrival(round, member)) for member in present))
         return present
 
-    def remove(
-        self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()
-    ) -> None:
+    def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         self._traffic.count("remove")
-        with self._state.changed:
-            for queue in queues:
-                self._state.queues.pop(queue, None)
+        with self._state.lock:
             for mailbox in mailboxes:
                 self._state.mailboxes.pop(mailbox, None)
             for barrier, _ in barriers:
                 self._state.barriers.pop(barrier, None)
-            self._state.changed.notify_all()
 
     def close(self) -> None:
         """Nothing to close."""

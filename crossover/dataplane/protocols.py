@@ -45,6 +45,9 @@ class ObjectStore(Protocol):
 
     def delete_prefix(self, prefix: str) -> int:
         """List and delete every key under `prefix`; how many there were."""
+        keys = self.list(prefix)
+        self.delete(*keys)
+        return len(keys)
 
 
 class ConnectedObjectStore(ObjectStore, Protocol):
@@ -118,25 +121,14 @@ class TensorCompute(Protocol):
         appears by one command or not at all.
         """
 
-    def norm(self, key: str) -> float:
-        """L2 norm, accumulated in float64."""
-
     def finite(self, key: str) -> bool: ...
 
 
 class MessageBus(Protocol):
-    """RabbitMQ or memory: queues that wake, mailboxes that keep the latest message, barriers of distinct members."""
+    """RabbitMQ or memory: mailboxes that keep the latest message, barriers of distinct members."""
 
-    def declare(
-        self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()
-    ) -> None:
+    def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         """Create what a run uses, once, in `initialise`; repeating it is harmless. A barrier is (name, members)."""
-
-    def publish(self, queue: str, body: Buffer) -> None:
-        """Persistent, confirmed."""
-
-    def receive(self, queue: str, *, timeout_s: float) -> bytes | None:
-        """One message, acknowledged on receipt: it may wake, it never decides. None after `timeout_s`."""
 
     def replace(self, mailbox: str, body: Buffer) -> None:
         """Put the newest message in the mailbox; the older one is dropped."""
@@ -150,9 +142,7 @@ class MessageBus(Protocol):
     def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
         """The distinct members known to `reader` to have reached `round`. Rounds before `round` are acknowledged and forgotten."""
 
-    def remove(
-        self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()
-    ) -> None:
+    def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         """Take back what `declare` made."""
 
     def close(self) -> None:

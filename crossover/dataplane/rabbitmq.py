@@ -1,4 +1,4 @@
-"""A MessageBus on RabbitMQ: queues that wake, mailboxes that keep the latest message, barriers of distinct members.
+"""A MessageBus on RabbitMQ: mailboxes that keep the latest message, barriers of distinct members.
 
 A message that one reader holds is invisible to the others, and a quorum queue (what Amazon MQ makes by default) may drop a message after 20
 redeliveries: so every queue here is declared as a classic one, what is read to stay is requeued (never rejected), and who finds nothing
@@ -59,12 +59,8 @@ class RabbitMessageBus:
         self._connections: list[Any] = []
         self._known_filled: set[str] = set()
 
-    def declare(
-        self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()
-    ) -> None:
+    def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         def declare_all(channel: Any) -> None:
-            for queue in queues:
-                channel.queue_declare(queue, durable=True, arguments=_CLASSIC)
             for mailbox in mailboxes:
                 channel.queue_declare(mailbox, durable=True, arguments=_MAILBOX)
             for barrier, members in barriers:
@@ -75,27 +71,6 @@ class RabbitMessageBus:
 
         self._traffic.count("declare")
         self._do("declare", declare_all)
-
-    def publish(self, queue: str, body: Buffer) -> None:
-        self._send("publish", queue, checked(queue, body))
-
-    def receive(self, queue: str, *, timeout_s: float) -> bytes | None:
-        end_s = runtime.monotonic() + timeout_s
-
-        def receive_one(channel: Any) -> bytes | None:
-            method, _, body = channel.basic_get(queue)
-            if method is None and (remaining_s := end_s - runtime.monotonic()) > 0:
-                messages = channel.consume(queue, inactivity_timeout=remaining_s)
-                method, _, body = next(messages, (None, None, b""))  # it ends when the queue is deleted meanwhile
-                channel.cancel()  # first: another message would be delivered the moment this one is acknowledged
-            if method is None:
-                return None
-            channel.basic_ack(method.delivery_tag)
-            return bytes(body)
-
-        body = self._do(queue, receive_one)
-        self._traffic.count("receive", bytes_in=len(body or b""))
-        return body
 
     def replace(self, mailbox: str, body: Buffer) -> None:
         self._send("replace", mailbox, checked(mailbox, body))
@@ -148,12 +123,10 @@ class RabbitMessageBus:
         self._traffic.count("arrived", bytes_in=received)
         return present
 
-    def remove(
-        self, *, queues: Sequence[str] = (), mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()
-    ) -> None:
+    def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         def remove_all(channel: Any) -> None:
-            for queue in (*queues, *mailboxes):
-                channel.queue_delete(queue)
+            for mailbox in mailboxes:
+                channel.queue_delete(mailbox)
             for barrier, members in barriers:
                 for member in range(members):
                     channel.queue_delete(_inbox(barrier, member))
@@ -207,7 +180,7 @@ class RabbitMessageBus:
             raise
 
     def _channel(self) -> Any:
-        """This thread's channel, in confirm mode, one unacknowledged message at a time for consumers."""
+        """This thread's channel, in confirm mode."""
         channel = getattr(self._own, "channel", None)
         if channel is None or not channel.is_open:
             self._drop()
@@ -215,7 +188,6 @@ class RabbitMessageBus:
             self._connections.append(connection)
             channel = connection.channel()
             channel.confirm_delivery()
-            channel.basic_qos(prefetch_count=1)
             self._own.channel = channel
         return channel
 

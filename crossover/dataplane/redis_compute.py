@@ -48,10 +48,6 @@ class RedisCompute(RedisTensorStore):
             ],
         )
 
-    def norm(self, key: str) -> float:
-        self.traffic.count("norm")
-        return float(self.client.command("TENSOR.NORM", key, keys=[key]))
-
     def finite(self, key: str) -> bool:
         self.traffic.count("finite")
         return bool(self.client.command("TENSOR.FINITE", key, keys=[key]))

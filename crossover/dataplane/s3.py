@@ -19,7 +19,7 @@ from botocore.exceptions import ConnectionError as NoConnection
 from tenacity import retry_if_exception_type
 
 from crossover.dataplane.buffers import joined, views
-from crossover.dataplane.protocols import Buffer
+from crossover.dataplane.protocols import Buffer, ObjectStore
 from crossover.dataplane.traffic import Traffic
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.runtime import retries
@@ -42,7 +42,7 @@ _MISSING = ("NoSuchKey", "404", "NotFound")
 _LATER = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException")
 
 
-class S3ObjectStore:
+class S3ObjectStore(ObjectStore):
     """Objects of one bucket; boto3's client is thread-safe and lives as long as the process. A `client` has SETTINGS: what asks again is
     this class.
     """
@@ -105,11 +105,6 @@ class S3ObjectStore:
             return sorted(keys)
 
         return self._ask(prefix, pages)
-
-    def delete_prefix(self, prefix: str) -> int:
-        keys = self.list(prefix)
-        self.delete(*keys)
-        return len(keys)
 
     def _put(self, key: str, data: Buffer | Sequence[Buffer], **condition: Any) -> None:
         parts = views(data)

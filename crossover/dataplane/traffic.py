@@ -32,19 +32,6 @@ class Traffic:
             self._operations.clear()
 
     @property
-    def bytes_in(self) -> int:
-        return self._bytes_in
-
-    @property
-    def bytes_out(self) -> int:
-        return self._bytes_out
-
-    @property
-    def requests(self) -> int:
-        with self._lock:
-            return self._operations.total()
-
-    @property
     def operations(self) -> dict[str, int]:
         """Requests by operation: a snapshot."""
         with self._lock:

@@ -152,13 +152,6 @@ class Fleets:
                 self._watch = threading.Thread(target=self._look_after, name="fleets", daemon=True)
                 self._watch.start()
 
-    def running(self, name: str) -> list[int]:
-        """The process ids of a fleet's programs."""
-        with self._lock:
-            fleet = self._fleets.get(name)
-            found = [] if fleet is None else list(fleet.instances.values())
-            return [each.child.pid for each in found if each.child.poll() is None]
-
     def stop(self) -> None:
         with self._lock:  # whoever comes later starts nothing
             self._over.set()

@@ -17,7 +17,6 @@ from typing import Any
 from crossover.errors import RunFailed
 from crossover.local import processes, tools
 from crossover.local.ports import free_ports
-from crossover.local.tls import TlsFiles
 
 _START_S = 120.0
 _ATTEMPTS = 5
@@ -41,22 +40,21 @@ _OF_THIS_MACHINE = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
 class RabbitServer(AbstractContextManager[Any]):
-    """A broker on 127.0.0.1; it runs once this is made. `url` is amqp://127.0.0.1:port, `tls_url` amqps:// (with `tls`).
+    """A broker on 127.0.0.1; it runs once this is made. `url` is amqp://127.0.0.1:port.
 
-    Raises MissingTool, RunFailed with the broker's last words.
+    `settings`: of its configuration, beside ours. Raises MissingTool, RunFailed with the broker's last words.
     """
 
-    def __init__(self, folder: Path, *, username: str, password: str, tls: TlsFiles | None = None) -> None:
+    def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
         self._folder = folder.resolve()
         self._username = username
         self._password = password
-        self._tls = tls
+        self._settings = settings
         self._mapper: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._program = Path(tools.need(tools.RABBITMQ))
         self.program, self.logs = tools.RABBITMQ, [self._folder / "rabbit.log", self._folder / "output.log"]
         self.port = 0
-        self.tls_port = 0
         self.start()
 
     @property
@@ -64,20 +62,15 @@ class RabbitServer(AbstractContextManager[Any]):
         return f"amqp://127.0.0.1:{self.port}"
 
     @property
-    def tls_url(self) -> str:
-        return f"amqps://127.0.0.1:{self.tls_port}"
-
-    @property
     def status(self) -> int | None:
         """Its exit status; None while it runs."""
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        """Start it (again, on the same ports) and wait until it speaks AMQP."""
+        """Start it (again, on the same port) and wait until it speaks AMQP."""
         for _ in range(_ATTEMPTS):
-            port, tls_port, mapper_port, node_port = free_ports(4)
+            port, mapper_port, node_port = free_ports(3)
             self.port = self.port or port
-            self.tls_port = self.tls_port or (tls_port if self._tls else 0)
             environment, said = self._environment(mapper_port, node_port), self._log_sizes()
             self._mapper = processes.start(
                 ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], environment=environment
@@ -92,7 +85,7 @@ class RabbitServer(AbstractContextManager[Any]):
             self.stop()
             words = self._words(said)
             if any(each in words for each in _PORT_LOST["listener"]):
-                self.port = self.tls_port = 0
+                self.port = 0
             elif not any(each in words for each in _PORT_LOST["node"]):
                 raise RunFailed(f"rabbitmq-server did not start ({ended}); its last words:\n{words[-4000:]}")
         raise RunFailed(f"rabbitmq-server: {_ATTEMPTS} times a free port was taken by another program")
@@ -150,14 +143,8 @@ class RabbitServer(AbstractContextManager[Any]):
             "disk_free_limit.absolute": f"{FREE_MB}MB",
             "log.console": "false",
             "log.file": self._folder / "rabbit.log",
+            **self._settings,
         }
-        if self._tls:
-            lines["listeners.ssl.1"] = f"127.0.0.1:{self.tls_port}"
-            lines["ssl_options.certfile"] = self._tls.certificate.resolve()
-            lines["ssl_options.keyfile"] = self._tls.key.resolve()
-            lines["ssl_options.cacertfile"] = self._tls.certificate.resolve()
-            lines["ssl_options.verify"] = "verify_none"  # of clients: they log in by password
-            lines["ssl_options.fail_if_no_peer_cert"] = "false"
         path = self._folder / "rabbitmq.conf"
         path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()), encoding="utf-8")
         return path

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +12,7 @@ from typing import Any
 
 from crossover.errors import RunFailed
 from crossover.local import processes, tools
-from crossover.local.ports import free_ports
-from crossover.local.tls import TlsFiles
+from crossover.local.ports import free_port
 
 _START_S = 30.0
 _ATTEMPTS = 5  # free ports can be lost to another program
@@ -26,9 +25,9 @@ MEMORY = "thp:always,oversize_threshold:0"  # MALLOC_CONF; cdk/boot/redis.sh set
 class RedisServer(AbstractContextManager[Any]):
     """redis-server on 127.0.0.1, with the tensor module if `module` (a .so) is given; it runs once this is made.
 
-    `url` (redis://127.0.0.1:port), `tls_url` (rediss://, with `tls`) and `socket_url` (unix://) carry no password. `durable`: what is
-    acknowledged is on the disk (append-only file, synced always), and comes back after `kill()` and `start()` in the same folder. Raises
-    MissingTool, RunFailed with the server's last words.
+    `url` (redis://127.0.0.1:port) and `socket_url` (unix://) carry no password. What is acknowledged is on the disk (append-only file,
+    synced always), and comes back after `kill()` and `start()` in the same folder. `settings`: lines of redis.conf beside ours, or instead.
+    Raises MissingTool, RunFailed with the server's last words.
     """
 
     def __init__(
@@ -37,29 +36,21 @@ class RedisServer(AbstractContextManager[Any]):
         *,
         password: str | None = None,
         module: Path | None = None,
-        module_arguments: Sequence[str] = (),
-        tls: TlsFiles | None = None,
-        durable: bool = True,
+        settings: Mapping[str, object] = {},
     ) -> None:
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._password = password
-        self._module = [_quoted(str(module.resolve())), *module_arguments] if module else []
-        self._tls = tls
-        self._durable = durable
+        self._module = _quoted(str(module.resolve())) if module else ""
+        self._settings = settings
         self._program = tools.need(tools.REDIS)
         self.program, self.logs = tools.REDIS, [self._folder / "redis.log"]
         self.port = 0
-        self.tls_port = 0
         self.start()
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
-
-    @property
-    def tls_url(self) -> str:
-        return f"rediss://127.0.0.1:{self.tls_port}"
 
     @property
     def socket_url(self) -> str:
@@ -75,11 +66,9 @@ class RedisServer(AbstractContextManager[Any]):
         return self._process.poll()
 
     def start(self) -> None:
-        """Start it (again, on the same ports) and wait until it answers; data of the folder is loaded by then."""
+        """Start it (again, on the same port) and wait until it answers; data of the folder is loaded by then."""
         for _ in range(_ATTEMPTS):
-            port, tls_port = free_ports(2)
-            self.port = self.port or port
-            self.tls_port = self.tls_port or (tls_port if self._tls else 0)
+            self.port = self.port or free_port()
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = processes.start(
                     [self._program, self._configuration()],
@@ -97,7 +86,7 @@ class RedisServer(AbstractContextManager[Any]):
             self.stop()
             if "Address already in use" not in words:
                 raise RunFailed(f"redis-server did not start ({ended}); its last words:\n{words}")
-            self.port = self.tls_port = 0
+            self.port = 0
         raise RunFailed(f"redis-server: {_ATTEMPTS} free ports in a row were taken by other programs")
 
     def stop(self) -> None:
@@ -131,22 +120,17 @@ class RedisServer(AbstractContextManager[Any]):
             "daemonize": "no",
             "set-proc-title": "no",  # it would overwrite the environment, and with it the mark that the watchdog looks for
             "save": '""',
-            "appendonly": "yes" if self._durable else "no",
+            "appendonly": "yes",
             "appendfsync": "always",
             "lazyfree-lazy-user-del": "yes",  # freeing a large vector must not hold up the other clients
             "lazyfree-lazy-expire": "yes",
             "disable-thp": "no",  # Redis would keep huge pages from itself and the module where all programs get them
+            **self._settings,
         }
         if self._password:
             lines["requirepass"] = _quoted(self._password)
         if self._module:
-            lines["loadmodule"] = " ".join(self._module)
-        if self._tls:
-            lines["tls-port"] = self.tls_port
-            lines["tls-cert-file"] = self._tls.certificate.resolve()
-            lines["tls-key-file"] = self._tls.key.resolve()
-            lines["tls-ca-cert-file"] = self._tls.certificate.resolve()
-            lines["tls-auth-clients"] = "no"
+            lines["loadmodule"] = self._module
         path = self._folder / "redis.conf"
         path.touch(mode=0o600)  # it holds the password
         path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()), encoding="utf-8")

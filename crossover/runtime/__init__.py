@@ -43,13 +43,6 @@ class Lock(Protocol):
     ) -> None: ...
 
 
-class Condition(Lock, Protocol):
-    """As threading's."""
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def notify_all(self) -> None: ...
-
-
 class ProcessThread(threading.Thread):
     """Such a thread of this process."""
 
@@ -100,9 +93,6 @@ class ThisProcess:
 
     def lock(self) -> Lock:
         return threading.Lock()
-
-    def condition(self) -> Condition:
-        return threading.Condition()
 
     def local(self) -> Any:
         return threading.local()
@@ -207,11 +197,6 @@ def event() -> EventFlag:
 def lock() -> Lock:
     """One thread at a time."""
     return _installed.lock()
-
-
-def condition() -> Condition:
-    """A lock whose holders wait for what others change."""
-    return _installed.condition()
 
 
 def local() -> Any:

@@ -36,11 +36,6 @@ class Collective:
     replicas_agree = True
 
     def __init__(self, ctx: Context, member: Membership, device: torch.device | None = None) -> None:
-        if ctx.experiment.aggregation.rule != "mean":
-            raise ConfigError(
-                f"aggregation.rule: {ctx.experiment.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
-                "expected mean, or gpu.exchange: s3"
-            )
         if runtime.simulated():
             raise ConfigError(
                 "gpu.exchange: distributed waits in its library's own sockets, where no virtual clock reaches; expected s3"

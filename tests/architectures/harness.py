@@ -162,7 +162,7 @@ class Job:
     def queues(self) -> dict[str, Any]:
         """What is left on the bus."""
         state = self.clients.message_bus.beside(Traffic())._state
-        return {**state.queues, **state.mailboxes, **state.barriers}
+        return {**state.mailboxes, **state.barriers}
 
     def tensor_keys(self) -> list[str]:
         """What is left in the tensor stores."""

@@ -312,9 +312,9 @@ class Counting:
         def counted(step: Any, ctx: Context, event: Any) -> Any:
             result = run(step, ctx, event)
             if step.name == "train":
-                moved = ctx.traffic["tensor_store"]
+                moved = ctx.traffic["tensor_store"].as_record()
                 with self.lock:
-                    self.bytes[event["worker"]] = (moved.bytes_out, moved.bytes_in)
+                    self.bytes[event["worker"]] = (moved["bytes_out"], moved["bytes_in"])
             return result
 
         return counted

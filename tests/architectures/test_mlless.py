@@ -136,7 +136,7 @@ def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.M
             def counted(step: Any, ctx: Context, event: Any) -> Any:
                 result = run(step, ctx, event)
                 with lock:
-                    moved[0] += ctx.traffic["tensor_store"].bytes_out
+                    moved[0] += ctx.traffic["tensor_store"].as_record()["bytes_out"]
                 return result
 
             return counted

@@ -25,6 +25,7 @@ from crossover.running import Prepared, run_deployed, run_inline
 from crossover.running.deployed_run import StateMachineExecution
 from stacks.synthesis import synthesize
 from tests.architectures.harness import small, tree_architectures
+from tests.local.victims import kill_random
 from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
@@ -120,7 +121,7 @@ def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
 
     def loop() -> None:
         while len(killed) < kills and not over.wait(rng.uniform(0.05, 0.6)):
-            name = cloud.lambdas.kill_random(rng)
+            name = kill_random(cloud.lambdas, rng)
             if name:
                 killed.append(name)
 

@@ -19,6 +19,7 @@ from crossover.reports.folder import RunFolder, read
 from crossover.running import following, run_deployed, run_inline
 from stacks.synthesis import synthesize
 from tests.architectures.harness import small
+from tests.local.victims import programs
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ def test_a_fleet_ends_with_the_bits_of_the_run_in_one_process(deployed: str, clo
     local = run(cloud, deployed, tmp_path / "local")
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
     assert local.result["incomplete"] == []
-    assert cloud.fleets.running(fleet(deployed)) == []
+    assert programs(cloud.fleets, fleet(deployed)) == []
     assert all(record["instance_type"] for record in local.records if record["step"].startswith("train_"))
 
 
@@ -81,7 +82,7 @@ def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[
 
     def loop() -> None:
         while len(killed) < kills and not over.wait(rng.uniform(2.0, 5.0) if killed else 0.05):
-            running = cloud.fleets.running(name)
+            running = programs(cloud.fleets, name)
             if running:
                 victim = rng.choice(running)
                 with suppress(ProcessLookupError):  # it has ended meanwhile

@@ -110,51 +110,56 @@ def test_a_database_that_loses_its_memory(servers: VirtualServers, process: Begi
     assert other.get("k") == VECTOR
 
 
-def test_a_message_whose_confirm_was_lost_comes_twice(way: Way, process: Begin) -> None:
+def test_a_message_whose_confirm_was_lost_comes_twice(way: Way, servers: VirtualServers, process: Begin) -> None:
     bus = process().bus(Traffic())
-    bus.declare(queues=["q"])
+    bus.declare(barriers=[("b", 1)])
     way.fails("basic.publish", "reply lost", "lost")
-    bus.publish("q", b"1")
-    assert [bus.receive("q", timeout_s=0) for _ in range(3)] == [b"1", b"1", None]
+    bus.arrive("b", round=1, member=0)
+    assert len(servers.broker.queue("b.0").ready) == 2
+    assert bus.arrived("b", round=1, reader=0) == {0}
 
 
-def test_an_acknowledgement_that_is_lost_brings_the_message_again(way: Way, process: Begin) -> None:
+def test_an_acknowledgement_that_is_lost_brings_the_message_again(
+    way: Way, servers: VirtualServers, process: Begin
+) -> None:
     bus = process().bus(Traffic())
-    bus.declare(queues=["q"])
-    for body in (b"1", b"2"):
-        bus.publish("q", body)
+    bus.declare(barriers=[("b", 1)])
+    for round_ in (1, 2):
+        bus.arrive("b", round=round_, member=0)
     way.fails("basic.ack", "lost", "reply lost")
-    assert [bus.receive("q", timeout_s=0) for _ in range(4)] == [b"1", b"1", b"2", None]
+    assert bus.arrived("b", round=2, reader=0) == {0}
+    assert way.carried.count("basic.ack") == 2
+    assert len(servers.broker.queue("b.0").ready) == 1
 
 
 def test_what_a_process_held_that_died_goes_back(way: Way, process: Begin) -> None:
     clients, other = process(), process().bus(Traffic())
     bus = clients.bus(Traffic())
-    bus.declare(queues=["q"])
-    bus.publish("q", b"1")
-    way.fails("basic.ack", "basic.nack")
+    bus.declare(mailboxes=["m"])
+    bus.replace("m", b"1")
+    way.fails("basic.nack", "basic.nack")
     with pytest.raises(ServerRefusal):  # stands for the death of the process: nothing catches it
-        bus.receive("q", timeout_s=0)
+        bus.peek("m")
     clients.cut()
-    assert other.receive("q", timeout_s=0) == b"1"
+    assert other.peek("m") == b"1"
 
 
 def test_a_broker_that_is_out_is_waited_for_and_has_lost_its_queues(servers: VirtualServers, process: Begin) -> None:
     bus = process().bus(Traffic())
-    bus.declare(queues=["q"])
+    bus.declare(mailboxes=["m"])
     servers.broker.stop()
     began_s = runtime.monotonic()
     with pytest.raises(Unavailable):
-        bus.publish("q", b"1")
+        bus.replace("m", b"1")
     assert runtime.monotonic() > began_s
     servers.broker.start()
     with pytest.raises(Refused, match="not declared"):
-        bus.publish("q", b"2")
+        bus.replace("m", b"2")
 
 
 def test_a_publish_that_the_broker_cannot_take_is_unavailable(way: Way, process: Begin) -> None:
     bus = process().bus(Traffic())
-    bus.declare(queues=["q"])
+    bus.declare(mailboxes=["m"])
     way.fails("basic.publish", "basic.nack")
     with pytest.raises(Unavailable, match="could not take"):
-        bus.publish("q", b"1")
+        bus.replace("m", b"1")

@@ -16,12 +16,10 @@ from crossover.experiment import Experiment
 from crossover.local import processes
 from crossover.local.moto_patches import objects
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.rabbitmq_server import RabbitServer
-from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles
 from tests.additions.sqlite_store import SqliteObjectStore
 from tests.additions.sqlite_vectors import SqliteTensorStore
 from tests.conformance import servers
+from tests.conformance.servers import TlsFiles, TlsRabbitServer, TlsRedisServer
 from tests.ports import held_port
 
 OBJECT_STORES = ("memory", "files", "s3", "s3-virtual", "sqlite")
@@ -43,13 +41,13 @@ def tls(folder: Path) -> TlsFiles:
 
 
 @pytest.fixture(scope="session")
-def redis(folder: Path, tls: TlsFiles) -> Iterator[RedisServer]:
+def redis(folder: Path, tls: TlsFiles) -> Iterator[TlsRedisServer]:
     with servers.redis_server(folder / "redis", "core", "tensors.so", tls) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def rabbit(folder: Path, tls: TlsFiles) -> Iterator[RabbitServer]:
+def rabbit(folder: Path, tls: TlsFiles) -> Iterator[TlsRabbitServer]:
     with servers.rabbit_server(folder / "rabbit", tls) as server:
         yield server
 
@@ -152,7 +150,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
             return SqliteTensorStore(f"sqlite://{folder}/vectors.sqlite", traffic=traffic)
         if name == "redis-virtual":
             return _clients(request).tensors(Experiment(name="x", architecture="spirt"), 0, traffic)
-        server: RedisServer = request.getfixturevalue(name.partition("-")[0])
+        server: TlsRedisServer = request.getfixturevalue(name.partition("-")[0])
         urls = {"redis-tls": server.tls_url, "redis-socket": server.socket_url}
         store = connecting.tensor_store(
             urls.get(name, server.url),
@@ -182,7 +180,7 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
         if name == "rabbitmq-virtual":
             made.append(_clients(request).bus(traffic))
             return made[-1]
-        server: RabbitServer = request.getfixturevalue("rabbit")
+        server: TlsRabbitServer = request.getfixturevalue("rabbit")
         bus = connecting.message_bus(
             server.tls_url if name == "rabbitmq-tls" else server.url,
             username=servers.USERNAME,

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,12 +15,63 @@ from chaos.requests import Effect, Request
 from crossover.errors import MissingTool
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles
+from tests.ports import held_port
 from tests.redis_module.servers import building
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "p \"x'#,: ü"  # every character that a configuration file, a URL or an inline command could trip over
 USERNAME = "trainer"
+IN_MEMORY = {"appendonly": "no"}  # what is acknowledged need not be on the disk
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of a server: its certificate, which clients verify it against, and its private key."""
+
+    certificate: Path
+    key: Path
+
+
+class TlsRedisServer(RedisServer):
+    """With a second port, for TLS."""
+
+    def __init__(self, folder: Path, *, tls: TlsFiles, password: str | None = None, module: Path | None = None) -> None:
+        self.tls_port, self._held = held_port()
+        self.tls_url = f"rediss://127.0.0.1:{self.tls_port}"
+        settings = {
+            **IN_MEMORY,
+            "tls-port": self.tls_port,
+            "tls-cert-file": tls.certificate.resolve(),
+            "tls-key-file": tls.key.resolve(),
+            "tls-ca-cert-file": tls.certificate.resolve(),
+            "tls-auth-clients": "no",
+        }
+        super().__init__(folder, password=password, module=module, settings=settings)
+
+    def __exit__(self, *ended: Any) -> None:
+        super().__exit__(*ended)
+        self._held.close()
+
+
+class TlsRabbitServer(RabbitServer):
+    """With a second port, for TLS."""
+
+    def __init__(self, folder: Path, *, tls: TlsFiles, username: str, password: str) -> None:
+        self.tls_port, self._held = held_port()
+        self.tls_url = f"amqps://127.0.0.1:{self.tls_port}"
+        settings = {
+            "listeners.ssl.1": f"127.0.0.1:{self.tls_port}",
+            "ssl_options.certfile": tls.certificate.resolve(),
+            "ssl_options.keyfile": tls.key.resolve(),
+            "ssl_options.cacertfile": tls.certificate.resolve(),
+            "ssl_options.verify": "verify_none",  # of clients: they log in by password
+            "ssl_options.fail_if_no_peer_cert": "false",
+        }
+        super().__init__(folder, username=username, password=password, settings=settings)
+
+    def __exit__(self, *ended: Any) -> None:
+        super().__exit__(*ended)
+        self._held.close()
 
 
 def module(target: str, product: str) -> Path:
@@ -56,18 +108,16 @@ def self_made(folder: Path) -> TlsFiles:
     return files
 
 
-def redis_server(
-    folder: Path, target: str, product: str, tls: TlsFiles | None = None, *, durable: bool = False
-) -> RedisServer:
+def redis_server(folder: Path, target: str, product: str, tls: TlsFiles) -> TlsRedisServer:
     try:
-        return RedisServer(folder, password=PASSWORD, module=module(target, product), tls=tls, durable=durable)
+        return TlsRedisServer(folder, tls=tls, password=PASSWORD, module=module(target, product))
     except MissingTool as error:
         pytest.skip(str(error))
 
 
-def rabbit_server(folder: Path, tls: TlsFiles) -> RabbitServer:
+def rabbit_server(folder: Path, tls: TlsFiles) -> TlsRabbitServer:
     try:
-        return RabbitServer(folder, username=USERNAME, password=PASSWORD, tls=tls)
+        return TlsRabbitServer(folder, tls=tls, username=USERNAME, password=PASSWORD)
     except MissingTool as error:
         pytest.skip(str(error))
 

@@ -60,8 +60,8 @@ def test_clients_beside_one_another_count_apart(make_tensors: MakeTensors, run: 
         second = first.beside(traffic[1])  # type: ignore[attr-defined]
         first.put(f"{run}/v", vector(1, 2))
         assert second.get(f"{run}/v") == vector(1, 2)
-        assert (traffic[0].bytes_out, traffic[0].bytes_in) == (8, 0)
-        assert (traffic[1].bytes_out, traffic[1].bytes_in) == (0, 8)
+        assert traffic[0].as_record() == {"bytes_in": 0, "bytes_out": 8, "requests": 1}
+        assert traffic[1].as_record() == {"bytes_in": 8, "bytes_out": 0, "requests": 1}
         if isinstance(first, RedisTensorStore):
             assert second.client is first.client
 

@@ -1,4 +1,4 @@
-"""Every MessageBus keeps its Protocol: queues wake, mailboxes keep the latest, barriers count distinct members."""
+"""Every MessageBus keeps its Protocol: mailboxes keep the latest, barriers count distinct members."""
 
 import threading
 import uuid
@@ -15,20 +15,19 @@ from tests.conformance.vectors import at_once
 
 
 class Named:
-    """A bus and the names of one queue, one mailbox and one barrier of four members, which are gone after the test."""
+    """A bus and the names of one mailbox and one barrier of four members, which are gone after the test."""
 
     def __init__(self, bus: MessageBus) -> None:
         mark = uuid.uuid4().hex
         self.bus = bus
-        self.queue, self.mailbox, self.barrier = f"queue-{mark}", f"mailbox-{mark}", f"barrier-{mark}"
-        self.names = {"queues": [self.queue], "mailboxes": [self.mailbox], "barriers": [(self.barrier, 4)]}
+        self.mailbox, self.barrier = f"mailbox-{mark}", f"barrier-{mark}"
         self.declare()
 
     def declare(self) -> None:
-        self.bus.declare(queues=[self.queue], mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
+        self.bus.declare(mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
 
     def remove(self) -> None:
-        self.bus.remove(queues=[self.queue], mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
+        self.bus.remove(mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
 
     def arrived(self, round_: int, reader: int = 0) -> set[int]:
         return set(self.bus.arrived(self.barrier, round=round_, reader=reader))
@@ -46,70 +45,18 @@ def on(request: pytest.FixtureRequest, make_bus: MakeBus, traffic: Traffic) -> I
     named.bus.close()
 
 
-# --- queues -----------------------------------------------------------------------------------------------------------
-
-
-def test_messages_come_in_order_and_once(on: Named) -> None:
-    for body in (b"1", bytearray(b"2"), memoryview(b"3"), b""):
-        on.bus.publish(on.queue, body)
-    assert [on.bus.receive(on.queue, timeout_s=5) for _ in range(4)] == [b"1", b"2", b"3", b""]
-    assert on.bus.receive(on.queue, timeout_s=0) is None
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_received_message_does_not_come_back(on: Named, waits: bool) -> None:
-    def receive_or_send(i: int) -> bytes | None:
-        if i == 0:
-            return on.bus.receive(on.queue, timeout_s=30)
-        on.bus.publish(on.queue, b"once")
-        return None
-
-    if waits:
-        assert at_once(2, receive_or_send)[0] == b"once"
-    else:
-        on.bus.publish(on.queue, b"once")
-        assert on.bus.receive(on.queue, timeout_s=0) == b"once"
-    on.bus.close()  # what was not acknowledged would be delivered again
-    assert on.bus.receive(on.queue, timeout_s=0.1) is None
-
-
-def test_an_empty_queue_ends_the_wait(on: Named) -> None:
-    assert on.bus.receive(on.queue, timeout_s=0.05) is None
-
-
-def test_a_message_wakes_who_waits(on: Named) -> None:
-    def wait_or_send(i: int) -> bytes | None:
-        if i == 0:
-            return on.bus.receive(on.queue, timeout_s=30)
-        on.bus.publish(on.queue, b"wake")
-        return None
-
-    assert at_once(2, wait_or_send) == [b"wake", None]
-
-
-def test_several_receivers_share_a_queue(on: Named) -> None:
-    for i in range(20):
-        on.bus.publish(on.queue, b"%d" % i)
-    taken = at_once(4, lambda _: [on.bus.receive(on.queue, timeout_s=10) for _ in range(5)])
-    assert sorted(int(body or b"-1") for part in taken for body in part) == list(range(20))
-
-
 def test_the_largest_message_fits_and_a_longer_one_is_refused_with_advice(on: Named) -> None:
     body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
-    on.bus.publish(on.queue, body)
-    assert on.bus.receive(on.queue, timeout_s=30) == body
-    with pytest.raises(Refused, match="object store"):
-        on.bus.publish(on.queue, body + b"!")
+    on.bus.replace(on.mailbox, body)
+    assert on.bus.peek(on.mailbox) == body
     with pytest.raises(Refused, match="object store"):
         on.bus.replace(on.mailbox, body + b"!")
 
 
 def test_declaring_again_loses_nothing(on: Named) -> None:
-    on.bus.publish(on.queue, b"kept")
     on.bus.replace(on.mailbox, b"kept")
     on.arrive(1, 2)
     on.declare()
-    assert on.bus.receive(on.queue, timeout_s=5) == b"kept"
     assert on.bus.peek(on.mailbox) == b"kept"
     assert on.arrived(1) == {2}
 
@@ -122,8 +69,6 @@ def test_removing_twice_is_harmless(on: Named) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda on: on.bus.publish("undeclared", b""),
-        lambda on: on.bus.receive("undeclared", timeout_s=0),
         lambda on: on.bus.replace("undeclared", b""),
         lambda on: on.bus.peek("undeclared"),
         lambda on: on.bus.arrive("undeclared", round=1, member=0),
@@ -134,8 +79,8 @@ def test_removing_twice_is_harmless(on: Named) -> None:
 def test_what_nobody_declared_is_refused_and_the_bus_goes_on(on: Named, use: Callable[[Named], object]) -> None:
     with pytest.raises(Refused):
         use(on)
-    on.bus.publish(on.queue, b"next")
-    assert on.bus.receive(on.queue, timeout_s=5) == b"next"
+    on.bus.replace(on.mailbox, b"next")
+    assert on.bus.peek(on.mailbox) == b"next"
 
 
 # --- mailboxes --------------------------------------------------------------------------------------------------------
@@ -233,13 +178,11 @@ def test_members_arrive_and_look_at_once(on: Named) -> None:
 
 def test_traffic_counts_bodies(on: Named, traffic: Traffic) -> None:
     before = traffic.as_record()
-    on.bus.publish(on.queue, b"12345")
-    on.bus.receive(on.queue, timeout_s=5)
-    on.bus.replace(on.mailbox, b"123")
+    on.bus.replace(on.mailbox, b"12345")
     on.bus.peek(on.mailbox)
     after = traffic.as_record()
-    assert (after["bytes_out"] - before["bytes_out"], after["bytes_in"] - before["bytes_in"]) == (8, 8)
-    assert after["requests"] - before["requests"] == 4
+    assert (after["bytes_out"] - before["bytes_out"], after["bytes_in"] - before["bytes_in"]) == (5, 5)
+    assert after["requests"] - before["requests"] == 2
 
 
 def test_traffic_counts_what_a_barrier_moves(on: Named, traffic: Traffic) -> None:

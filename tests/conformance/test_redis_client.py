@@ -15,9 +15,8 @@ from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.local.redis_server import RedisServer
-from crossover.local.tls import TlsFiles
 from tests.conformance.conftest import MakeTensors
-from tests.conformance.servers import PASSWORD, Proxy, module, self_made
+from tests.conformance.servers import IN_MEMORY, PASSWORD, Proxy, TlsFiles, TlsRedisServer, module, self_made
 from tests.conformance.vectors import vector
 
 SCHEMES = ("redis", "rediss")
@@ -33,13 +32,13 @@ def store_at(client: RedisClient) -> RedisTensorStore:
     return RedisTensorStore(client, Traffic(), time_to_live_s=600)
 
 
-def proxied(scheme: str, redis: RedisServer) -> Proxy:
+def proxied(scheme: str, redis: TlsRedisServer) -> Proxy:
     return Proxy(redis.tls_port if scheme == "rediss" else redis.port)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_connection_that_died_while_idle_is_replaced(
-    redis: RedisServer, tls: TlsFiles, run: str, scheme: str
+    redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
 ) -> None:
     with proxied(scheme, redis) as proxy:
         client = client_at(f"{scheme}://127.0.0.1:{proxy.port}", certificate=tls.certificate.read_text())
@@ -54,7 +53,7 @@ def test_a_connection_that_died_while_idle_is_replaced(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_reused_connection_that_breaks_midway_sends_again(
-    redis: RedisServer, tls: TlsFiles, run: str, scheme: str
+    redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
 ) -> None:
     data = bytes(range(256)) * 20_000
     with proxied(scheme, redis) as proxy:
@@ -67,7 +66,7 @@ def test_a_reused_connection_that_breaks_midway_sends_again(
         client.close()
 
 
-def test_a_new_connection_that_breaks_is_unavailable(redis: RedisServer, run: str) -> None:
+def test_a_new_connection_that_breaks_is_unavailable(redis: TlsRedisServer, run: str) -> None:
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         proxy.cut_after(1_000_000)
@@ -76,7 +75,7 @@ def test_a_new_connection_that_breaks_is_unavailable(redis: RedisServer, run: st
         client.close()
 
 
-def test_an_idle_connection_is_asked_before_it_is_used(redis: RedisServer) -> None:
+def test_an_idle_connection_is_asked_before_it_is_used(redis: TlsRedisServer) -> None:
     client = client_at(redis.url, idle_s=0.0)
     client.command("CONFIG", "RESETSTAT")
     for _ in range(3):
@@ -86,7 +85,7 @@ def test_an_idle_connection_is_asked_before_it_is_used(redis: RedisServer) -> No
     client.close()
 
 
-def test_connections_are_reused(redis: RedisServer, run: str) -> None:
+def test_connections_are_reused(redis: TlsRedisServer, run: str) -> None:
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         store = store_at(client)
@@ -97,7 +96,7 @@ def test_connections_are_reused(redis: RedisServer, run: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: RedisServer, scheme: str) -> None:
+def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: TlsRedisServer, scheme: str) -> None:
     # BLPOP is a server that takes its time
     url = redis.tls_url if scheme == "rediss" else redis.url
     client = client_at(url, certificate=tls.certificate.read_text(), timeout_s=0.2)
@@ -106,7 +105,7 @@ def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: RedisServer, scheme
     client.close()
 
 
-def test_a_silent_server_is_waited_for_once(redis: RedisServer) -> None:
+def test_a_silent_server_is_waited_for_once(redis: TlsRedisServer) -> None:
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}", timeout_s=0.2)
         with pytest.raises(Unavailable, match="BLPOP empty"):
@@ -116,7 +115,7 @@ def test_a_silent_server_is_waited_for_once(redis: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "tls", "socket"])
-def test_payloads_travel_without_being_joined(redis: RedisServer, tls: TlsFiles, run: str, kind: str) -> None:
+def test_payloads_travel_without_being_joined(redis: TlsRedisServer, tls: TlsFiles, run: str, kind: str) -> None:
     url = {"plain": redis.url, "tls": redis.tls_url, "socket": redis.socket_url}[kind]
     client = client_at(url, certificate=tls.certificate.read_text())
     payload = bytearray(range(256)) * 100_000
@@ -130,7 +129,7 @@ def test_payloads_travel_without_being_joined(redis: RedisServer, tls: TlsFiles,
     client.close()
 
 
-def test_a_socket_that_takes_little_at_a_time(redis: RedisServer, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_takes_little_at_a_time(redis: TlsRedisServer, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stingy(socket.socket):
         def sendmsg(self, buffers: Any, *_: Any) -> int:
             return self.send(b"".join(buffers)[:1_000])
@@ -148,7 +147,7 @@ def test_a_socket_that_takes_little_at_a_time(redis: RedisServer, run: str, monk
     client.close()
 
 
-def test_errors_inside_an_array_do_not_break_the_stream(redis: RedisServer, run: str) -> None:
+def test_errors_inside_an_array_do_not_break_the_stream(redis: TlsRedisServer, run: str) -> None:
     client = client_at(redis.url)
     client.command("SET", f"{run}/text", "a")
     client.command("MULTI")
@@ -161,7 +160,7 @@ def test_errors_inside_an_array_do_not_break_the_stream(redis: RedisServer, run:
     client.close()
 
 
-def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: RedisServer, run: str) -> None:
+def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: TlsRedisServer, run: str) -> None:
     client = client_at(redis.url)
     secret = memoryview(b"secret-payload")
     client.command("LPUSH", f"{run}/list", "x")
@@ -184,7 +183,7 @@ def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: Red
 
 
 def test_a_server_without_a_password_refuses_one(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with RedisServer(tmp_path_factory.mktemp("open"), durable=False) as server:
+    with RedisServer(tmp_path_factory.mktemp("open"), settings=IN_MEMORY) as server:
         client = client_at(server.url, password=None)
         assert client.command("PING") == "PONG"
         client.close()
@@ -192,7 +191,7 @@ def test_a_server_without_a_password_refuses_one(tmp_path_factory: pytest.TempPa
             client_at(server.url).command("PING")
 
 
-def test_another_certificate_is_refused(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_another_certificate_is_refused(redis: TlsRedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = self_made(tmp_path_factory.mktemp("other")).certificate.read_text()
     for certificate in (other, None):
         client = client_at(redis.tls_url, certificate=certificate)
@@ -200,7 +199,7 @@ def test_another_certificate_is_refused(redis: RedisServer, tmp_path_factory: py
             client.command("PING")
 
 
-def test_a_certificate_of_another_host_is_refused(redis: RedisServer, tls: TlsFiles) -> None:
+def test_a_certificate_of_another_host_is_refused(redis: TlsRedisServer, tls: TlsFiles) -> None:
     with Proxy(redis.tls_port, host="127.0.0.2") as proxy:
         client = client_at(f"rediss://127.0.0.2:{proxy.port}", certificate=tls.certificate.read_text())
         with pytest.raises(Refused, match="certificate"):
@@ -221,7 +220,7 @@ def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
 
 
 def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
-    with RedisServer(folder / "crash", password=PASSWORD, module=module("core", "tensors.so"), durable=True) as server:
+    with RedisServer(folder / "crash", password=PASSWORD, module=module("core", "tensors.so")) as server:
         client = client_at(server.url)
         store = store_at(client)
         model, velocity = vector(*range(1000), kind=VectorKind.MODEL, samples=5), vector(0.1, kind=VectorKind.VELOCITY)

@@ -9,6 +9,7 @@ from crossover.errors import MissingTool, RunFailed
 from crossover.local import ports, processes, rabbitmq_server, redis_server, tools
 from crossover.local.rabbitmq_server import RabbitServer
 from crossover.local.redis_server import RedisServer
+from tests.conformance.servers import IN_MEMORY
 
 
 def alive(pid: int) -> bool:
@@ -43,7 +44,7 @@ def test_a_machine_with_valkey_alone_runs_it(folder: Path, tmp_path: Path, monke
     valkey.chmod(0o755)
     monkeypatch.delenv(tools.CHOSEN_BY[tools.REDIS], raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with RedisServer(folder / "valkey-alone", durable=False) as server:
+    with RedisServer(folder / "valkey-alone", settings=IN_MEMORY) as server:
         assert alive(server.pid)
 
 
@@ -53,16 +54,16 @@ def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> No
 
 
 def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RedisServer(folder / "first", durable=False) as first:
-        chosen = iter([[first.port, 0], [first.port, 0]])
-        monkeypatch.setattr(redis_server, "free_ports", lambda count: next(chosen, None) or ports.free_ports(count))
-        with RedisServer(folder / "second", durable=False) as second:
+    with RedisServer(folder / "first", settings=IN_MEMORY) as first:
+        chosen = iter([first.port, first.port])
+        monkeypatch.setattr(redis_server, "free_port", lambda: next(chosen, None) or ports.free_port())
+        with RedisServer(folder / "second", settings=IN_MEMORY) as second:
             assert second.port != first.port
             assert alive(first.pid) and alive(second.pid)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [0, pytest.param(2, marks=pytest.mark.deep), 3], ids=["listener", "mapper", "node"])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.deep), 2], ids=["listener", "mapper", "node"])
 def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
     calls = []
 
@@ -82,21 +83,21 @@ def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.
 
 
 def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(folder: Path) -> None:
-    with RedisServer(folder / "stopped", durable=False) as server:
+    with RedisServer(folder / "stopped", settings=IN_MEMORY) as server:
         server.stop()
         assert not alive(server.pid)
         server.stop()
 
 
 def test_a_folder_with_a_long_name_can_hold_a_server(folder: Path) -> None:
-    with RedisServer(folder / ("long" * 30), durable=False) as server:
+    with RedisServer(folder / ("long" * 30), settings=IN_MEMORY) as server:
         path = Path(server.socket_url.removeprefix("unix://"))
         assert path.is_socket()
     assert not path.exists()
 
 
 def test_the_password_is_for_its_owner_only(folder: Path) -> None:
-    with RedisServer(folder / "owned", password="hunter2hunter2", durable=False) as server:
+    with RedisServer(folder / "owned", password="hunter2hunter2", settings=IN_MEMORY) as server:
         assert (folder / "owned" / "redis.conf").stat().st_mode & 0o077 == 0
         told = [Path(f"/proc/{server.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
         told.append((folder / "owned" / "redis.log").read_bytes())

@@ -173,7 +173,7 @@ def test_traffic_counts_payloads(make_tensors: MakeTensors, name: str, run: str,
     store.create(f"{run}/w", vector(1))
     store.get(f"{run}/v")
     header = 48 if name == "objects" else 0
-    assert (traffic.bytes_out, traffic.bytes_in) == (16 + 2 * header, 12 + header)
+    assert (traffic.as_record()["bytes_out"], traffic.as_record()["bytes_in"]) == (16 + 2 * header, 12 + header)
     assert not {"list", "scan", "keys"} & traffic.operations.keys()
 
 
@@ -187,9 +187,9 @@ def test_every_key_lives_for_a_while_only_and_nothing_is_searched(
     store.put(f"{run}/v", vector(1))
     store.create(f"{run}/w", vector(1))
     store.create_together([(f"{run}/x", vector(1)), (f"{run}/y", vector(2))])
-    sent = traffic.bytes_out
+    sent = traffic.as_record()["bytes_out"]
     store.create_together([(f"{run}/x", vector(1)), (f"{run}/z", vector(2))])
-    assert traffic.bytes_out == sent  # a finished step sends no vectors
+    assert traffic.as_record()["bytes_out"] == sent  # a finished step sends no vectors
     store.get(f"{run}/v")
     store.delete(f"{run}/w")
     commands = client.command("INFO", "commandstats").decode()

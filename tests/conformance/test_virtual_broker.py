@@ -20,7 +20,7 @@ QUEUES, MAILBOX, EXCHANGE = ("q", "r"), "m", "e"
 _CLASSIC = {"x-queue-type": "classic"}
 ARGUMENTS = {"q": _CLASSIC, "r": _CLASSIC, "m": {**_CLASSIC, "x-max-length": 1, "x-overflow": "drop-head"}}
 WHERE = st.sampled_from(["q", "q", "q", MAILBOX, MAILBOX, "r"])
-MESSAGES = st.tuples(st.sampled_from(["publish", "publish", "get", "get", "get", "consume"]), WHERE)
+MESSAGES = st.tuples(st.sampled_from(["publish", "publish", "get", "get", "get"]), WHERE)
 ANSWERS = st.tuples(st.sampled_from(["ack", "nack", "nack", "nack all", "cut", "broadcast"]), st.just(""))
 BUS_COMMANDS = st.one_of(
     *[MESSAGES] * 4,
@@ -41,7 +41,6 @@ class Speaker:
         self.connection = self._connect()
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
-        self.channel.basic_qos(prefetch_count=1)
         self.held: list[int] = []
 
     def says(self, command: str, where: str) -> Any:
@@ -67,10 +66,6 @@ class Speaker:
                 channel.basic_publish(*to, body, properties=pika.BasicProperties(delivery_mode=2), mandatory=True)
             case "get":
                 return self._hold(channel.basic_get(where))
-            case "consume":
-                got = next(channel.consume(where, inactivity_timeout=0.03), (None, None, None))
-                channel.cancel()
-                return self._hold(got)
             case "ack" if self.held:
                 channel.basic_ack(self.held.pop(0))
             case "nack" if self.held:

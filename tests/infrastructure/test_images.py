@@ -11,7 +11,6 @@ import pytest
 from cdk.packaging import DOCKERFILE
 from crossover import workflow
 from crossover.architecture import steps
-from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.own_code import packages
 from functions.spirt import ARCHITECTURE
@@ -182,8 +181,3 @@ def test_synthesis_needs_neither_docker_nor_network(packaging: str, tmp_path: Pa
 def test_two_syntheses_name_the_same_images(image: Assembly, synth: Synthesize, spirt: Experiment) -> None:
     again: dict[str, Any] = sources(synth(functions=replace(spirt.functions, packaging="image")))
     assert again == sources(image)
-
-
-def test_a_snapshot_of_an_image_is_refused(synth: Synthesize, spirt: Experiment) -> None:
-    with pytest.raises(ConfigError, match=r"functions.snap_start: AWS offers it for zip packages only"):
-        synth(functions=replace(spirt.functions, packaging="image", snap_start=True))

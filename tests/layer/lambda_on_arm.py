@@ -4,6 +4,7 @@ What Lambda's managed runtime brings beside Python (its runtime client, boto3) i
 as it stands in this environment, where it is Python alone.
 """
 
+import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from pathlib import Path
 from crossover.local.lambda_runtime import Runtime
 from layer import wheels
 from layer.contents import pinned
-from layer.emulator import Emulator, emulator, unzipped
+from layer.emulator import Emulator, emulator
 
 CLIENT = (pinned("awslambdaric"), *(f"{name}=={version(name)}" for name in ("snapshot-restore-py", "simplejson")))
 BOTO = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")  # Python alone
@@ -38,7 +39,8 @@ def brought_by_lambda(folder: Path, *, cache: Path) -> Path:
 
 def packages(archive: Path, folder: Path) -> Path:
     """A layer under a name by which the fork server knows that it holds packages, not the checkout."""
-    return unzipped(archive, folder).rename(folder / "site-packages")
+    shutil.unpack_archive(archive, folder)
+    return (folder / "python").rename(folder / "site-packages")
 
 
 def runtime(folder: Path, *, layers: Sequence[Path], cache: Path) -> Runtime:

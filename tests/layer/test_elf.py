@@ -45,6 +45,14 @@ def behind_the_symbols(data: bytes, *, pages: int) -> bytes:
     return bytes(out)
 
 
+def image(data: bytes) -> list[tuple[int, bytes]]:
+    """Address and bytes of every loaded segment, its header apart, which says where the segments stand in the file."""
+    header = elf.HEADER.unpack_from(data)
+    skip = header[5] + header[9] * header[10]
+    loads = [s for s in elf.segments(data) if s.kind == elf.LOAD]
+    return [(s.address, data[max(s.offset, skip if s.offset == 0 else 0) : s.end]) for s in loads]
+
+
 def call(data: bytes, folder: Path) -> float:
     path = folder / "lib.so"
     path.write_bytes(data)
@@ -57,7 +65,7 @@ def test_a_stripped_library_is_smaller_and_still_works(library: Path, tmp_path: 
     data = library.read_bytes()
     stripped = elf.stripped(data)
     assert len(stripped) < 0.8 * len(data)
-    assert elf.image(stripped) == elf.image(data)
+    assert image(stripped) == image(data)
     assert b".symtab" not in stripped and b".debug_info" not in stripped
     assert call(stripped, tmp_path) == 9.0
 
@@ -67,7 +75,7 @@ def test_a_segment_behind_the_symbols_moves_down_by_whole_pages(library: Path, t
     data = behind_the_symbols(library.read_bytes(), pages=pages)
     stripped = elf.stripped(data)
     assert len(stripped) <= len(data) - (pages - 1) * elf.PAGE
-    assert elf.image(stripped) == elf.image(data)
+    assert image(stripped) == image(data)
     assert elf.needed(stripped) == elf.needed(data) != set()
     assert call(stripped, tmp_path) == 9.0
 

@@ -1,6 +1,7 @@
 """The layers themselves: built as `make layer` builds them, looked at, and used on Lambda's processor and Python in an emulator."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from crossover.errors import MissingTool
 from layer import build, checks
 from layer.contents import ROOT, TORCH, layers
-from layer.emulator import Emulator, emulator, unzipped
+from layer.emulator import Emulator, emulator
 from layer.wheels import NoWheels
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def zipped() -> list[Path]:
 def arm(zipped: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     opt = tmp_path_factory.mktemp("opt")
     for path in zipped:
-        unzipped(path, opt)
+        shutil.unpack_archive(path, opt)  # a layer as it stands on Lambda
     try:
         yield emulator(FOLDER / "layer", [opt / "python", ROOT])
     except MissingTool as error:

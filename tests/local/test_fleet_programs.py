@@ -18,6 +18,7 @@ from crossover.local.fleet_programs import Fleets, service
 from peers import p2p_instance
 from tests.infrastructure.assemblies import flat, only
 from tests.local.parts import eventually
+from tests.local.victims import programs
 
 PROGRAM = """
 import os, sys, time
@@ -98,7 +99,7 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
     )
     yield made
     made.stop()
-    assert made.running("f") == []
+    assert programs(made, "f") == []
 
 
 def started(folder: Path) -> list[str]:
@@ -111,9 +112,9 @@ def test_capacity_starts_and_ends_programs(fleets: Fleets, user_data: str, tmp_p
     fleets.resize("f", 2, user_data, "reader")
     eventually(lambda: len(started(tmp_path)) == 2, what="both programs have started")
     assert started(tmp_path)[0] == f"crossover-small-fleet reader {tmp_path / 'code'}"
-    pids = fleets.running("f")
+    pids = programs(fleets, "f")
     fleets.resize("f", 1, user_data, "reader")
-    assert len(fleets.running("f")) == 1
+    assert len(programs(fleets, "f")) == 1
     fleets.resize("f", 0, user_data, "reader")
     for pid in pids:
         with pytest.raises(ProcessLookupError):
@@ -123,7 +124,7 @@ def test_capacity_starts_and_ends_programs(fleets: Fleets, user_data: str, tmp_p
 def test_after_its_end_nothing_starts(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
     fleets.stop()
     fleets.resize("f", 1, user_data, "reader")
-    assert fleets.running("f") == []
+    assert programs(fleets, "f") == []
 
 
 @pytest.mark.slow
@@ -135,14 +136,14 @@ def test_progress_renews_the_budget_of_starts(fleets: Fleets, user_data: str, tm
     eventually(lambda: len(started(tmp_path)) > 6, what="it was started more often than its budget says")
     (tmp_path / "progressing").unlink()
     eventually(
-        lambda: not fleets.running("f") and not fleets._fleets["f"].instances, what="the program has left the fleet"
+        lambda: not programs(fleets, "f") and not fleets._fleets["f"].instances, what="the program has left the fleet"
     )
 
 
 def test_an_instance_has_a_name_that_its_program_keeps(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
     fleets.resize("f", 2, user_data, "reader")
     eventually(lambda: len(started(tmp_path)) == 2, what="both programs have started")
-    os.kill(fleets.running("f")[0], signal.SIGKILL)
+    os.kill(programs(fleets, "f")[0], signal.SIGKILL)
     eventually(lambda: len(started(tmp_path)) == 3, what="another program has started")
     names = [path.read_text() for path in tmp_path.glob("*.instance")]
     assert sorted(names.count(name) for name in {*names}) == [1, 2]
@@ -151,7 +152,7 @@ def test_an_instance_has_a_name_that_its_program_keeps(fleets: Fleets, user_data
 def test_a_killed_program_is_started_again(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
     fleets.resize("f", 1, user_data, "reader")
     eventually(lambda: len(started(tmp_path)) == 1, what="the program has started")
-    os.kill(fleets.running("f")[0], signal.SIGKILL)
+    os.kill(programs(fleets, "f")[0], signal.SIGKILL)
     eventually(lambda: len(started(tmp_path)) == 2, what="another program has started")
 
 
@@ -162,14 +163,14 @@ def test_one_that_is_through_leaves_and_one_that_fails_is_tried_a_few_times(
     (tmp_path / "end").write_text(str(status))
     fleets.resize("f", 1, user_data, "reader")
     eventually(
-        lambda: len(started(tmp_path)) == starts and not fleets.running("f"), what="the program has left the fleet"
+        lambda: len(started(tmp_path)) == starts and not programs(fleets, "f"), what="the program has left the fleet"
     )
 
 
 def test_a_fleet_without_an_instance_profile_is_refused(fleets: Fleets, user_data: str) -> None:
     with pytest.raises(RunFailed, match="f: its launch template names no instance profile"):
         fleets.resize("f", 1, user_data, "")
-    assert fleets.running("f") == []
+    assert programs(fleets, "f") == []
 
 
 def test_systemd_starts_a_program_that_is_killed_four_times_an_hour(user_data: str) -> None:

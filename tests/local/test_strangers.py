@@ -18,6 +18,7 @@ from crossover.architecture import Architecture, architectures, load
 from crossover.architecture.infrastructure import talks
 from crossover.local.hosted import tensor_module
 from crossover.local.redis_server import RedisServer
+from tests.conformance.servers import IN_MEMORY
 from tests.local import kills, stranger
 from tests.local.listening import Listening, listening
 from tests.local.secrets_search import files, found
@@ -132,7 +133,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
     import redis
 
     with (
-        RedisServer(tmp_path_factory.mktemp("redis"), module=tensor_module(), durable=False) as server,
+        RedisServer(tmp_path_factory.mktemp("redis"), module=tensor_module(), settings=IN_MEMORY) as server,
         redis.Redis.from_url(server.url) as client,
     ):
         told = client.command().values()

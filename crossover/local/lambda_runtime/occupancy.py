@@ -23,13 +23,3 @@ def peak_mb(pid: int) -> int:
     except OSError:
         pass
     return 0
-
-
-def own(pid: int) -> int:
-    """Bytes that would come back if the process ended (unique set size); raises FileNotFoundError when it is gone."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
-    return sum(
-        int(line.split()[1]) * 1024
-        for line in rollup.splitlines()
-        if line.startswith(("Private_Clean", "Private_Dirty"))
-    )

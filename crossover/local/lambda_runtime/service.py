@@ -6,7 +6,6 @@ queue. Functions that wait for one another (waits=True) get an environment each 
 
 import contextlib
 import os
-import random
 import signal
 import threading
 import uuid
@@ -115,15 +114,6 @@ class Lambdas:
     def running(self) -> list[Environment]:
         """The environments that work on an invocation right now."""
         return [each for each in self.environments() if each.request_id]
-
-    def kill_random(self, rng: random.Random) -> str | None:
-        """SIGKILL one of the running environments at once; its function's name, None when none runs. For fault tests."""
-        victims = sorted(self.running(), key=lambda each: each.pid)
-        if not victims:
-            return None
-        victim = rng.choice(victims)
-        victim.kill()
-        return victim.function.name
 
     def forget(self, name: str) -> None:
         """End the idle environments of a function that is deleted or changed."""

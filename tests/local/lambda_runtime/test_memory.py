@@ -19,8 +19,9 @@ import os, pathlib, time
 import functions.all_reduce  # what a worker of LambdaML imports
 
 def own():
-    from crossover.local.lambda_runtime import occupancy
-    return occupancy.own(os.getpid())
+    # bytes that would come back if the process ended: its unique set
+    rollup = pathlib.Path("/proc/self/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_"))
 
 def arrive(event, context):
     # returns once all workers are in: each in an environment of its own

@@ -16,6 +16,7 @@ from crossover.local.lambda_runtime.environment import Environment
 from crossover.local.lambda_runtime.function import EVENT_LIMIT, REQUEST_LIMIT
 from crossover.local.lambda_runtime.zygotes import Zygote
 from tests.local.parts import eventually
+from tests.local.victims import kill_random
 
 CODE = """
 import os, pathlib, sys, time
@@ -269,11 +270,11 @@ def test_the_accounts_concurrency_is_not_exceeded(lambdas: Lambdas, function: An
 
 
 def test_kill_random_hits_a_running_environment(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
-    assert lambdas.kill_random(random.Random(1)) is None
+    assert kill_random(lambdas, random.Random(1)) is None
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambdas.invoke, function("sleep"), json.dumps({"started": str(tmp_path)}).encode())
         eventually(lambda: bool(list(tmp_path.iterdir())), what="the function runs")
-        assert lambdas.kill_random(random.Random(1)) == "test-sleep"
+        assert kill_random(lambdas, random.Random(1)) == "test-sleep"
         kind, message = failure(running.result())
     assert kind == "Runtime.ExitError"
     assert message.endswith("signal: killed")

@@ -114,7 +114,7 @@ def test_whoever_waits_for_state_machines_or_moves_much_is_told_so(found: dict[s
 
 def test_the_two_largest_are_named_in_their_order() -> None:
     figures = {"walking": 60.0, "sleeping": 37.0, "eating": 3.0}
-    drives = Drivers(Candidate("single", 1, 1, 1), figures, {"bread": 1.0}, 10, 4)
+    drives = Drivers(figures, {"bread": 1.0}, 10, 4)
     assert drives.words == "60% of its time is walking, 37% sleeping; 100% of its dollars are bread"
 
 

@@ -7,11 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.algorithms.qsgd import Norm, compress, compressed_bytes, decompress
+from crossover.algorithms.qsgd import Norm, compressed_bytes, decompress, pack, quantize
 from crossover.errors import Corrupt, Refused
 
 WIDTHS = range(2, 9)
 NORMS: tuple[Norm, ...] = ("l2", "max")
+
+
+def compress(gradient: torch.Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> torch.Tensor:
+    return pack(quantize(gradient, bits=bits, bucket=bucket, norm=norm, generator=generator))
 
 
 def generator(seed: int = 1) -> torch.Generator:

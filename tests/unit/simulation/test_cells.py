@@ -13,6 +13,7 @@ from crossover.experiment import Experiment, Functions
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.calibration import ASSUMED, AWS_2026_08
 from crossover.validation import load
+from docs import judged as documented
 
 ROOT = Path(__file__).parents[3]
 PAGE, CONFIG = ROOT / "docs" / "calibration.md", ROOT / "config"
@@ -28,8 +29,8 @@ def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> Non
     assert sum(each.score for each in found) < sum(each.score_constant for each in found)
     assert not any(cells.projected(each.cell).impossible for each in found)
     page = PAGE.read_text("utf-8").splitlines()
-    for line in cells.as_markdown().splitlines():
-        assert line in page, "docs/calibration.md: a table is not what the simulator says now; see cells.as_markdown"
+    for line in documented.of_cells().splitlines():
+        assert line in page, "docs/calibration.md: a table is not what the simulator says now; see docs/judged.py"
 
 
 def test_what_does_not_fit_into_a_function_is_impossible() -> None:

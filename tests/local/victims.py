@@ -1,0 +1,24 @@
+"""What of a cloud on this machine is at work and can be killed."""
+
+import random
+
+from crossover.local.fleet_programs import Fleets
+from crossover.local.lambda_runtime import Lambdas
+
+
+def kill_random(lambdas: Lambdas, rng: random.Random) -> str | None:
+    """SIGKILL one of the running environments at once; its function's name, None when none runs."""
+    running = sorted(lambdas.running(), key=lambda each: each.pid)
+    if not running:
+        return None
+    victim = rng.choice(running)
+    victim.kill()
+    return victim.function.name
+
+
+def programs(fleets: Fleets, name: str) -> list[int]:
+    """The process ids of a fleet's programs."""
+    with fleets._lock:
+        fleet = fleets._fleets.get(name)
+        found = [] if fleet is None else list(fleet.instances.values())
+        return [each.child.pid for each in found if each.child.poll() is None]
