@@ -47,31 +47,39 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
     assert all(each.holds for each in doctor.hosts_module(experiment))
 
 
-def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("plan", str(CONFIG)) == 0
+@pytest.mark.parametrize(
+    ("config", "parts", "absent"),
+    [
+        (
+            CONFIG,
+            (
+                "compute_gradients",
+                "1769",
+                "state machines: run, worker, epoch, round",
+                "4 x m7g.large",
+                "8 hours after deployment",
+            ),
+            (),
+        ),
+        (
+            ALONE,  # which costs nothing an hour
+            (
+                "alone: no network, no broker, no database",
+                "standing: $0.00 an hour",
+                "its bucket, $0.023 a month",
+                "$0.001 an hour",
+            ),
+            ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"),
+        ),
+    ],
+)
+def test_plan_lists_functions_machines_and_hosts(
+    config: Path, parts: tuple[str, ...], absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("plan", str(config)) == 0
     shown = capsys.readouterr().out
-    for part in (
-        "compute_gradients",
-        "1769",
-        "state machines: run, worker, epoch, round",
-        "4 x m7g.large",
-        "8 hours after deployment",
-    ):
-        assert part in shown
-
-
-def test_plan_of_what_stands_alone_costs_nothing_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("plan", str(ALONE)) == 0
-    shown = capsys.readouterr().out
-    for part in (
-        "alone: no network, no broker, no database",
-        "standing: $0.00 an hour",
-        "its bucket, $0.023 a month",
-        "$0.001 an hour",
-    ):
-        assert part in shown
-    for other in ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"):
-        assert other not in shown
+    assert [part for part in parts if part not in shown] == []
+    assert [part for part in absent if part in shown] == []
 
 
 def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
