@@ -231,13 +231,6 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
     assert comparison.read([first.path, second.path]).marks == ("b is incomplete: metrics.jsonl has records of 2 runs",)
 
 
-def test_a_run_that_failed_half_way_is_left_out(save: Save) -> None:
-    half = save("half", FAST, epochs=FAST.epochs[:2], failure="interrupted", final=None)
-    runs = [save("a", SPIRT), save("b", FAST), half]
-    found = comparison.of(runs, at=0.8)
-    assert found.marks[0] == "half failed: interrupted" and found.verdict.endswith("Left out: half.")
-
-
 def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
     run = save("a", SPIRT)
     (tmp_path / "same").symlink_to(run.path)
