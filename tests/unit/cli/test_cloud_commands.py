@@ -8,14 +8,17 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 from moto import mock_aws
 
 from crossover.account.deployment import bootstrap, deploying, readiness, zones
+from crossover.account.removal import destroying
 from crossover.cli import doctor
 from crossover.cli.status import rows, time_to_live
+from crossover.experiment import Experiment, Gpu
 from crossover.validation import load
 from tests.commands import status
 
@@ -235,3 +238,15 @@ def test_without_a_terminal_nothing_is_changed_unasked(
         assert status(command, str(CONFIG)) == 2
     assert "add --yes" in capsys.readouterr().err
     assert not cdk.exists()
+
+
+@pytest.mark.parametrize(("baseline", "expected"), [("none", ["c-e"]), ("gpu", ["c-e", "c-e-gpu"])])
+def test_the_fleet_of_a_baseline_goes_with_its_experiment(
+    baseline: Any, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The experiment first: its stack depends on the fleet's."""
+    deleted: list[str] = []
+    monkeypatch.setattr(destroying, "_delete", lambda session, project, name: deleted.append(f"{project}-{name}"))
+    experiment = Experiment(project="c", name="e", architecture="spirt", baseline=baseline, gpu=Gpu(instances=4))
+    destroying.delete_experiment(None, experiment)
+    assert deleted == expected
