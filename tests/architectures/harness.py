@@ -139,11 +139,15 @@ class Job:
 
     def run(self) -> bytes:
         """The trained model's bytes."""
-        architecture = architecture_of(self.experiment)
-        assert architecture.run is not None
-        ctx = Context(Resources(self.clients), run=self.prepared.run)
-        execute(architecture.run, ctx, first_event(self.prepared.run, workers=self.experiment.workers))
+        self.execute()
         return self.model()
+
+    def execute(self, *, attempt: int = 0, **options: Any) -> None:
+        """The tree, or another attempt of it; `options` of its context."""
+        tree = architecture_of(self.experiment).run
+        assert tree is not None
+        ctx = Context(Resources(self.clients), run=self.prepared.run, **options)
+        execute(tree, ctx, first_event(self.prepared.run, workers=self.experiment.workers, attempt=attempt))
 
     def model(self) -> bytes:
         store, keys = self.clients.object_store, self.prepared.keys

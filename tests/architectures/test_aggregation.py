@@ -11,14 +11,12 @@ from crossover import running, validation
 from crossover.algorithms.aggregators import one_process
 from crossover.algorithms.aggregators.gradients import gradient
 from crossover.architecture import architectures, load
-from crossover.context import Context, Resources
 from crossover.errors import ConfigError, RunFailed, Unavailable
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.reports import comparison
 from crossover.reports.folder import RunFolder
 from crossover.simulation import PURE_COMPUTE, simulate
-from crossover.workflow import execute, first_event
 from stacks.synthesis import synthesize
 from tests.architectures.harness import Job
 
@@ -37,10 +35,6 @@ def experiment(architecture: str, *, clients: int = 7, parameters: int = 1_001) 
 
 def inline(architecture: str, out: Path, **size: int) -> RunFolder:
     return running.run_inline(experiment(architecture, **size), out / architecture, lambda progress: None)
-
-
-def test_there_are_three() -> None:
-    assert DESIGNS == ["grads_sharding", "lambda_fl", "lifl"]
 
 
 @pytest.mark.slow
@@ -91,10 +85,7 @@ def left(setting: Experiment, hook: Any) -> dict[str, bytes]:
     """What lies in the bucket at the end, without facts and records, by the key's end."""
     job = Job(setting)
     job.clients.hook = hook
-    tree = load(setting.architecture).run
-    assert tree is not None
-    first = first_event(job.prepared.run, workers=setting.workers)
-    execute(tree, Context(Resources(job.clients), run=job.prepared.run), first)
+    job.execute()
     store, keys = job.clients.object_store, job.prepared.keys
     return {key.removeprefix(keys.prefix): bytes(store.get(key)) for key in store.list(f"{keys.prefix}mean/")}
 
