@@ -164,19 +164,6 @@ def test_what_stands_alone_brings_its_own_expiry_and_says_so(assembled: Assemble
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["all-reduce over s3", "scatter-reduce over s3"])
-def test_what_stands_alone_is_one_stack_without_anything_that_is_billed_by_the_hour(
-    case: str, assembled: Assembled
-) -> None:
-    made = assembled(case)
-    assert list(made.templates) == [made.name]
-    found = made.experiment["Resources"].values()
-    services = {each["Type"].split("::")[1] for each in found if each["Type"].startswith("AWS::")}
-    assert services <= {"CDK", "IAM", "Lambda", "Logs", "S3", "SSM", "Scheduler", "StepFunctions"}
-    assert not any("VpcConfig" in each.get("Properties", {}) for each in found)
-
-
-@pytest.mark.slow
 def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:
     app = App()
     stack = Stack(app, "crossover-alone")

@@ -15,7 +15,6 @@ from cdk import nag
 from crossover import validation
 from crossover.account.deployment import bootstrap
 from crossover.architecture import architectures
-from crossover.errors import ConfigError
 from crossover.validation import documents
 from stacks import synthesis
 from stacks.synthesis import compose, feature_flags
@@ -159,11 +158,6 @@ def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
     made = Assembly(Path(app.synth().directory), f"crossover-{experiment.name}")  # raises where nag finds something
     for need in needs(experiment):
         assert look(made.templates, need, experiment=experiment).missing == [], need
-
-
-def test_an_architecture_without_a_stack_is_refused(synth: Synthesize) -> None:
-    with pytest.raises(ConfigError, match=r"architecture: 'hierarchical' is unknown; one of .*spirt"):
-        synth(architecture="hierarchical")
 
 
 @pytest.mark.slow
