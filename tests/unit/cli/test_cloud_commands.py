@@ -206,21 +206,6 @@ def test_destroying_what_is_not_there_calls_nothing_and_succeeds(cdk: Path) -> N
 
 @pytest.mark.slow
 @mock_aws
-def test_deploy_is_refused_before_anything_is_made(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("deploy", str(CONFIG), "--yes") == 2
-    assert ".venv/bin/cdk bootstrap, once" in capsys.readouterr().err
-    bootstrapped()
-    template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
-    mine = {"Key": "project", "Value": "another"}
-    boto3.client("cloudformation").create_stack(StackName="crossover-spirt", TemplateBody=template, Tags=[mine])
-    assert status("deploy", str(CONFIG), "--yes") == 2
-    said = capsys.readouterr().err
-    assert "belongs to project 'another'" in said and "Choose another name or project" in said
-    assert not cdk.exists()
-
-
-@pytest.mark.slow
-@mock_aws
 def test_a_failure_of_the_cdk_is_ours_to_report(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bootstrapped()
     (cdk.parent / "status").write_text("7")
