@@ -36,23 +36,6 @@ def never() -> Any:
     raise Missing("k")
 
 
-def after(looks: int) -> Callable[[], str]:
-    left = iter(range(looks))
-
-    def look() -> str:
-        if next(left, None) is not None:
-            raise Missing("k")
-        return "found"
-
-    return look
-
-
-def test_what_comes_is_found() -> None:
-    waiting = waits()
-    assert waiting.until(after(20), round=4, key="k", sender=2) == "found"
-    assert waiting.since is None
-
-
 def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
     waiting = waits(step_s=5.0)
     with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key did not come"):
@@ -171,7 +154,9 @@ def test_looks_become_rarer_with_the_time_waited(
 
 @pytest.mark.parametrize("comes_s", [0.001, 0.03, 0.4, 5.0])
 def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float, passing: Passing) -> None:
-    waits().until(there_at(passing, comes_s), round=4, key="k", sender=2)
+    waiting = waits()
+    assert waiting.until(there_at(passing, comes_s), round=4, key="k", sender=2) == "found"
+    assert waiting.since is None
     assert passing.now_s - comes_s <= max(0.0005, 0.05 * comes_s) + 1e-9
     assert len(passing.slept_s) < 200, "no busy waiting"
 

@@ -80,15 +80,6 @@ def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryO
         second.confirm()
 
 
-def test_a_rank_that_was_given_back_is_free_at_once(store: MemoryObjectStore) -> None:
-    first = claim(store, members=1)
-    assert first is not None
-    with first:
-        pass
-    second = claim(store, members=1)
-    assert second is not None and second.attempt == 1
-
-
 def test_a_rank_that_failed_is_nobodys_and_one_that_has_left_comes_last(store: MemoryObjectStore) -> None:
     """What one that has left said may be lost while others wait for it: somebody must send it again, and clear away."""
     for each in [claim(store), claim(store)]:
