@@ -73,20 +73,6 @@ def test_a_received_message_does_not_come_back(on: Named, waits: bool) -> None:
     assert on.bus.receive(on.queue, timeout_s=0.1) is None
 
 
-def test_an_empty_queue_ends_the_wait(on: Named) -> None:
-    assert on.bus.receive(on.queue, timeout_s=0.05) is None
-
-
-def test_a_message_wakes_who_waits(on: Named) -> None:
-    def wait_or_send(i: int) -> bytes | None:
-        if i == 0:
-            return on.bus.receive(on.queue, timeout_s=30)
-        on.bus.publish(on.queue, b"wake")
-        return None
-
-    assert at_once(2, wait_or_send) == [b"wake", None]
-
-
 def test_several_receivers_share_a_queue(on: Named) -> None:
     for i in range(20):
         on.bus.publish(on.queue, b"%d" % i)

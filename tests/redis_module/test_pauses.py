@@ -17,7 +17,7 @@ import redis
 
 from tests.redis_module.servers import Client, Server, Start, statistics, until
 from tests.redis_module.test_persistence import digest
-from tests.redis_module.test_server import connected, encode, replies, sent
+from tests.redis_module.test_server import connected, encode, replies, sent, stopped
 from tests.redis_module.vectors import floats, get, put
 from tests.sampling import WHOLE
 
@@ -34,14 +34,9 @@ def under_way(
     Yields the connections of both; neither's reply is read.
     """
     with connected(server) as waiting, connected(server) as other:
-        server.client().ping()  # another turn: neither connection is on the list of the last one any more
-        server.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
-        try:
+        with stopped(server):
             waiting.sendall(encode(*job))
             other.sendall(encode("INFO", "clients") + b"".join(encode(*command) for command in commands))
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         with other.makefile("rb", buffering=0) as stream:
             size = int(stream.readline()[1:])
             clients = b""
