@@ -38,6 +38,19 @@ def test_projected_bytes_are_those_of_the_real_steps(exchange: Exchange, tmp_pat
     assert moved[0] == moved[1]
 
 
+@pytest.mark.parametrize(
+    ("architecture", "moving"), [("all_reduce", "store"), ("gpu", "send"), ("p2p_instance", "send")]
+)
+def test_compressing_takes_a_stage_and_moving_less_then(architecture: str, moving: str) -> None:
+    stages: list[dict[str, float]] = []
+    for exchange in (Exchange(), Exchange(compression="fp16")):
+        told = simulate(replace(small(architecture), exchange=exchange), STILL, keep_records=True)
+        stages.append({each["stage"]: each["wall_s"] for record in told.records for each in record["stages"]})
+    plain, packed = stages
+    assert packed.keys() - plain.keys() == {"compress"}
+    assert packed["compress"] > 0 and packed[moving] < plain[moving]
+
+
 def test_an_epoch_of_mobilenet_by_powersgd_moves_at_most_an_eighth_of_a_gigabyte() -> None:
     """AllReduce, 4 workers, rank 4: 7 contributions and 4 results a round, in both exchanges together p, q, what is whole, statistics."""
     experiment = validation.load(
