@@ -17,8 +17,7 @@ from crossover.local.cloud import LocalCloud
 from crossover.reports import comparison
 from crossover.reports.folder import RunFolder
 from crossover.simulation import PURE_COMPUTE, simulate
-from stacks.synthesis import synthesize
-from tests.architectures.harness import Job
+from tests.architectures.harness import Job, standing
 
 DESIGNS = [name for name in architectures() if not load(name).trains]
 
@@ -100,11 +99,10 @@ def test_a_mean_of_other_bits_fails_the_run_and_is_named(tmp_path: Path, monkeyp
 def test_on_the_cloud_on_this_machine(cloud: LocalCloud, tmp_path: Path) -> None:
     """Three levels, deployed: every function, the state machine, the same bits and the same number of invocations."""
     setting = replace(experiment("lifl"), name="means")
-    cloud.deploy(synthesize(setting, tmp_path / "assembly"))
-    found = running.run_deployed(
-        setting, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local"
-    )
-    cloud.destroy("crossover-means")
+    with standing(cloud, setting, tmp_path / "assembly"):
+        found = running.run_deployed(
+            setting, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local"
+        )
     assert (found.result["outcome"], found.result["incomplete"]) == ("finished", [])
     assert found.result["final"]["equals_one_process"] is True
     here = inline("lifl", tmp_path).result
