@@ -143,6 +143,13 @@ class Fleet:
         return [key for prefix in (keys.bodies, keys.computing, keys.checkpoints) for key in store.list(prefix)]
 
 
+def member(job: Job, rank: int = 0, *, attempt: int = 0, look_s: float | None = None) -> Membership:
+    """Who holds a rank of the run, as its lease says; `look_s`: between two looks, where the settings' own is not meant."""
+    settings = ServingSettings(fleet="test", **({} if look_s is None else {"look_s": look_s}))
+    members, store = job.experiment.workers, job.clients.object_store
+    return Membership(store, run=job.prepared.run, members=members, rank=rank, attempt=attempt, settings=settings)
+
+
 def only(program: int, hook: Hook) -> Callable[[int], Hook]:
     """The hooks of a fleet in which one program is disturbed."""
     return lambda number: hook if number == program else silent

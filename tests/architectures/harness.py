@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -19,6 +20,9 @@ from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Exchange, Experiment, Functions, Training
 from crossover.running import Prepared, prepare
 from crossover.workflow import Event, Step, execute, first_event
+
+if TYPE_CHECKING:
+    from crossover.local.cloud import LocalCloud
 
 Hook = Callable[[str, str], None]  # (moment: before | after, operation)
 READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a matter of the others' pace
@@ -139,11 +143,15 @@ class Job:
 
     def run(self) -> bytes:
         """The trained model's bytes."""
-        architecture = architecture_of(self.experiment)
-        assert architecture.run is not None
-        ctx = Context(Resources(self.clients), run=self.prepared.run)
-        execute(architecture.run, ctx, first_event(self.prepared.run, workers=self.experiment.workers))
+        self.execute()
         return self.model()
+
+    def execute(self, *, attempt: int = 0, **options: Any) -> None:
+        """The tree, or another attempt of it; `options` of its context."""
+        tree = architecture_of(self.experiment).run
+        assert tree is not None
+        ctx = Context(Resources(self.clients), run=self.prepared.run, **options)
+        execute(tree, ctx, first_event(self.prepared.run, workers=self.experiment.workers, attempt=attempt))
 
     def model(self) -> bytes:
         store, keys = self.clients.object_store, self.prepared.keys
@@ -167,6 +175,18 @@ class Job:
     def tensor_keys(self) -> list[str]:
         """What is left in the tensor stores."""
         return [key for store in self.clients.tensor_stores for key in store._vectors]
+
+
+@contextmanager
+def standing(cloud: "LocalCloud", experiment: Experiment, folder: Path) -> Iterator[None]:
+    """The experiment's stacks on the cloud on this machine, for the length of the block; shared ones stay."""
+    from stacks.synthesis import synthesize
+
+    cloud.deploy(synthesize(experiment, folder))
+    try:
+        yield
+    finally:
+        cloud.destroy(f"crossover-{experiment.name}")
 
 
 @contextmanager

@@ -4,8 +4,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from crossover.context import Context
+from crossover.errors import Unavailable
 from crossover.workflow import Event, Step
 from tests.architectures.harness import Killed
 from tests.clocks import Stepping
@@ -71,3 +75,41 @@ class Hurry:
     def __call__(self) -> float:
         now_s = time.time()
         return now_s + max(0.0, now_s - self.since_s) * (self.factor - 1)
+
+
+def mortal(monkeypatch: pytest.MonkeyPatch, worker: int, clock: Hurry) -> Callable[..., Any]:
+    """What Step.run is wrapped in where `worker` dies for good in round 3; from then on the clock hurries."""
+
+    def wrap(run: Callable[..., Event]) -> Callable[..., Event]:
+        def attempt(step: Step, ctx: Context, event: Event) -> Event:
+            if step.name == "train" and event["worker"] == worker:
+                compute = ctx.learner.compute_gradient
+
+                def until_round_3(*arguments: Any, **where: Any) -> float:
+                    if where["round"] == 3:
+                        clock.begin()
+                        raise Unavailable("no memory, no process")
+                    return compute(*arguments, **where)
+
+                monkeypatch.setattr(ctx.learner, "compute_gradient", until_round_3)
+            return run(step, ctx, event)
+
+        return attempt
+
+    return wrap
+
+
+def twice(run: Callable[..., Event]) -> Callable[..., Event]:
+    """Every step runs twice, and answers alike."""
+
+    def both(step: Step, ctx: Context, event: Event) -> Event:
+        with ctx.child() as own:
+            first = run(step, own, event)
+        second = run(step, ctx, event)
+        if first.get("synchronised", True):  # else the others may have come since
+            assert {**first, "since": ""} == {**second, "since": ""}, (
+                f"{step.name} answered differently the second time"
+            )
+        return second
+
+    return both

@@ -18,7 +18,7 @@ from crossover.errors import CrossoverError, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.keys import Keys
 from crossover.training import agreement, attempts
-from crossover.workflow import Event, Step, execute, first_event
+from crossover.workflow import Event, Step, first_event
 from tests.architectures.fleet import Fleet, Late, only, writes
 from tests.architectures.harness import READS, Hook, Job, claiming, every_step, most_to_lose, small, tree_architectures
 from tests.architectures.trained import trained
@@ -118,7 +118,7 @@ def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -
 
     def first() -> None:
         with suppress(CrossoverError):
-            begin_attempt(job, 0)
+            job.execute()
         attempts.stopped.set()
 
     with every_step(monkeypatch, attempts.executing):
@@ -134,20 +134,13 @@ def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -
     assert_nothing_left(job)
 
 
-def begin_attempt(job: Job, attempt: int) -> None:
-    tree, run = load(job.experiment.architecture).run, job.prepared.run
-    assert tree is not None
-    event = first_event(run, workers=job.experiment.workers, attempt=attempt)
-    execute(tree, Context(Resources(job.clients), run=run), event)
-
-
 def resume(job: Job) -> None:
     """A run that is not finished; where it has its outcome, the attempt clears away and gives way."""
     store, keys = job.clients.object_store, job.prepared.keys
     if store.exists(keys.finished):
         return
     try:
-        begin_attempt(job, 1)
+        job.execute(attempt=1)
     except StaleAttempt:
         if not store.exists(keys.outcome):
             raise
@@ -261,7 +254,7 @@ def resumed_beside(job: Job, late: LateStep, monkeypatch: pytest.MonkeyPatch, *,
 
     def first() -> None:
         with suppress(CrossoverError):
-            begin_attempt(job, 0)
+            job.execute()
         ended.set()
 
     def begun(ctx: Context) -> list[Keys]:
@@ -309,10 +302,10 @@ def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_conclud
 
     conclude = agreement.conclude
     monkeypatch.setattr(agreement, "conclude", concluded)
-    begin_attempt(job, 0)
+    job.execute()
     assert again() == begun[0]
     assert not job.clients.object_store.exists(job.prepared.keys.finished)
-    begin_attempt(job, 1)
+    job.execute(attempt=1)
     assert job.clients.object_store.exists(job.prepared.keys.finished)
     assert_nothing_left(job)
     assert job.model() == trained(experiment(architecture)).model

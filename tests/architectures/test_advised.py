@@ -22,7 +22,7 @@ from crossover.running import measuring, run_deployed, run_inline
 from crossover.running.stack import Deployed
 from crossover.validation import check_deployment
 from crossover.validation import load as read
-from stacks.synthesis import synthesize
+from tests.architectures.harness import standing
 from tests.sampling import WHOLE, drawn
 from tests.unit.advice.few import few_candidates
 
@@ -89,19 +89,15 @@ def test_it_is_planned_deployed_and_trains_an_epoch(
     check_deployment(experiment)
     plan.plan(tmp_path / "one.yaml")
     assert "a run of 1 epochs: about" in capsys.readouterr().out
-    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
-    try:
+    with standing(cloud, experiment, tmp_path / "assembly"):
         assert_trained(
             run_deployed(experiment, tmp_path / "run", lambda _: None, session=cloud.session(), where="local")
         )
-    finally:
-        cloud.destroy(f"crossover-{experiment.name}")
 
 
 def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_path: Path) -> None:
     experiment = read(CONFIG / "all-reduce-s3.yaml", [*SMALL, "name=sizes", "training.batch_size=60"])
-    cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
-    try:
+    with standing(cloud, experiment, tmp_path / "assembly"):
         purse = measuring.Purse(1.0, prices.load())
         session, client = cloud.session(), cloud.session().client("lambda")
         before = client.get_function_configuration(FunctionName="crossover-sizes-train")
@@ -112,8 +108,6 @@ def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_pa
         )
         after = client.get_function_configuration(FunctionName="crossover-sizes-train")
         left = session.client("s3").list_objects_v2(Bucket=Deployed.of(experiment, session).bucket, Prefix="runs/")
-    finally:
-        cloud.destroy(f"crossover-{experiment.name}")
     assert [each.memory_mb for each in found] == [1_024, 3_008]
     assert all(isinstance(each, measuring.Measured) and each.invocations == 2 and each.seconds > 0 for each in found)
     assert 0 < purse.spent_usd < 0.01

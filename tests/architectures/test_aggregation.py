@@ -11,16 +11,13 @@ from crossover import running, validation
 from crossover.algorithms.aggregators import one_process
 from crossover.algorithms.aggregators.gradients import gradient
 from crossover.architecture import architectures, load
-from crossover.context import Context, Resources
 from crossover.errors import ConfigError, RunFailed, Unavailable
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.reports import comparison
 from crossover.reports.folder import RunFolder
 from crossover.simulation import PURE_COMPUTE, simulate
-from crossover.workflow import execute, first_event
-from stacks.synthesis import synthesize
-from tests.architectures.harness import Job
+from tests.architectures.harness import Job, standing
 
 DESIGNS = [name for name in architectures() if not load(name).trains]
 
@@ -37,10 +34,6 @@ def experiment(architecture: str, *, clients: int = 7, parameters: int = 1_001) 
 
 def inline(architecture: str, out: Path, **size: int) -> RunFolder:
     return running.run_inline(experiment(architecture, **size), out / architecture, lambda progress: None)
-
-
-def test_there_are_three() -> None:
-    assert DESIGNS == ["grads_sharding", "lambda_fl", "lifl"]
 
 
 @pytest.mark.slow
@@ -91,10 +84,7 @@ def left(setting: Experiment, hook: Any) -> dict[str, bytes]:
     """What lies in the bucket at the end, without facts and records, by the key's end."""
     job = Job(setting)
     job.clients.hook = hook
-    tree = load(setting.architecture).run
-    assert tree is not None
-    first = first_event(job.prepared.run, workers=setting.workers)
-    execute(tree, Context(Resources(job.clients), run=job.prepared.run), first)
+    job.execute()
     store, keys = job.clients.object_store, job.prepared.keys
     return {key.removeprefix(keys.prefix): bytes(store.get(key)) for key in store.list(f"{keys.prefix}mean/")}
 
@@ -109,11 +99,10 @@ def test_a_mean_of_other_bits_fails_the_run_and_is_named(tmp_path: Path, monkeyp
 def test_on_the_cloud_on_this_machine(cloud: LocalCloud, tmp_path: Path) -> None:
     """Three levels, deployed: every function, the state machine, the same bits and the same number of invocations."""
     setting = replace(experiment("lifl"), name="means")
-    cloud.deploy(synthesize(setting, tmp_path / "assembly"))
-    found = running.run_deployed(
-        setting, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local"
-    )
-    cloud.destroy("crossover-means")
+    with standing(cloud, setting, tmp_path / "assembly"):
+        found = running.run_deployed(
+            setting, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local"
+        )
     assert (found.result["outcome"], found.result["incomplete"]) == ("finished", [])
     assert found.result["final"]["equals_one_process"] is True
     here = inline("lifl", tmp_path).result

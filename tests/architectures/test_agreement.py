@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load
-from crossover.context import Context, Resources
+from crossover.context import Context
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment, Functions
 from crossover.training import agreement
 from crossover.training.long_worker import invocation
-from crossover.workflow import execute, first_event
 from tests.architectures.harness import Job, Killed, every_step, small
 from tests.architectures.lives import Hurry, restarting
 
@@ -91,11 +89,8 @@ def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytes
             raise RunFailed("gone without a word")
 
     monkeypatch.setattr(invocation, "say_why", lambda *arguments, **named: None)
-    ctx = Context(Resources(job.clients), run=job.prepared.run, clock=clock)
-    tree = load("mlless").run
-    assert tree is not None
     with evaluations(monkeypatch, first=die) as begun:
-        execute(tree, ctx, first_event(job.prepared.run, workers=3))
+        job.execute(clock=clock)
     assert len(job.decisions()) == EPOCHS
     assert begun.count(dead[0]) == 1 and len(set(begun)) > 1
     assert job.tensor_keys() == []

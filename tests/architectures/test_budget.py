@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
 from crossover.costs import spending
 from crossover.costs.budget import BudgetReached
 from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
 from crossover.experiment import Lifetime
 from crossover.reports import folder
 from crossover.running import following, run_inline
-from crossover.running.preparing import prepare
-from crossover.workflow import execute, first_event
-from tests.architectures.harness import claiming, small
+from tests.architectures.harness import Job, claiming, small
 
 BY_TIME = ("hour", "vCPU-hour", "GB-month")  # of lines, a minute of instances at least
 
@@ -42,13 +37,9 @@ def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatc
 
 def test_a_decision_says_what_the_bill_says() -> None:
     """Dollars, and how long what is left lasts at the highest rate, in the bucket where the expiry looks."""
-    clients = MemoryClients(workers=2)
-    objects = clients.objects(Traffic())
-    experiment = replace(small("spirt", epochs=3), lifetime=Lifetime(budget_usd=50.0))
-    prepared = prepare(experiment, objects=objects, data=[objects])
-    tree = prepared.architecture.run
-    assert tree is not None
-    execute(tree, Context(Resources(clients), run=prepared.run), first_event(prepared.run, workers=2))
+    job = Job(replace(small("spirt", epochs=3), lifetime=Lifetime(budget_usd=50.0)))
+    job.execute()
+    prepared, objects = job.prepared, job.prepared.objects
     decided = [json.loads(objects.get(prepared.keys.decision(epoch))) for epoch in (1, 2, 3)]
     following.read_records(prepared)
     prepared.decisions.extend(decided)
@@ -72,13 +63,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
         return get(self, key)
 
     monkeypatch.setattr(MemoryObjectStore, "get", counted)
-    clients = MemoryClients(workers=1)
-    objects = clients.objects(Traffic())
-    experiment = replace(small("spirt", workers=1, epochs=4), lifetime=Lifetime(budget_usd=50.0))
-    prepared = prepare(experiment, objects=objects, data=[objects])
-    tree = prepared.architecture.run
-    assert tree is not None
-    execute(tree, Context(Resources(clients), run=prepared.run), first_event(prepared.run, workers=1))
+    Job(replace(small("spirt", workers=1, epochs=4), lifetime=Lifetime(budget_usd=50.0))).execute()
     records = [key for key in read if "/records/" in key]
     assert len(records) > 10 and {read[key] for key in records} == {1}
 

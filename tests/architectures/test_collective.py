@@ -14,12 +14,12 @@ import torch.distributed as dist
 from crossover import runtime
 from crossover.context import Context, Resources
 from crossover.errors import ConfigError, StaleAttempt
-from crossover.training.fleet import Membership, ServingSettings
+from crossover.training.fleet import Membership
 from crossover.training.peer import algorithm
 from peers.gpu import meeting
 from peers.gpu.collective import Collective
 from peers.gpu.meeting import Meeting
-from tests.architectures.fleet import Fleet, only
+from tests.architectures.fleet import Fleet, member, only
 from tests.architectures.harness import FailAt, Hook, Job, Killed
 from tests.architectures.test_gpu import gpu
 from tests.sampling import chosen
@@ -252,9 +252,7 @@ def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> 
     job = Job(gpu(exchange="distributed"))
     objects, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        settings = ServingSettings(fleet="test")
-        member = Membership(objects, run=job.prepared.run, members=2, rank=0, attempt=0, settings=settings)
-        exchange = Collective(ctx, member)
+        exchange = Collective(ctx, member(job))
         objects.put(keys.lease(0, 1), b"successor")
         exchange.send(torch.empty(0), exchange.every + 1)
         with pytest.raises(StaleAttempt):
@@ -266,14 +264,9 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
     job = Job(gpu(workers=3, exchange="distributed"))
     stores: dict[int, Any] = {}
 
-    def member(rank: int, attempt: int = 0) -> Membership:
-        settings = ServingSettings(fleet="test", look_s=0.02)
-        return Membership(
-            job.clients.object_store, run=job.prepared.run, members=3, rank=rank, attempt=attempt, settings=settings
-        )
-
-    def join(member: Membership) -> threading.Thread:
-        thread = threading.Thread(target=lambda: stores.update({member.rank: Meeting(ctx, member).join()}), daemon=True)
+    def join(rank: int, attempt: int = 0) -> threading.Thread:
+        mine = member(job, rank, attempt=attempt, look_s=0.02)
+        thread = threading.Thread(target=lambda: stores.update({rank: Meeting(ctx, mine).join()}), daemon=True)
         thread.start()
         return thread
 
@@ -288,17 +281,17 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
         return found
 
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        threads = [join(member(0))]
+        threads = [join(0)]
         first = place()
         with pytest.raises(Killed):
-            Dying(ctx, member(1)).join()
-        threads.append(join(member(1, attempt=1)))
+            Dying(ctx, member(job, 1, look_s=0.02)).join()
+        threads.append(join(1, attempt=1))
         for _ in range(int(SHORT_S / 0.005)):
             if place() != first:
                 break
             threading.Event().wait(0.005)
         assert place()["token"] != first["token"]
-        threads.append(join(member(2)))
+        threads.append(join(2))
         for thread in threads:
             thread.join(SHORT_S)
         stores[0].set("word", "here")

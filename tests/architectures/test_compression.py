@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from crossover.architecture import load
-from crossover.context import Context, Resources
 from crossover.errors import Corrupt, CrossoverError
 from crossover.experiment import Exchange, Experiment
 from crossover.training.long_worker.waits import reserve_s
-from crossover.workflow import execute, first_event
 from tests.architectures.harness import FailAt, Job, Killed, every_step, silent, small
 from tests.architectures.lives import ShortLives
 from tests.architectures.trained import assert_equal_to_reference, trained
@@ -97,17 +94,10 @@ def test_a_run_that_is_resumed_goes_on_with_what_was_left_out() -> None:
 
     job.clients.hook = hook
     with contextlib.suppress(CrossoverError):
-        begin(job)
+        job.execute()
     assert not job.clients.object_store.exists(job.prepared.keys.outcome)
     job.clients.hook = silent
     job.clients.tensor_stores[0]._vectors.clear()
-    begin(job, attempt=1)
+    job.execute(attempt=1)
     assert job.model() == undisturbed.model
     assert job.tensor_keys() == []
-
-
-def begin(job: Job, *, attempt: int = 0) -> None:
-    ctx = Context(Resources(job.clients), run=job.prepared.run)
-    architecture = load(job.experiment.architecture)
-    assert architecture.run is not None
-    execute(architecture.run, ctx, first_event(job.prepared.run, workers=job.experiment.workers, attempt=attempt))

@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 from crossover.architecture import load
-from crossover.context import Context, Resources
+from crossover.context import Context
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment, Functions
 from crossover.keys import Keys, minibatch
 from crossover.reports.folder import RunFolder
 from crossover.running import OnProgress, Prepared, prepare, run_inline
 from crossover.training import agreement
-from crossover.workflow import execute, first_event
 from tests.architectures.harness import Job, claiming, small, tree_architectures
 from tests.architectures.test_resumption import failing_at, quietly, sha
 
@@ -85,11 +84,15 @@ def of_round(paths: list[Path], which: int) -> list[Path]:
     return [path for path in paths if round_of(path) == sorted({round_of(each) for each in paths})[which]]
 
 
+def damaged(whole: bytes, rng: random.Random, *, begin: int = 0) -> bytes:
+    """One bit is another, anywhere from the byte `begin` on."""
+    body = bytearray(whole)
+    body[rng.randrange(begin, len(body))] ^= 1 << rng.randrange(8)
+    return bytes(body)
+
+
 def damage(path: Path, rng: random.Random) -> None:
-    """One bit, anywhere."""
-    body = bytearray(path.read_bytes())
-    body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
-    path.write_bytes(body)
+    path.write_bytes(damaged(path.read_bytes(), rng))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -165,19 +168,8 @@ def failed_job(architecture: str) -> Job:
     return job
 
 
-def attempt(job: Job, number: int) -> bytes:
-    """The next attempt of the run, by the steps that run on AWS."""
-    run = load(job.experiment.architecture).run
-    assert run is not None
-    event = first_event(job.prepared.run, workers=job.experiment.workers, attempt=number)
-    execute(run, Context(Resources(job.clients), run=job.prepared.run), event)
-    return job.model()
-
-
 def spoil(job: Job, key: str, rng: random.Random) -> None:
-    body = bytearray(job.clients.object_store.get(key))
-    body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
-    job.clients.object_store.put(key, bytes(body))
+    job.clients.object_store.put(key, damaged(job.clients.object_store.get(key), rng))
 
 
 @pytest.mark.slow
@@ -196,11 +188,11 @@ def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], t
         if not key.endswith(newest):
             spoil(job, key, rng)
     with pytest.raises(CrossoverError, match=r"checkpoint/"):
-        attempt(job, 1)
+        job.execute(attempt=1)
     assert store.list(keys.checkpoints) == saved
     for key, body in good.items():
         store.put(key, body)
-    attempt(job, 2)
+    job.execute(attempt=2)
     assert json.loads(store.get(keys.outcome))["parameters_sha256"] == runs(architecture)[1]
 
 
@@ -216,23 +208,21 @@ def test_a_damaged_minibatch_is_named_and_the_rest_stays(architecture: str, tmp_
     spoiled: list[str] = []
     staged: dict[str, bytes] = {}
 
-    def damaged(*arguments: object, **named: object) -> Prepared:
+    def spoilt(*arguments: object, **named: object) -> Prepared:
         prepared = prepare(*arguments, **named)  # type: ignore[arg-type]
         objects = prepared.objects
         rank = rng.randrange(asked.workers)
         key = minibatch(prepared.facts["data"], rank, 0)
-        body = bytearray(objects.get(key))
-        body[rng.randrange(64, len(body))] ^= 1 << rng.randrange(8)  # behind the header, whose padding says nothing
-        objects.put(key, bytes(body))
+        objects.put(key, damaged(objects.get(key), rng, begin=64))  # behind the header, whose padding says nothing
         spoiled.append(key)
         staged.update({each: objects.get(each) for each in objects.list("data/")})
-        damaged.objects = objects  # type: ignore[attr-defined]
+        spoilt.objects = objects  # type: ignore[attr-defined]
         return prepared
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossover.running.inline.prepare", damaged)
+        patch.setattr("crossover.running.inline.prepare", spoilt)
         with pytest.raises(CrossoverError, match=r"data/.*(checksum|header|bytes)") as told:
             run_inline(asked, tmp_path / "run", quietly)
     assert spoiled[0] in str(told.value)
-    objects = damaged.objects  # type: ignore[attr-defined]
+    objects = spoilt.objects  # type: ignore[attr-defined]
     assert {each: objects.get(each) for each in objects.list("data/")} == staged

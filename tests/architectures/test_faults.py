@@ -3,13 +3,9 @@
 A clean run gives the bits that every disturbed run must end with (docs/correctness.md, 1).
 """
 
-from typing import Any
-
 import pytest
 
 from crossover.architecture import load, steps
-from crossover.context import Context
-from crossover.workflow import Event, Step
 from tests.architectures.harness import (
     Duplicates,
     FailAt,
@@ -19,7 +15,7 @@ from tests.architectures.harness import (
     small,
     tree_architectures,
 )
-from tests.architectures.lives import LONG
+from tests.architectures.lives import LONG, twice
 from tests.architectures.trained import trained
 from tests.sampling import WHOLE, chosen
 
@@ -29,19 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExc
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", tree_architectures("survives_kills"))
 def test_every_step_run_twice_changes_nothing(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(run: Any) -> Any:
-        def both(step: Step, ctx: Context, event: Event) -> Event:
-            with ctx.child() as own:
-                first: Event = run(step, own, event)
-            second: Event = run(step, ctx, event)
-            if first.get("synchronised", True):  # else the others may have come since
-                assert {**first, "since": ""} == {**second, "since": ""}, (
-                    f"{step.name} answered differently the second time"
-                )
-            return second
-
-        return both
-
     job = Job(small(architecture))
     undisturbed = trained(small(architecture))
     with every_step(monkeypatch, twice):

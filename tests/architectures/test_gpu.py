@@ -14,10 +14,9 @@ from crossover.context import Context, Resources, new_learner
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.training.fleet import Membership, ServingSettings
 from peers.gpu import cuda
 from peers.gpu.gathering import Gathering
-from tests.architectures.fleet import Fleet
+from tests.architectures.fleet import Fleet, member
 from tests.architectures.harness import Job, small
 
 
@@ -104,12 +103,10 @@ def test_another_attempt_averages_what_the_first_has_shown() -> None:
     """Where kernels give other bits the second time, the replicas would drift apart otherwise."""
     job = Job(gpu())
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        member = Membership(
-            job.clients.object_store, run=ctx.run, members=2, rank=0, attempt=0, settings=ServingSettings(fleet="test")
-        )
+        holder = member(job)
         shown, again = (torch.full((ctx.facts.parameters + ctx.facts.buffers,), value) for value in (1.0, 1.5))
-        Gathering(ctx, member).send(Contribution(shown), 0)
-        Gathering(ctx, member).send(Contribution(again), 0)
+        Gathering(ctx, holder).send(Contribution(shown), 0)
+        Gathering(ctx, holder).send(Contribution(again), 0)
     assert torch.equal(again, shown)
 
 

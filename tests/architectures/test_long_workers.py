@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from crossover.architecture import load, steps
-from crossover.context import Context, Resources
+from crossover.context import Context
 from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Storage
@@ -25,9 +25,8 @@ from crossover.training.long_worker import synchronous
 from crossover.training.long_worker.invocation import Invocation
 from crossover.training.long_worker.synchronous import SynchronousWorker
 from crossover.training.long_worker.waits import reserve_s
-from crossover.workflow import execute, first_event
 from tests.architectures.harness import FailAt, Job, Killed, every_step, small
-from tests.architectures.lives import Hurry, ShortLives, restarting
+from tests.architectures.lives import Hurry, ShortLives, mortal, restarting
 from tests.architectures.trained import assert_equal_to_reference, trained
 from tests.sampling import chosen
 
@@ -40,16 +39,6 @@ def long(architecture: str, **settings: Any) -> Experiment:
     """Six rounds in three epochs; time-outs as short as they may be."""
     experiment = small(architecture, epochs=3, **settings)
     return replace(experiment, functions=Functions(checkpoint_every=2, timeout_s=10))
-
-
-def context(job: Job, **options: Any) -> Context:
-    return Context(Resources(job.clients), run=job.prepared.run, **options)
-
-
-def begin(job: Job, ctx: Context, *, attempt: int = 0) -> None:
-    architecture = load(job.experiment.architecture)
-    assert architecture.run is not None
-    execute(architecture.run, ctx, first_event(job.prepared.run, workers=job.experiment.workers, attempt=attempt))
 
 
 # --- continuations and deaths -----------------------------------------------------------------------------------------
@@ -473,24 +462,11 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
     """It dies in round 3; the others wait as long as they must (on a clock that hurries), and say for whom."""
     job, clock = Job(long(architecture)), Hurry(60)
 
-    def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
-        def attempt(step: Any, ctx: Context, event: Any) -> Any:
-            if step.name == "train" and event["worker"] == dead:
-                compute = ctx.learner.compute_gradient
-
-                def until_round_3(*arguments: Any, **where: Any) -> float:
-                    if where["round"] == 3:
-                        clock.begin()
-                        raise Unavailable("no memory, no process")
-                    return compute(*arguments, **where)
-
-                monkeypatch.setattr(ctx.learner, "compute_gradient", until_round_3)
-            return run(step, ctx, event)
-
-        return attempt
-
-    with every_step(monkeypatch, mortal), pytest.raises((WaitTimeout, Unavailable)) as failure:
-        begin(job, context(job, clock=clock))
+    with (
+        every_step(monkeypatch, mortal(monkeypatch, dead, clock)),
+        pytest.raises((WaitTimeout, Unavailable)) as failure,
+    ):
+        job.execute(clock=clock)
     assert isinstance(failure.value, Unavailable) or "waited" in str(failure.value)
     records = [
         json.loads(job.clients.object_store.get(key))
@@ -499,7 +475,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
     waited = [record["error"] for record in records if record["step"] == "train" and record["worker"] == 1 - dead]
     assert len(waited) == 1 and f"worker {1 - dead}, round 3: waited" in waited[0]
     assert f"for worker {dead}: {job.prepared.run}/attempt-0/3/" in waited[0]
-    begin(job, context(job), attempt=1)
+    job.execute(attempt=1)
     assert job.model() == trained(long(architecture)).model
     assert job.tensor_keys() == []
 
@@ -543,13 +519,13 @@ def test_a_resumed_run_ends_with_the_same_bits_also_when_the_database_is_empty(
 
         job.clients.hook = hook
         with contextlib.suppress(CrossoverError):
-            begin(job, context(job))
+            job.execute()
         if not stop.is_set() or job.clients.object_store.exists(job.prepared.keys.outcome):
             continue  # it polled less often than the clean run did: the k-th call came after its end, or never
         stopped += 1
         job.clients.hook = lambda moment, operation: None
         job.clients.tensor_stores[0]._vectors.clear()
-        begin(job, context(job), attempt=1)
+        job.execute(attempt=1)
         assert job.model() == run.model, f"stopped at call {k}"
         assert job.tensor_keys() == []
     assert stopped > 0

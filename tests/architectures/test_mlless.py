@@ -17,7 +17,7 @@ from crossover.algorithms.calendar import Calendar
 from crossover.architecture import load
 from crossover.context import Context, Resources
 from crossover.dataplane.vector import Vector, VectorKind
-from crossover.errors import CrossoverError, Unavailable
+from crossover.errors import CrossoverError
 from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
@@ -28,7 +28,7 @@ from crossover.workflow import Sequence, execute, first_event
 from functions.mlless import words
 from functions.mlless.settings import MLLess
 from tests.architectures.harness import FailAt, Job, Killed, every_step, small
-from tests.architectures.lives import Hurry, ShortLives, restarting
+from tests.architectures.lives import Hurry, ShortLives, mortal, restarting
 from tests.architectures.trained import trained
 from tests.sampling import chosen
 
@@ -239,23 +239,7 @@ def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatc
     job, clock = Job(mlless()), Hurry(12)  # ten seconds: nobody who lives is silent for so long
     given = words_given(job)
 
-    def mortal(run: Callable[..., Any]) -> Callable[..., Any]:
-        def attempt(step: Any, ctx: Context, event: Any) -> Any:
-            if step.name == "train" and event["worker"] == 1:
-                compute = ctx.learner.compute_gradient
-
-                def until_round_3(*arguments: Any, **where: Any) -> float:
-                    if where["round"] == 3:
-                        clock.begin()
-                        raise Unavailable("no memory, no process")
-                    return compute(*arguments, **where)
-
-                monkeypatch.setattr(ctx.learner, "compute_gradient", until_round_3)
-            return run(step, ctx, event)
-
-        return attempt
-
-    with every_step(monkeypatch, mortal):
+    with every_step(monkeypatch, mortal(monkeypatch, 1, clock)):
         without_collect(job, clock=clock)
     last = given()[-1]
     assert last.dropped == (1,)
@@ -315,34 +299,45 @@ def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed
     assert len(replicas(job, last.step + 1)) >= 2
 
 
+SCALING_IN = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], None] = lambda samples: None) -> Callable[..., Any]:
+    """What Step.run is wrapped in where worker 1 is far slower than what the machine does; `count` is told of all samples."""
+
+    def wrap(run: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            if step.name == "train":
+                compute = ctx.learner.compute_gradient
+
+                def slowly(batch: Any, **where: Any) -> float:
+                    if where["worker"] == 1:
+                        threading.Event().wait(0.1)
+                    count(batch.samples)
+                    return compute(batch, **where)
+
+                monkeypatch.setattr(ctx.learner, "compute_gradient", slowly)
+            return run(step, ctx, event)
+
+        return attempt
+
+    return wrap
+
+
 @pytest.mark.slow
 def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss has a knee; the run with scaling in computes less, `min_workers` stay, nothing that was learnt is lost."""
-    settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
     samples = {}
     for scale_in in (False, True):
-        job = Job(mlless(epochs=20, every=8, scale_in=scale_in, **settings))
+        job = Job(mlless(epochs=20, every=8, scale_in=scale_in, **SCALING_IN))
         given = words_given(job)
         computed, lock = [0], threading.Lock()
 
-        def slow(run: Callable[..., Any], computed: list[int] = computed, lock: Any = lock) -> Callable[..., Any]:
-            def attempt(step: Any, ctx: Context, event: Any) -> Any:
-                if step.name == "train":
-                    compute = ctx.learner.compute_gradient
+        def count(samples: int, computed: list[int] = computed, lock: Any = lock) -> None:
+            with lock:
+                computed[0] += samples
 
-                    def counted(batch: Any, **where: Any) -> float:
-                        if where["worker"] == 1:
-                            threading.Event().wait(0.1)  # far beyond what the machine does
-                        with lock:
-                            computed[0] += batch.samples
-                        return compute(batch, **where)
-
-                    monkeypatch.setattr(ctx.learner, "compute_gradient", counted)
-                return run(step, ctx, event)
-
-            return attempt
-
-        with every_step(monkeypatch, slow):
+        with every_step(monkeypatch, slow(monkeypatch, count)):
             without_collect(job)
         samples[scale_in] = computed[0]
         last = given()[-1]
@@ -361,26 +356,11 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
 @pytest.mark.slow
 def test_the_run_is_cheaper_for_scaling_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the papers' formula, from the seconds that were recorded. All wait for the slow one, which is removed."""
-    settings = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_reduction": 0.5}
     usd, removed = {}, {}
 
-    def slow(run: Callable[..., Any]) -> Callable[..., Any]:
-        def attempt(step: Any, ctx: Context, event: Any) -> Any:
-            if step.name == "train" and event["worker"] == 1:
-                compute = ctx.learner.compute_gradient
-
-                def slowly(*arguments: Any, **where: Any) -> float:
-                    threading.Event().wait(0.1)
-                    return compute(*arguments, **where)
-
-                monkeypatch.setattr(ctx.learner, "compute_gradient", slowly)
-            return run(step, ctx, event)
-
-        return attempt
-
     for scale_in in (False, True):
-        experiment = mlless(epochs=20, every=8, scale_in=scale_in, **settings)
-        with every_step(monkeypatch, slow):
+        experiment = mlless(epochs=20, every=8, scale_in=scale_in, **SCALING_IN)
+        with every_step(monkeypatch, slow(monkeypatch)):
             folder = run_inline(experiment, tmp_path / str(scale_in), lambda progress: None)
         usd[scale_in] = folder.result["cost"]["paper_method_usd"]
         rounds_ = {r["worker"]: r["until"][0] for r in folder.records if r["step"] == "train" and r["outcome"] == "ok"}

@@ -23,8 +23,7 @@ from crossover.local.lambda_runtime.environment import Environment, InvocationOu
 from crossover.reports.folder import RunFolder
 from crossover.running import Prepared, run_deployed, run_inline
 from crossover.running.deployed_run import StateMachineExecution
-from stacks.synthesis import synthesize
-from tests.architectures.harness import small, tree_architectures
+from tests.architectures.harness import small, standing, tree_architectures
 from tests.local.victims import kill_random
 from tests.sampling import WHOLE
 
@@ -51,9 +50,8 @@ def deployed(
 ) -> Iterator[str]:
     """One architecture's stacks at a time; the shared ones stay for the next."""
     architecture: str = request.param
-    cloud.deploy(synthesize(experiment(architecture), tmp_path_factory.mktemp("assembly")))
-    yield architecture
-    cloud.destroy(f"crossover-{experiment(architecture).name}")
+    with standing(cloud, experiment(architecture), tmp_path_factory.mktemp("assembly")):
+        yield architecture
 
 
 def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
@@ -151,12 +149,9 @@ def test_mlless_survives_killed_environments_too(
     cloud: LocalCloud, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The supervisor among them: whoever died comes back before anybody loses patience, so nobody is removed."""
-    cloud.deploy(synthesize(experiment("mlless"), tmp_path_factory.mktemp("assembly")))
-    try:
+    with standing(cloud, experiment("mlless"), tmp_path_factory.mktemp("assembly")):
         inline = run_inline(experiment("mlless"), tmp_path / "inline", lambda progress: None)
         with killing(cloud, 1, kills=5) as killed:
             local = run(cloud, "mlless", tmp_path / "local")
-    finally:
-        cloud.destroy(f"crossover-{experiment('mlless').name}")
     assert killed
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from crossover import own_code, running, validation
-from crossover.cli.main import main
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.local import assembly
 from crossover.running import provenance, resumption
 from stacks.synthesis import synthesize
+from tests.commands import status
 
 TASK = '''
 from pathlib import Path
@@ -185,8 +185,7 @@ def test_a_package_copied_beside_the_module_travels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["plan", "doctor"])
 def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write(tmp_path / "study")
-    with pytest.raises(SystemExit):
-        main([command, str(config)])
+    status(command, str(config))
     found = (
         "your code: mytask:load, mytask:factory: 32 parameters; 48 samples to train on, 16 to validate; inputs: rows of"
     )
@@ -197,9 +196,8 @@ def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys
 def test_plan_refuses_what_the_loaded_data_is_too_small_for(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(write(tmp_path / "study")), "--set", setting])
-    assert ended.value.code == 2 and f"{setting.replace('=', ': ')} is " in capsys.readouterr().err
+    assert status("plan", str(write(tmp_path / "study")), "--set", setting) == 2
+    assert f"{setting.replace('=', ': ')} is " in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -208,10 +206,8 @@ def test_every_command_tells_their_fault_as_theirs(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write(tmp_path / "study", late="WIDTH = None.width\n")
-    with pytest.raises(SystemExit) as ended:
-        main([command, str(config)])
+    assert status(command, str(config)) == 2
     told = capsys.readouterr().err
-    assert ended.value.code == 2
     assert "training.model: 'mytask:factory': your code, " in told and "late.py, line 1: AttributeError" in told
     assert "fault of Crossover" not in told and "Traceback" not in told
 

@@ -21,7 +21,8 @@ from crossover.training.peer.replica import Replica
 from peers.gpu.gathering import Gathering
 from peers.p2p.mailboxes import SynchronousMailboxes
 from tests.architectures.fleet import Fleet, Late, only
-from tests.architectures.harness import FailAt, Job, Killed, small
+from tests.architectures.harness import FailAt, Job, Killed, every_step, small
+from tests.architectures.lives import twice
 from tests.architectures.trained import assert_equal_to_reference, trained
 from tests.sampling import chosen
 
@@ -203,16 +204,6 @@ def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the state machine does: a step that raises Unavailable comes again, and every step may run twice."""
-    from tests.architectures.harness import every_step
-
-    def twice(run: Any) -> Any:
-        def both(step: Any, ctx: Any, event: Any) -> Any:
-            with ctx.child() as own:
-                run(step, own, event)
-            return run(step, ctx, event)
-
-        return both
-
     with every_step(monkeypatch, twice):
         assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"))
 

@@ -16,11 +16,10 @@ from crossover.dataplane.vector import Vector, VectorKind
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.training import agreement
-from crossover.training.fleet import Membership, ServingSettings
 from crossover.training.peer import ending
 from crossover.training.peer.replica import Replica
 from peers.p2p.latest import LatestMailboxes
-from tests.architectures.fleet import Fleet, only
+from tests.architectures.fleet import Fleet, member, only
 from tests.architectures.harness import FailAt, Job, Killed, small
 
 
@@ -127,14 +126,10 @@ def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.Mo
 def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parameters' gradients are averaged; the minibatch statistics behind them describe the model that made them."""
     job = Job(asynchronous(workers=2))
-    settings = ServingSettings(fleet="test")
     taken: list[torch.Tensor] = []
     for rank in (1, 0):
         with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-            member = Membership(
-                job.clients.object_store, run=ctx.run, members=2, rank=rank, attempt=0, settings=settings
-            )
-            exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, rank)
+            exchange, replica = LatestMailboxes(ctx, member(job, rank)), Replica(ctx, rank)
             replica.restore()
             exchange.open(replica)
             gradient = torch.full_like(replica.model, 1.0 + 2 * rank)
@@ -158,9 +153,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
 
     job = Job(asynchronous(workers=3, min_gradients=3, epochs=10))
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        settings = ServingSettings(fleet="test")
-        member = Membership(job.clients.object_store, run=ctx.run, members=3, rank=0, attempt=0, settings=settings)
-        exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, 0)
+        exchange, replica = LatestMailboxes(ctx, member(job)), Replica(ctx, 0)
         replica.restore()
         replica.facts["seen"] = {"1": seen, "2": 7}
         exchange.open(replica)
@@ -179,15 +172,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
         mailbox, bus, exchanges = ctx.keys.mailbox(0), ctx.bus, list[LatestMailboxes]()
         for rank in (0, 1):
-            member = Membership(
-                job.clients.object_store,
-                run=ctx.run,
-                members=2,
-                rank=rank,
-                attempt=0,
-                settings=ServingSettings(fleet="test", look_s=0.0),
-            )
-            exchanges.append(LatestMailboxes(ctx, member))
+            exchanges.append(LatestMailboxes(ctx, member(job, rank, look_s=0.0)))
             replica = Replica(ctx, rank)
             replica.restore()
             exchanges[rank].open(replica)
@@ -278,10 +263,9 @@ def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
 def test_an_overtaken_attempt_declares_nothing() -> None:
     """The run may be over, and nobody would take the mailboxes back."""
     job = Job(asynchronous(workers=2))
-    store, keys, settings = job.clients.object_store, job.prepared.keys, ServingSettings(fleet="test")
+    store, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
-        member = Membership(store, run=ctx.run, members=2, rank=0, attempt=0, settings=settings)
-        exchange, replica = LatestMailboxes(ctx, member), Replica(ctx, 0)
+        exchange, replica = LatestMailboxes(ctx, member(job)), Replica(ctx, 0)
         store.create(keys.lease(0, 1), b"another")
         with pytest.raises(StaleAttempt):
             exchange.open(replica)

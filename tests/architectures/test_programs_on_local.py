@@ -17,8 +17,7 @@ from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder, read
 from crossover.running import following, run_deployed, run_inline
-from stacks.synthesis import synthesize
-from tests.architectures.harness import small
+from tests.architectures.harness import small, standing
 from tests.local.victims import programs
 
 pytestmark = pytest.mark.slow
@@ -42,9 +41,8 @@ def deployed(
     request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     architecture: str = request.param
-    cloud.deploy(synthesize(experiment(architecture), tmp_path_factory.mktemp("assembly")))
-    yield architecture
-    cloud.destroy(f"crossover-{experiment(architecture).name}")
+    with standing(cloud, experiment(architecture), tmp_path_factory.mktemp("assembly")):
+        yield architecture
 
 
 def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:

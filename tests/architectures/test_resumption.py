@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from crossover.architecture import load
-from crossover.cli.main import main
 from crossover.context import Context
 from crossover.dataplane.documents import opened, sealed
 from crossover.errors import ConfigError, RunFailed, UserError
@@ -22,8 +21,8 @@ from crossover.experiment import Data, Exchange, Experiment, Functions
 from crossover.running import Progress, baseline, keeping, provenance, resumption, run_inline, run_local
 from crossover.training import agreement, gradients
 from functions import all_reduce, spirt
-from functions.spirt import state
 from tests.architectures.harness import claiming, most_to_lose, small, tree_architectures
+from tests.commands import status
 from tests.sampling import WHOLE
 
 EPOCHS = 3
@@ -146,13 +145,30 @@ def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeyp
     assert not resumption.holds(failed)
 
 
-@pytest.mark.slow
-def test_nor_has_one_that_failed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossover.training.long_worker.life.write_first_checkpoints", lambda *_: 1 / 0)
+@pytest.mark.parametrize(
+    ("architecture", "start", "words"),
+    [
+        pytest.param(
+            "all_reduce",
+            "crossover.training.long_worker.life.write_first_checkpoints",
+            "failed before there was a checkpoint; start a new run",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "spirt",
+            "functions.spirt.state.start",
+            "its state lay in the database, which ended with the run, and held no whole",
+        ),
+    ],
+)
+def test_nor_has_one_that_failed_at_once(
+    architecture: str, start: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, lambda *_, **__: 1 / 0)
     with pytest.raises(RunFailed):
-        run_inline(experiment("all_reduce"), tmp_path, quietly)
-    with pytest.raises(UserError, match="failed before there was a checkpoint; start a new run"):
-        run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
+        run_inline(experiment(architecture), tmp_path, quietly)
+    with pytest.raises(UserError, match=words):
+        run_inline(experiment(architecture), tmp_path, quietly, resume=True)
 
 
 def test_a_new_run_in_the_folder_takes_its_place(failed: Path) -> None:
@@ -257,14 +273,6 @@ def test_state_in_a_database_is_kept_whoever_shares_it(
     assert sha(run_inline(experiment("spirt"), tmp_path / "run", quietly, resume=True)) == sha(whole)
 
 
-def test_a_database_that_held_no_whole_state_is_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "start", lambda *_, **__: 1 / 0)
-    with pytest.raises(RunFailed):
-        run_inline(experiment("spirt"), tmp_path, quietly)
-    with pytest.raises(UserError, match="its state lay in the database, which ended with the run, and held no whole"):
-        run_inline(experiment("spirt"), tmp_path, quietly, resume=True)
-
-
 def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
     facts = next((failed / "unfinished").rglob("experiment.json"))
     facts.write_bytes(sealed({**opened(facts.read_bytes(), key="facts"), "data": "0" * 64}))
@@ -290,21 +298,17 @@ def test_a_damaged_folder_is_said_to_be(failed: Path) -> None:
 def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, out = tmp_path / "mine.yaml", tmp_path / "mine"
     config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
-    command = ["run", str(config), "--on", "inline"]
-    with failing_at(2), pytest.raises(SystemExit) as ended:
-        main([*command, "--out", str(out)])
-    assert ended.value.code == 1
+    command = ("run", str(config), "--on", "inline")
+    with failing_at(2):
+        assert status(*command, "--out", str(out)) == 1
     kept = f"{out} holds an unfinished run; with the code and the --set that it was started with, this goes on: "
     assert f"{kept}crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")])
-    assert ended.value.code == 2 and "results go to the folder that is resumed" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--resume", str(out)])
-    assert ended.value.code in (0, None) and (out / "model.safetensors").exists()
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--resume", str(out)])
-    assert ended.value.code == 2 and "its run is finished" in capsys.readouterr().err
+    assert status(*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")) == 2
+    assert "results go to the folder that is resumed" in capsys.readouterr().err
+    assert status(*command, "--resume", str(out)) == 0
+    assert (out / "model.safetensors").exists()
+    assert status(*command, "--resume", str(out)) == 2
+    assert "its run is finished" in capsys.readouterr().err
 
 
 # --- on the cloud on one machine --------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from crossover.account import standing
 from crossover.account.deployment import readiness, state_machines, zones
 from crossover.account.resources import listings, stacks
 from crossover.account.resources.ownership import Owner
-from crossover.architecture import architectures, load
+from crossover.architecture import load
 from crossover.costs import prices
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
@@ -66,13 +65,12 @@ def test_a_ready_account_lacks_nothing(session: Any) -> None:
     )
 
 
-def test_a_new_accounts_limits_are_said_with_what_to_ask_for(cloud: LocalCloud, session: Any) -> None:
+def test_a_new_accounts_limits_are_said_with_what_to_ask_for(
+    cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     large = replace(SPIRT, workers=4, functions=replace(SPIRT.functions, memory_mb={"default": 4_400}))
-    cloud.account.concurrency = 10
-    try:
-        found = findings(session, large)
-    finally:
-        cloud.account.concurrency = 1_000
+    monkeypatch.setattr(cloud.account, "concurrency", 10)
+    found = findings(session, large)
     assert not found["Lambda concurrency"].holds and "L-B99A9384" in found["Lambda concurrency"].detail
     assert found["Lambda concurrency"].detail.startswith(f"10 free, {readiness.concurrency(large)} functions")
     assert not found["Lambda memory"].holds and "3008 MB" in found["Lambda memory"].detail
@@ -254,28 +252,13 @@ def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, m
     assert found.holds and found.detail == "not asked: the credentials lack states:ValidateStateMachineDefinition"
 
 
-@pytest.mark.skipif("gpu" not in architectures(), reason="the GPU architecture does not exist yet")
-def test_a_gpu_quota_of_zero_comes_with_the_command_that_mends_it(cloud: LocalCloud, session: Any) -> None:
-    gpu = Experiment(name="gpu", architecture="gpu", workers=4, gpu=Gpu(instances=4))
-    cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
-    try:
-        found = findings(session, gpu)["GPU quota"]
-    finally:
-        cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
-    assert not found.holds
-    assert "0 vCPUs allowed, 4 x g4dn.xlarge need 16" in found.detail
-    assert (
-        "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value 16" in found.detail
-    )
-
-
-def test_processors_beside_gpus_have_a_quota_too(cloud: LocalCloud, session: Any) -> None:
+def test_processors_beside_gpus_have_a_quota_too(
+    cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SPIRT wants 8 vCPUs, a new account has 5."""
-    cloud.account.quotas["ec2", "L-1216C47A"] = 5.0
-    try:
+    with monkeypatch.context() as fewer:
+        fewer.setitem(cloud.account.quotas, ("ec2", "L-1216C47A"), 5.0)
         found = {each: findings(session, Experiment(name="x", architecture=each)) for each in ("spirt", "p2p_instance")}
-    finally:
-        cloud.account.quotas["ec2", "L-1216C47A"] = 256.0
     spirt, peers = found["spirt"]["vCPU quota"], found["p2p_instance"]["vCPU quota"]
     assert not spirt.holds and "4 x m7g.large need 8; aws service-quotas" in spirt.detail
     assert (
@@ -352,37 +335,23 @@ def test_a_region_without_graviton(session: Any, lacking: set[tuple[str, str]]) 
     )
 
 
-def test_a_broker_type_or_version_that_is_not_offered(cloud: LocalCloud, session: Any) -> None:
-    name = "mq.m7g.medium with RabbitMQ 4.2"
-    cloud.account.broker_types.remove("mq.m7g.medium")
-    try:
-        found = findings(session, SPIRT)[name]
-    finally:
-        cloud.account.broker_types.append("mq.m7g.medium")
-    assert not found.holds and "RabbitMQ 4.2 is offered on mq.m5.large, mq.m7g.large" in found.detail
-    cloud.account.broker_versions.remove("4.2")
-    try:
-        found = findings(session, SPIRT)[name]
-    finally:
-        cloud.account.broker_versions.append("4.2")
-    assert not found.holds and "mq.m7g.medium has RabbitMQ 3.13" in found.detail
+@pytest.mark.parametrize(
+    ("offered", "missing", "words"),
+    [
+        ("broker_types", "mq.m7g.medium", "RabbitMQ 4.2 is offered on mq.m5.large, mq.m7g.large"),
+        ("broker_versions", "4.2", "mq.m7g.medium has RabbitMQ 3.13"),
+    ],
+)
+def test_a_broker_type_or_version_that_is_not_offered(
+    offered: str, missing: str, words: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [each for each in getattr(cloud.account, offered) if each != missing]
+    monkeypatch.setattr(cloud.account, offered, left)
+    found = findings(session, SPIRT)["mq.m7g.medium with RabbitMQ 4.2"]
+    assert not found.holds and words in found.detail
 
 
 # --- stacks and budgets ---
-
-
-def test_a_run_is_refused_where_its_stack_is_missing_or_its_time_is_over(session: Any) -> None:
-    look = partial(stacks.check_runnable, session, "crossover-a", project="crossover", config="a.yaml")
-    with pytest.raises(
-        UserError, match=r"crossover-a: not deployed in account 123456789012, us-east-1; crossover deploy a\.yaml"
-    ):
-        look()
-    over = NOW - timedelta(minutes=1)
-    made.ours(session, "crossover", "a", expires_at=over.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    with pytest.raises(UserError, match=r"its time was over .*; crossover deploy a\.yaml prolongs it"):
-        look(now=NOW)
-    found = look(now=over - timedelta(hours=1))
-    assert found.complete and found.tags["project"] == "crossover"
 
 
 @pytest.mark.parametrize(

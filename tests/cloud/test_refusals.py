@@ -3,14 +3,15 @@
 The commands run in this process against the cloud on one machine; a function in its place shows that the CDK was never called.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from crossover import validation
+from crossover.account.credentials import aws_errors_explained
 from crossover.account.removal import leftovers
 from crossover.account.resources import stacks
 from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
@@ -41,49 +42,35 @@ def test_a_region_where_the_experiment_does_not_stand(session: Any, refused: Com
 
 
 def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: Command) -> None:
-    from botocore.exceptions import EndpointConnectionError
-
     def unreachable() -> None:
-        raise EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com/")
+        with aws_errors_explained():
+            raise EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com/")
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-esat-1")
     monkeypatch.delenv("AWS_REGION", raising=False)
-    monkeypatch.setattr("crossover.cli.deployment.check_credentials", lambda: _explained(unreachable))
+    monkeypatch.setattr("crossover.cli.deployment.check_credentials", unreachable)
     assert "AWS has no region 'us-esat-1'; did you mean us-" in refused(*DEPLOY)
 
 
-def _explained(call: Callable[[], None]) -> None:
-    from crossover.account.credentials import aws_errors_explained
-
-    with aws_errors_explained():
-        call()
-
-
-def test_a_quota_of_zero(cloud: LocalCloud, session: Any, refused: Command) -> None:
-    cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
-    try:
-        said = refused(*DEPLOY, architecture="gpu", gpu={"instances": 2}, storage={})
-    finally:
-        cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
+@pytest.mark.parametrize(
+    "settings",
+    [{"architecture": "gpu", "gpu": {"instances": 2}, "storage": {}}, {"baseline": "gpu", "gpu": {"instances": 2}}],
+    ids=["the experiment's", "the baseline's beside it"],
+)
+def test_a_quota_of_zero(
+    settings: dict[str, Any], cloud: LocalCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cloud.account.quotas, ("ec2", "L-DB2E81BA"), 0.0)
+    said = refused(*DEPLOY, **settings)
     assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
     assert "request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA --desired-value 8" in said
 
 
-def test_a_quota_of_zero_for_the_baseline_beside_it(cloud: LocalCloud, session: Any, refused: Command) -> None:
-    cloud.account.quotas["ec2", "L-DB2E81BA"] = 0.0
-    try:
-        said = refused(*DEPLOY, baseline="gpu", gpu={"instances": 2})
-    finally:
-        cloud.account.quotas["ec2", "L-DB2E81BA"] = 64.0
-    assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
-
-
-def test_too_few_functions_at_once(cloud: LocalCloud, session: Any, refused: Command) -> None:
-    cloud.account.concurrency = 10
-    try:
-        said = refused(*DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
-    finally:
-        cloud.account.concurrency = 1_000
+def test_too_few_functions_at_once(
+    cloud: LocalCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud.account, "concurrency", 10)
+    said = refused(*DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
     assert "Lambda concurrency: 10 free, 12 functions run at once" in said and "L-B99A9384" in said
 
 

@@ -2,6 +2,8 @@
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,20 @@ from tests.conformance.vectors import vector
 SCHEMES = ("redis", "rediss")
 
 
-def client_at(
-    url: str, *, password: str | None = PASSWORD, certificate: str | None = None, **options: float
-) -> RedisClient:
-    return RedisClient(redis_address(url, password=password, certificate=certificate), **options)
+ClientAt = Callable[..., RedisClient]
+
+
+@pytest.fixture
+def client_at() -> Iterator[ClientAt]:
+    """Makes clients, which are closed when the test ends."""
+    with ExitStack() as closing:
+
+        def made(url: str, *, password: str | None = PASSWORD, certificate: str | None = None, **options: float) -> Any:
+            client = RedisClient(redis_address(url, password=password, certificate=certificate), **options)
+            closing.callback(client.close)
+            return client
+
+        yield made
 
 
 def store_at(client: RedisClient) -> RedisTensorStore:
@@ -38,7 +50,7 @@ def proxied(scheme: str, redis: TlsRedisServer) -> Proxy:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_connection_that_died_while_idle_is_replaced(
-    redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
+    client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
 ) -> None:
     with proxied(scheme, redis) as proxy:
         client = client_at(f"{scheme}://127.0.0.1:{proxy.port}", certificate=tls.certificate.read_text())
@@ -48,12 +60,11 @@ def test_a_connection_that_died_while_idle_is_replaced(
             assert store.exists(f"{run}/{turn}")
             proxy.cut()  # what a frozen function finds when it wakes
         assert store.get(f"{run}/2") == vector(2)
-        client.close()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_reused_connection_that_breaks_midway_sends_again(
-    redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
+    client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
 ) -> None:
     data = bytes(range(256)) * 20_000
     with proxied(scheme, redis) as proxy:
@@ -63,59 +74,51 @@ def test_a_reused_connection_that_breaks_midway_sends_again(
         proxy.cut_after(1_000_000)
         assert store.create(f"{run}/v", Vector(VectorKind.SPARSE, memoryview(data), dtype="uint8")) is True
         assert store.get(f"{run}/v").data == data
-        client.close()
 
 
-def test_a_new_connection_that_breaks_is_unavailable(redis: TlsRedisServer, run: str) -> None:
+def test_a_new_connection_that_breaks_is_unavailable(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         proxy.cut_after(1_000_000)
         with pytest.raises(Unavailable, match=f"AI.TENSORSET {run}/v"):
             store_at(client).put(f"{run}/v", Vector(VectorKind.SPARSE, memoryview(bytes(5_000_000)), dtype="uint8"))
-        client.close()
 
 
-def test_an_idle_connection_is_asked_before_it_is_used(redis: TlsRedisServer) -> None:
+def test_an_idle_connection_is_asked_before_it_is_used(client_at: ClientAt, redis: TlsRedisServer) -> None:
     client = client_at(redis.url, idle_s=0.0)
     client.command("CONFIG", "RESETSTAT")
     for _ in range(3):
         client.command("EXISTS", "nothing")
     stats = client.command("INFO", "commandstats").decode()
     assert int(stats.partition("cmdstat_ping:calls=")[2].partition(",")[0]) >= 3
-    client.close()
 
 
-def test_connections_are_reused(redis: TlsRedisServer, run: str) -> None:
+def test_connections_are_reused(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         store = store_at(client)
         for turn in range(20):
             store.put(f"{run}/{turn}", vector(turn))
         assert proxy.connections == 1
-        client.close()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_silent_server_ends_the_wait(tls: TlsFiles, redis: TlsRedisServer, scheme: str) -> None:
+def test_a_silent_server_ends_the_wait_and_is_waited_for_once(
+    client_at: ClientAt, tls: TlsFiles, redis: TlsRedisServer, scheme: str
+) -> None:
     # BLPOP is a server that takes its time
-    url = redis.tls_url if scheme == "rediss" else redis.url
-    client = client_at(url, certificate=tls.certificate.read_text(), timeout_s=0.2)
-    with pytest.raises(Unavailable, match="BLPOP empty"):
-        client.command("BLPOP", "empty", 30, keys=["empty"])
-    client.close()
-
-
-def test_a_silent_server_is_waited_for_once(redis: TlsRedisServer) -> None:
-    with Proxy(redis.port) as proxy:
-        client = client_at(f"redis://127.0.0.1:{proxy.port}", timeout_s=0.2)
+    with proxied(scheme, redis) as proxy:
+        url = f"{scheme}://127.0.0.1:{proxy.port}"
+        client = client_at(url, certificate=tls.certificate.read_text(), timeout_s=0.2)
         with pytest.raises(Unavailable, match="BLPOP empty"):
             client.command("BLPOP", "empty", 30, keys=["empty"])
         assert proxy.connections == 1
-        client.close()
 
 
 @pytest.mark.parametrize("kind", ["plain", "tls", "socket"])
-def test_payloads_travel_without_being_joined(redis: TlsRedisServer, tls: TlsFiles, run: str, kind: str) -> None:
+def test_payloads_travel_without_being_joined(
+    client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles, run: str, kind: str
+) -> None:
     url = {"plain": redis.url, "tls": redis.tls_url, "socket": redis.socket_url}[kind]
     client = client_at(url, certificate=tls.certificate.read_text())
     payload = bytearray(range(256)) * 100_000
@@ -126,10 +129,11 @@ def test_payloads_travel_without_being_joined(redis: TlsRedisServer, tls: TlsFil
     assert into == payload
     assert client.command("MSET", f"{run}/a", memoryview(b"1"), f"{run}/b", memoryview(b""), f"{run}/c", 0.1) == "OK"
     assert client.command("MGET", f"{run}/a", f"{run}/b", f"{run}/c", f"{run}/d") == [b"1", b"", b"0.1", None]
-    client.close()
 
 
-def test_a_socket_that_takes_little_at_a_time(redis: TlsRedisServer, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_takes_little_at_a_time(
+    client_at: ClientAt, redis: TlsRedisServer, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Stingy(socket.socket):
         def sendmsg(self, buffers: Any, *_: Any) -> int:
             return self.send(b"".join(buffers)[:1_000])
@@ -144,10 +148,9 @@ def test_a_socket_that_takes_little_at_a_time(redis: TlsRedisServer, run: str, m
     client.command("MSET", f"{run}/a", memoryview(payload), f"{run}/b", memoryview(payload[:1_500]))
     for key, expected in (("a", payload), ("b", payload[:1_500])):
         assert client.command("GET", f"{run}/{key}", place=new_memory) == expected
-    client.close()
 
 
-def test_errors_inside_an_array_do_not_break_the_stream(redis: TlsRedisServer, run: str) -> None:
+def test_errors_inside_an_array_do_not_break_the_stream(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
     client = client_at(redis.url)
     client.command("SET", f"{run}/text", "a")
     client.command("MULTI")
@@ -157,10 +160,11 @@ def test_errors_inside_an_array_do_not_break_the_stream(redis: TlsRedisServer, r
     assert isinstance(first, Exception)
     assert second == "OK"
     assert client.command("GET", f"{run}/text") == b"b"
-    client.close()
 
 
-def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: TlsRedisServer, run: str) -> None:
+def test_errors_name_command_and_key_but_neither_payload_nor_password(
+    client_at: ClientAt, redis: TlsRedisServer, run: str
+) -> None:
     client = client_at(redis.url)
     secret = memoryview(b"secret-payload")
     client.command("LPUSH", f"{run}/list", "x")
@@ -175,23 +179,22 @@ def test_errors_name_command_and_key_but_neither_payload_nor_password(redis: Tls
         stranger = client_at(redis.url, password=password)
         with pytest.raises(Refused, match="password") as refused:
             stranger.command("GET", "k")
-        stranger.close()
         assert "not-the-password" not in str(refused.value)
     assert "secret" not in str(wrong_type.value) + str(unknown.value)
     assert PASSWORD not in repr(client.address)
-    client.close()
 
 
-def test_a_server_without_a_password_refuses_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_server_without_a_password_refuses_one(client_at: ClientAt, tmp_path_factory: pytest.TempPathFactory) -> None:
     with RedisServer(tmp_path_factory.mktemp("open"), settings=IN_MEMORY) as server:
         client = client_at(server.url, password=None)
         assert client.command("PING") == "PONG"
-        client.close()
         with pytest.raises(Refused, match="password"):
             client_at(server.url).command("PING")
 
 
-def test_another_certificate_is_refused(redis: TlsRedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_another_certificate_is_refused(
+    client_at: ClientAt, redis: TlsRedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = self_made(tmp_path_factory.mktemp("other")).certificate.read_text()
     for certificate in (other, None):
         client = client_at(redis.tls_url, certificate=certificate)
@@ -199,14 +202,14 @@ def test_another_certificate_is_refused(redis: TlsRedisServer, tmp_path_factory:
             client.command("PING")
 
 
-def test_a_certificate_of_another_host_is_refused(redis: TlsRedisServer, tls: TlsFiles) -> None:
+def test_a_certificate_of_another_host_is_refused(client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles) -> None:
     with Proxy(redis.tls_port, host="127.0.0.2") as proxy:
         client = client_at(f"rediss://127.0.0.2:{proxy.port}", certificate=tls.certificate.read_text())
         with pytest.raises(Refused, match="certificate"):
             client.command("PING")
 
 
-def test_no_server_is_unavailable(deserted_port: int) -> None:
+def test_no_server_is_unavailable(client_at: ClientAt, deserted_port: int) -> None:
     for url in (f"redis://127.0.0.1:{deserted_port}", "unix:///nowhere/redis.sock"):
         with pytest.raises(Unavailable, match="no connection"):
             client_at(url).command("PING")
@@ -219,7 +222,7 @@ def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
+def test_what_was_acknowledged_survives_a_crash(client_at: ClientAt, folder: Path, run: str) -> None:
     with RedisServer(folder / "crash", password=PASSWORD, module=module("core", "tensors.so")) as server:
         client = client_at(server.url)
         store = store_at(client)
@@ -236,7 +239,6 @@ def test_what_was_acknowledged_survives_a_crash(folder: Path, run: str) -> None:
         assert store.get(f"{run}/v", kind=VectorKind.VELOCITY) == velocity
         assert 0 < client.command("PTTL", f"{run}/mean") <= 600_000
         assert store.create(f"{run}/m", vector(9)) is False
-        client.close()
 
 
 def test_threads_get_connections_of_their_own(make_tensors: MakeTensors, run: str) -> None:

@@ -1,9 +1,15 @@
 """What a booting host talks to, on one port of this machine: metadata, the AWS calls of `cdk/boot/cloud.py`, CloudFormation's handle."""
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 IDENTITY = {
@@ -106,3 +112,49 @@ class FakeAws:
                 each["message"] for each in given["logEvents"]
             ]
         return 200, b""
+
+
+class Machine:
+    """A folder that stands for a booting machine's root, and the AWS around it. `stubs`: its programs, by name."""
+
+    def __init__(self, root: Path, stubs: Mapping[str, str], *folders: str) -> None:
+        self.root, self.aws = root, FakeAws()
+        for folder in ("bin", *folders):
+            (root / folder).mkdir(parents=True)
+        for name, body in stubs.items():
+            path = root / "bin" / name
+            path.write_text(f"#!/bin/bash\n{body}\n")
+            path.chmod(0o755)
+
+    def here(self, text: str, folders: Iterable[str]) -> str:
+        """The text with these folders in its own."""
+        for folder in folders:
+            text = text.replace(folder, f"{self.root}{folder}")
+        return text
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        stand_ins = {"HOST": str(self.root), "PYTHON": sys.executable, **self.aws.environment, **environment}
+        return subprocess.run(
+            ["timeout", "100", *command],
+            env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", **stand_ins},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def calls(self) -> list[str]:
+        """Of its programs."""
+        path = self.root / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def facts(**own: str) -> str:
+    """The settings that a boot script begins with: those of every machine, and its own."""
+    common = {
+        "REGION": "us-east-1",
+        "LOGS": "/crossover/x/boot",
+        "BOOT_S": "1200",
+        "SESSION_AGENT": "3.3.1.0",
+        "SESSION_AGENT_SHA256": hashlib.sha256(b"package").hexdigest(),
+    }
+    return "".join(f"{key}='{value}'\n" for key, value in (common | own).items())

@@ -1,6 +1,5 @@
 """The Redis host's boot script, run whole on this machine: AWS, apt and systemd are stand-ins, Redis, OpenSSL and the module are real."""
 
-import hashlib
 import json
 import os
 import re
@@ -8,7 +7,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import pytest
 from cdk.hosts import boot_script
 from crossover.local import redis_server
 from tests.infrastructure.conftest import ROOT
-from tests.infrastructure.fake_aws import FakeAws
+from tests.infrastructure.fake_aws import Machine, facts
 from tests.ports import held_port
 from tests.sampling import WHOLE
 
@@ -52,30 +50,18 @@ FOLDERS = ("/etc/redis", "/etc/systemd", "/usr/lib/crossover", "/usr/local", "/v
 AGENT_URL = "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/$SESSION_AGENT/debian_$(dpkg --print-architecture)/amazon-ssm-agent.deb"
 
 
-class Host:
-    """A folder that stands for a host's root, and the AWS around it."""
+class Host(Machine):
+    """A host of the tensor database."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.aws = root, FakeAws()
-        (root / "bin").mkdir()
-        for folder in ("etc/redis", "usr/lib", "usr/local/lib", "var/lib/redis", "var/log", "var/cache"):
-            (root / folder).mkdir(parents=True)
-        for name, body in STUBS.items():
-            path = root / "bin" / name
-            path.write_text(f"#!/bin/bash\n{body}\n")
-            path.chmod(0o755)
+        super().__init__(root, STUBS, "etc/redis", "usr/lib", "usr/local/lib", "var/lib/redis", "var/log", "var/cache")
         self.aws.objects |= {"assets/module.so": MODULE.read_bytes(), "agent.deb": b"package"}
         self.port, self._port_holder = held_port()
 
     @property
     def script(self) -> str:
-        facts = {
-            "REGION": "us-east-1",
-            "LOGS": "/crossover/x/boot",
+        own = {
             "NAME": "x-redis-2",
-            "BOOT_S": "1200",
-            "SESSION_AGENT": "3.3.1.0",
-            "SESSION_AGENT_SHA256": hashlib.sha256(b"package").hexdigest(),
             "RANK": "2",
             "SIGNAL_URL": f"{self.aws.url}/signal",
             "SECRET": "arn:secret",
@@ -84,30 +70,16 @@ class Host:
             "PORT": str(self.port),
             "THREADS": "1",
         }
-        return "".join(f"{key}='{value}'\n" for key, value in facts.items()) + boot_script("redis.sh")
+        return facts(**own) + boot_script("redis.sh")
 
     def boot(self, script: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         text = (script or self.script).replace(AGENT_URL, f"{self.aws.url}/agent.deb")
-        for folder in FOLDERS:
-            text = text.replace(folder, f"{self.root}{folder}")
-        stand_ins = {"HOST": str(self.root), "NO_MODULE": "", "HANG": "", "PYTHON": sys.executable}
-        stand_ins |= self.aws.environment | environment
-        return subprocess.run(
-            ["timeout", "100", "bash", "-c", text],
-            env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", **stand_ins},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self.run("bash", "-c", self.here(text, FOLDERS), **{"NO_MODULE": "", "HANG": ""} | environment)
 
     @property
     def log(self) -> str:
         path = self.root / "var/log/crossover-boot.log"
         return path.read_text(errors="replace") if path.exists() else ""
-
-    def calls(self) -> list[str]:
-        path = self.root / "calls"
-        return path.read_text().splitlines() if path.exists() else []
 
     def outcome(self) -> dict[str, str]:
         """What the deployment was told: once."""
@@ -204,9 +176,20 @@ def test_a_reason_is_the_end_of_the_log(host: Host) -> None:
     assert len(host.aws.logs["/crossover/x/boot x-redis-2/i-0123"]) > 400
 
 
-def test_the_password_is_told_to_nobody(host: Host) -> None:
-    host.boot(host.script.replace("chown root:redis", "echo requirepass $password; false; chown root:redis", 1))
-    assert "requirepass ***" in host.outcome()["Reason"]
+@pytest.mark.parametrize(
+    ("line", "instead", "reason"),
+    [
+        (
+            "chown root:redis",
+            "echo requirepass $password; false; chown root:redis",
+            "requirepass ***",
+        ),  # told to nobody
+        ("agent\n\n", "agent\necho $NOBODY_SET_THIS\n\n", "NOBODY_SET_THIS: unbound variable"),
+    ],
+)
+def test_what_is_said_of_a_line_that_fails(line: str, instead: str, reason: str, host: Host) -> None:
+    host.boot(host.script.replace(line, instead, 1))
+    assert reason in host.outcome()["Reason"]
 
 
 def lines_of(script: str) -> list[int]:
@@ -292,8 +275,3 @@ def test_a_boot_that_hangs_says_so(host: Host) -> None:
     assert "systemd-run --quiet --on-active=1200s --unit=boot-deadline kill -TERM" in host.calls()[0]
     assert "took longer than 1200 s" in host.outcome()["Reason"]
     assert host.calls()[-1] == "systemctl poweroff"
-
-
-def test_a_variable_that_is_not_set_is_a_failure_too(host: Host) -> None:
-    host.boot(host.script.replace("agent\n\n", "agent\necho $NOBODY_SET_THIS\n\n", 1))
-    assert "NOBODY_SET_THIS: unbound variable" in host.outcome()["Reason"]

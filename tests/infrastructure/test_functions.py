@@ -26,39 +26,25 @@ def layers_of(assembly: Assembly, function: dict[str, Any]) -> list[str]:
     return [made[layer["Ref"]]["LayerName"].rpartition("-")[2] for layer in function["Layers"]]
 
 
-def test_every_step_has_its_function(assembly: Assembly) -> None:
-    assert sorted(assembly.steps()) == sorted(step.name for step in STEPS)
-
-
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_a_function_is_what_its_step_declares(assembly: Assembly, spirt: Experiment, step: workflow.Step) -> None:
-    function, torch = assembly.function(step.name), step.needs_torch(spirt)
-    assert function["FunctionName"] == f"crossover-spirt-{step.name.replace('_', '-')}"
-    assert function["Handler"] == f"{step.module}.{step.name}"
-    assert function["Runtime"] == "python3.13"
-    assert function["Architectures"] == ["arm64"]
-    assert function["Timeout"] == spirt.functions.timeout_s
-    assert function["MemorySize"] == spirt.functions.memory_of(step.name, torch=torch)
-    assert layers_of(assembly, function) == (["dataplane", "torch"] if torch else ["dataplane"])
-    assert ("VpcConfig" in function) == bool(step.uses & {"tensors", "bus"})
-    tags = {tag["Key"]: tag["Value"] for tag in function["Tags"]}
-    assert tags["crossover:step"] == step.name
-    assert tags["crossover:torch"] == str(torch).lower()
-    assert tags["crossover:waits"] == str(step.waits).lower()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLAIN)
-def test_every_architectures_functions_carry_what_their_steps_compute_with(name: str, assembled: Assembled) -> None:
-    """The layer `dataplane` on each, `torch` on those that compute (aws.md 13); memory and tags by the step."""
+@pytest.mark.parametrize(
+    "name", [name if name == "spirt" else pytest.param(name, marks=pytest.mark.slow) for name in PLAIN]
+)
+def test_functions_are_what_their_steps_declare(name: str, assembled: Assembled) -> None:
+    """The layer `dataplane` on each, `torch` on those that compute (aws.md 13); a place in the VPC for those that reach into it."""
     made, case = assembled(name), Case.of(name)
-    found = steps(case.architecture)
+    experiment, found = case.experiment, steps(case.architecture)
     assert sorted(made.steps()) == sorted(step.name for step in found)
     for step in found:
-        function, torch = made.function(step.name), step.needs_torch(case.experiment)
+        function, torch = made.function(step.name), step.needs_torch(experiment)
+        assert function["FunctionName"] == f"{made.name}-{step.name.replace('_', '-')}"
+        assert function["Handler"] == f"{step.module}.{step.name}"
+        assert (function["Runtime"], function["Architectures"]) == ("python3.13", ["arm64"])
+        assert function["Timeout"] == experiment.functions.timeout_s
+        assert function["MemorySize"] == experiment.functions.memory_of(step.name, torch=torch)
         assert layers_of(made, function) == (["dataplane", "torch"] if torch else ["dataplane"])
-        assert function["MemorySize"] == case.experiment.functions.memory_of(step.name, torch=torch)
+        assert ("VpcConfig" in function) == bool(step.uses & {"tensors", "bus"} and len(made.templates) > 1)
         tags = {tag["Key"]: tag["Value"] for tag in function["Tags"]}
+        assert tags["crossover:step"] == step.name
         assert (tags["crossover:torch"], tags["crossover:waits"]) == (str(torch).lower(), str(step.waits).lower())
 
 

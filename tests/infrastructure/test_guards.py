@@ -8,10 +8,8 @@ from typing import Any
 
 import botocore.session
 import pytest
-from aws_cdk import App, Stack, assertions
-from aws_cdk import aws_s3 as s3
 
-from cdk import expiry, expiry_machine
+from cdk import expiry_machine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, masked, only, resources, statements
@@ -157,35 +155,11 @@ def test_what_stands_alone_brings_its_own_expiry_and_says_so(assembled: Assemble
     )
     allowed = actions_of(made.experiment, machine["RoleArn"])
     assert allowed["cloudformation:DeleteStack"] == {f"{HERE.format('cloudformation')}:stack/{made.name}/*"}
+    assert "cloudformation:ListStacks" not in allowed
     (schedule,) = resources(made.experiment, "AWS::Scheduler::Schedule")
     for name, resource in made.experiment["Resources"].items():
         if not name.startswith("Expiry"):
             assert schedule in listed(resource.get("DependsOn", [])), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["all-reduce over s3", "scatter-reduce over s3"])
-def test_what_stands_alone_is_one_stack_without_anything_that_is_billed_by_the_hour(
-    case: str, assembled: Assembled
-) -> None:
-    made = assembled(case)
-    assert list(made.templates) == [made.name]
-    found = made.experiment["Resources"].values()
-    services = {each["Type"].split("::")[1] for each in found if each["Type"].startswith("AWS::")}
-    assert services <= {"CDK", "IAM", "Lambda", "Logs", "S3", "SSM", "Scheduler", "StepFunctions"}
-    assert not any("VpcConfig" in each.get("Properties", {}) for each in found)
-
-
-@pytest.mark.slow
-def test_an_expiry_in_an_experiments_own_stack_goes_last() -> None:
-    app = App()
-    stack = Stack(app, "crossover-alone")
-    bucket = s3.CfnBucket(stack, "Bucket")
-    expiry.Expiry(stack, "Expiry", project="crossover", only="crossover-alone", outlives=[bucket])
-    template = assertions.Template.from_stack(stack).to_json()
-    (schedule,) = (name for name, each in template["Resources"].items() if each["Type"] == "AWS::Scheduler::Schedule")
-    assert template["Resources"]["Bucket"]["DependsOn"] == [schedule]
-    assert "cloudformation:ListStacks" not in json.dumps(template)
 
 
 # --- budget -----------------------------------------------------------------------------------------------------------

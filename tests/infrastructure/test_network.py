@@ -98,14 +98,6 @@ def test_groups_and_subnets_of_functions_outlive_experiments(assembly: Assembly)
             assert path.startswith("/crossover/crossover/network/functions_")
 
 
-def test_private_dns_reaches_hosts_and_programs_too(assembly: Assembly) -> None:
-    """The endpoint's name resolves to it in the whole VPC, so every group that reads secrets must be let in."""
-    endpoint = next(
-        e for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values() if e.get("PrivateDnsEnabled")
-    )
-    assert len(listed(endpoint["SecurityGroupIds"])) == 1
-
-
 def test_nothing_leaves_the_account_by_an_endpoint(assembly: Assembly) -> None:
     """The isolated subnet reaches S3 and Secrets Manager; whose they are the endpoints' policies say."""
     found = {

@@ -1,10 +1,7 @@
 """A fleet instance's boot script, run whole on this machine: AWS, apt, pip and systemd are stand-ins, the files it writes are real."""
 
-import hashlib
 import io
-import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdk.hosts import boot_script
-from tests.infrastructure.fake_aws import FakeAws
+from tests.infrastructure.fake_aws import Machine, facts
 
 # Of curl, unzip and AWS's command line an instance has none.
 STUBS = {
@@ -39,69 +36,39 @@ FOLDERS = (
 )
 
 
-class Instance:
-    """A folder that stands for an instance's root, and the AWS around it."""
+class Instance(Machine):
+    """An instance of a fleet."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.aws = root, FakeAws()
-        for folder in ("bin", "etc/systemd/system", "opt", "usr/local/bin", "var/log", "var/cache"):
-            (root / folder).mkdir(parents=True)
-        for name, body in STUBS.items():
-            path = root / "bin" / name
-            path.write_text(f"#!/bin/bash\n{body}\n")
-            path.chmod(0o755)
+        super().__init__(root, STUBS, "etc/systemd/system", "opt", "usr/local/bin", "var/log", "var/cache")
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
             archive.writestr("peers/program.py", "def main(): ...\n")
         self.aws.objects |= {"assets/program.zip": packed.getvalue(), "amazon-ssm-agent.deb": b"package"}
 
     def path(self, text: str) -> str:
-        for folder in FOLDERS:
-            text = text.replace(folder, f"{self.root}{folder}")
-        return text.replace(
+        return self.here(text, FOLDERS).replace(
             "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/$SESSION_AGENT/debian_$(dpkg --print-architecture)",
             self.aws.url,
         )
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        stand_ins = {
-            "HOST": str(self.root),
-            "PYTHON": sys.executable,
-            "FAIL_PIP": "",
-            "FAIL_APT": "",
-            "FAIL_TORCH": "",
-            "AGENT": "1",
-            **self.aws.environment,
-        }
-        return subprocess.run(
-            ["timeout", "60", *command],
-            env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", **stand_ins, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        fine = {"FAIL_PIP": "", "FAIL_APT": "", "FAIL_TORCH": "", "AGENT": "1"}
+        return super().run(*command, **fine | environment)
 
     def boot(
         self, venv: str = "/opt/crossover/venv", pinned: str = "3.3.1.0", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        facts = {
-            "REGION": "us-east-1",
-            "LOGS": "/crossover/x/boot",
+        own = {
             "NAME": "crossover-x-fleet",
-            "BOOT_S": "1200",
             "CODE": "s3://assets/program.zip",
             "VENV": venv,
             "SESSION_AGENT": pinned,
-            "SESSION_AGENT_SHA256": hashlib.sha256(b"package").hexdigest(),
             "PROGRAM": "peers.program",
             "MAXIMUM_S": "21600",
             "ENVIRONMENT": "CROSSOVER_BUCKET=bucket\nCROSSOVER_BROKER_SECRET=arn:x",
         }
-        header = "".join(f"{key}='{value}'\n" for key, value in facts.items())
-        return self.run("bash", "-c", self.path(header + boot_script("program.sh")), **environment)
-
-    def calls(self) -> list[str]:
-        return (self.root / "calls").read_text().splitlines()
+        return self.run("bash", "-c", self.path(facts(**own) + boot_script("program.sh")), **environment)
 
     def file(self, path: str) -> str:
         return (self.root / path.lstrip("/")).read_text()

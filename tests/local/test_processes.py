@@ -135,12 +135,6 @@ def _ignored(status: Path) -> int:
     return mask & (1 << (signal.SIGTERM - 1))
 
 
-def test_temporary_folder_goes_at_the_end_of_the_block() -> None:
-    with processes.temporary_folder() as folder:
-        (folder / "file").touch()
-    assert not folder.exists()
-
-
 def test_signal_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end, processes.ending_on_signals():

@@ -17,7 +17,7 @@ import redis
 
 from tests.redis_module.servers import Client, Server, Start, statistics, until
 from tests.redis_module.test_persistence import digest
-from tests.redis_module.test_server import connected, encode, replies, sent
+from tests.redis_module.test_server import connected, encode, replies, sent, stopped
 from tests.redis_module.vectors import floats, get, put
 from tests.sampling import WHOLE
 
@@ -34,14 +34,9 @@ def under_way(
     Yields the connections of both; neither's reply is read.
     """
     with connected(server) as waiting, connected(server) as other:
-        server.client().ping()  # another turn: neither connection is on the list of the last one any more
-        server.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
-        try:
+        with stopped(server):
             waiting.sendall(encode(*job))
             other.sendall(encode("INFO", "clients") + b"".join(encode(*command) for command in commands))
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         with other.makefile("rb", buffering=0) as stream:
             size = int(stream.readline()[1:])
             clients = b""
@@ -147,13 +142,14 @@ def test_a_client_that_leaves_in_a_pause_stores_nothing(pair: tuple[Server, Serv
     assert not client.exists("result") and same(master, replica)
 
 
-def test_a_job_that_ends_in_a_failover_given_up_is_stored(pair: tuple[Server, Server]) -> None:
+@pytest.mark.parametrize("given_up", ["FAILOVER", "SHUTDOWN"])
+def test_a_job_that_ends_before_what_is_given_up_is_stored(given_up: str, pair: tuple[Server, Server]) -> None:
     master, replica = pair
     client = master.client()
-    with lagging(master, replica), under_way(master, JOB, ("FAILOVER",)) as (waiting, _):
+    with lagging(master, replica), under_way(master, JOB, (given_up,)) as (waiting, _):
         until(lambda: held(client), what="the job's end")
         assert nothing_came(waiting) and not client.exists("result")
-        client.execute_command("FAILOVER", "ABORT")
+        client.execute_command(given_up, "ABORT")
         assert replies(waiting, 1) == ["+OK"]
     client.wait(1, 30_000)
     assert list(get(replica.client(), "result")) == [2, 4] and same(master, replica)
@@ -173,18 +169,6 @@ def test_a_job_that_ends_in_a_failover_is_refused(pair: tuple[Server, Server]) -
     until(lambda: client.info("replication").get("master_link_status") == "up", what="the new replica's link")
     until(lambda: statistics(client)["jobs_held"] == 0, what="the job's release")
     assert not client.exists("result") and same(master, replica)
-
-
-def test_a_job_that_ends_before_a_shutdown_given_up_is_stored(pair: tuple[Server, Server]) -> None:
-    master, replica = pair
-    client = master.client()
-    with lagging(master, replica), under_way(master, JOB, ("SHUTDOWN",)) as (waiting, _):
-        until(lambda: held(client), what="the job's end")
-        assert nothing_came(waiting) and not client.exists("result")
-        client.execute_command("SHUTDOWN", "ABORT")
-        assert replies(waiting, 1) == ["+OK"]
-    client.wait(1, 30_000)
-    assert list(get(replica.client(), "result")) == [2, 4] and same(master, replica)
 
 
 @pytest.mark.slow

@@ -44,6 +44,18 @@ def sent(server: Server, *command: object) -> Iterator[socket.socket]:
         yield connection
 
 
+@contextlib.contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """What is sent meanwhile the server takes up at its next turn, one after the other."""
+    server.client().ping()  # another turn: no connection is on the list of the last one any more
+    server.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
 def meanwhile(server: Server, waiting: socket.socket, job: Sequence[object], *command: object) -> None:
     """Starts a job for `waiting`, and has the server execute the command before it can store the job's result.
 
@@ -51,14 +63,9 @@ def meanwhile(server: Server, waiting: socket.socket, job: Sequence[object], *co
     soon the job is through and whatever is held up.
     """
     with connected(server) as other:
-        server.client().ping()  # another turn: neither connection is on the list of the last one any more
-        server.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
-        try:
+        with stopped(server):
             waiting.sendall(encode(*job))
             other.sendall(encode("MULTI") + encode("INFO", "clients") + encode(*command) + encode("EXEC"))
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         *_, executed = replies(other, 4)
     assert isinstance(executed, list), executed
     clients, done = executed

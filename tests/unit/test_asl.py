@@ -35,14 +35,6 @@ def onward(state: State) -> set[str]:
     return {name for name in following if name}
 
 
-def all_machines() -> list[tuple[str, str, State]]:
-    return [
-        (name, machine, definition)
-        for name in architectures()
-        for machine, definition in definitions(load(name), experiment(architecture=name), minibatches=6).items()
-    ]
-
-
 @pytest.mark.parametrize("name", architectures())
 def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) -> None:
     architecture = load(name)
@@ -70,15 +62,6 @@ def test_a_map_above_forty_is_distributed_because_an_inline_one_never_opens() ->
 def test_an_unknown_number_of_minibatches_makes_the_map_distributed() -> None:
     each = definitions(load("spirt"), experiment())["round"]["States"]["each minibatch"]
     assert each["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
-
-
-def test_iterations_return_nothing() -> None:
-    for _, _, definition in all_machines():
-        for block in blocks(definition):
-            for state in block["States"].values():
-                if state["Type"] == "Map":
-                    done = [s for s in state["ItemProcessor"]["States"].values() if s.get("End")]
-                    assert done and all(s.get("Result") == {} for s in done)
 
 
 def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
@@ -184,15 +167,3 @@ def test_two_subtrees_of_one_name_are_refused() -> None:
     spirt = load("spirt")
     with pytest.raises(AssertionError, match="'run'"):
         definitions(Architecture("x", run=spirt.run, machines={"run": spirt.run}), experiment())  # type: ignore[dict-item]
-
-
-def test_no_failure_takes_a_name_that_begins_with_states() -> None:
-    """Step Functions keeps the prefix for its own errors: a child's failure arrives as States.TaskFailed and
-    must not be passed on by name.
-    """
-    for _, _, definition in all_machines():
-        for block in blocks(definition):
-            for state in block["States"].values():
-                if state["Type"] == "Fail":
-                    assert "ErrorPath" not in state and not state["Error"].startswith("States.")
-                    assert state.get("Cause") or state["CausePath"].startswith("States.Format('")

@@ -76,6 +76,14 @@ def test_a_states_name_occurs_once_in_its_machine_and_every_way_leads_on(
             for name, state in block["States"].items():
                 ends = state["Type"] in ("Fail", "Succeed") or state.get("End")
                 assert bool(ends) != bool(onward(state) - {each["Next"] for each in state.get("Catch", [])}), name
+                if state["Type"] == "Map":  # iterations return nothing
+                    done = [each for each in state["ItemProcessor"]["States"].values() if each.get("End")]
+                    assert done and all(each.get("Result") == {} for each in done)
+                if state["Type"] == "Fail":
+                    # Step Functions keeps the prefix for its own errors: a child's failure arrives as States.TaskFailed and must not be
+                    # passed on by name.
+                    assert "ErrorPath" not in state and not state["Error"].startswith("States.")
+                    assert state.get("Cause") or state["CausePath"].startswith("States.Format('")
         maps = [s for block in blocks(definition) for s in block["States"].values() if "Label" in s]
         assert len({each["Label"] for each in maps}) == len(maps)
         assert all(len(each["Label"]) <= 40 and each["Label"].isalnum() for each in maps)

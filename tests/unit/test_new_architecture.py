@@ -44,14 +44,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         sys.modules.pop(name, None)
 
 
-def test_a_module_without_an_architecture_is_not_unknown(write: Write) -> None:
-    write("functions/eighth.py", "ARCHITEKTUR = 1\n")
-    with pytest.raises(
-        ConfigError, match=r"'eighth': functions/eighth.py defines no ARCHITECTURE = Architecture\('eighth'"
-    ):
-        load("eighth")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -60,24 +52,32 @@ def test_a_module_without_an_architecture_is_not_unknown(write: Write) -> None:
             "functions/eighth.py, line 2: ModuleNotFoundError: No module named 'no_such_thing'",
         ),
         ("def broken(:\n", "functions/eighth.py, line 1: SyntaxError"),
+        (
+            "ARCHITEKTUR = 1\n",
+            r"'eighth': functions/eighth.py defines no ARCHITECTURE = Architecture\('eighth'",
+        ),
     ],
 )
-def test_a_module_that_cannot_be_imported_names_its_line(write: Write, text: str, said: str) -> None:
+def test_a_module_without_an_architecture_is_told_with_its_line(write: Write, text: str, said: str) -> None:
     write("functions/eighth.py", text)
     with pytest.raises(ConfigError, match=said):
         load("eighth")
 
 
-def test_a_stack_file_without_a_stack_says_so(write: Write) -> None:
-    write("stacks/eighth.py", "from cdk import names\n")
-    with pytest.raises(ConfigError, match=r"'eighth': stacks/eighth.py defines no STACK"):
-        synthesis._stack_of(Experiment(name="x", architecture="eighth"))
+PROGRAM = (ROOT / "peers" / "p2p_instance.py").read_text().replace('"p2p_instance"', '"eighth"')
 
 
-def test_a_program_without_a_stack_file_is_refused(write: Write) -> None:
-    """No tree asks for its fleet."""
-    write("peers/eighth.py", (ROOT / "peers" / "p2p_instance.py").read_text().replace('"p2p_instance"', '"eighth"'))
-    with pytest.raises(ConfigError, match=r"'eighth': a program for EC2, .*; expected stacks/eighth.py with a STACK"):
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("stacks/eighth.py", "from cdk import names\n", "stacks/eighth.py defines no STACK"),
+        # No tree asks for its fleet.
+        ("peers/eighth.py", PROGRAM, "a program for EC2, .*; expected stacks/eighth.py with a STACK"),
+    ],
+)
+def test_an_architecture_without_its_stack_says_so(write: Write, file: str, text: str, said: str) -> None:
+    write(file, text)
+    with pytest.raises(ConfigError, match=f"'eighth': {said}"):
         synthesis._stack_of(Experiment(name="x", architecture="eighth"))
 
 

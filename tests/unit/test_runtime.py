@@ -34,8 +34,3 @@ def test_only_the_main_thread_speaks_for_the_process() -> None:
     worker.start()
     worker.join()
     assert found == [0.0, None] and runtime.process_s() is not None
-
-
-def test_identifiers_differ() -> None:
-    first, second = runtime.identifier(), runtime.identifier()
-    assert first != second and len(first) == 32 and int(first, 16) >= 0

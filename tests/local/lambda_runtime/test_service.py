@@ -188,16 +188,20 @@ def test_an_error_is_passed_on(lambdas: Lambdas, function: Any) -> None:
     assert b"[ERROR] ValueError: no such luck" in answer.log_tail
 
 
-def test_a_handler_that_cannot_be_imported(lambdas: Lambdas, function: Any) -> None:
-    kind, message = failure(lambdas.invoke(function("broken", handler="broken.handler"), b"{}"))
-    assert kind == "Runtime.ImportModuleError"
-    assert "no_such_package" in message
-
-
-def test_what_the_zip_lacks_is_not_found_in_the_checkout(lambdas: Lambdas, function: Any) -> None:
-    kind, message = failure(lambdas.invoke(function("undeployed", handler="undeployed.handler"), b"{}"))
-    assert kind == "Runtime.ImportModuleError"
-    assert "crossover" in message
+@pytest.mark.parametrize(
+    ("name", "settings", "kind", "words"),
+    [
+        ("broken", {"handler": "broken.handler"}, "Runtime.ImportModuleError", "no_such_package"),
+        # What the zip lacks is not found in the checkout.
+        ("undeployed", {"handler": "undeployed.handler"}, "Runtime.ImportModuleError", "crossover"),
+        ("hoard", {"memory_mb": 128}, "Runtime.OutOfMemory", "signal: killed"),
+    ],
+)
+def test_what_ends_a_function_is_told(
+    name: str, settings: dict[str, Any], kind: str, words: str, lambdas: Lambdas, function: Any
+) -> None:
+    found, message = failure(lambdas.invoke(function(name, **settings), b"{}"))
+    assert found == kind and words in message
 
 
 def test_a_crash_is_a_runtime_exit_and_the_next_call_starts_afresh(lambdas: Lambdas, function: Any) -> None:
@@ -216,12 +220,6 @@ def test_a_time_out_kills_the_environment(lambdas: Lambdas, function: Any, tmp_p
     assert message == f"RequestId: {answer.request_id} Error: Task timed out after 0.50 seconds"
     (pid,) = (int(entry.name) for entry in tmp_path.iterdir())
     assert not Path(f"/proc/{pid}").exists()
-
-
-def test_more_memory_than_the_function_has(lambdas: Lambdas, function: Any) -> None:
-    kind, message = failure(lambdas.invoke(function("hoard", memory_mb=128), b"{}"))
-    assert kind == "Runtime.OutOfMemory"
-    assert message.endswith("signal: killed")
 
 
 def test_a_payload_above_the_limit_is_refused(lambdas: Lambdas, function: Any) -> None:

@@ -49,30 +49,28 @@ def finalist(architecture: str, seconds: float, usd: float) -> Finalist:
 FRONT = [finalist("single", 1_000, 1.0), finalist("all_reduce", 500, 2.0), finalist("gpu", 100, 5.0)]
 
 
-def test_a_longer_deadline_never_costs_more_and_a_larger_budget_is_never_slower() -> None:
-    by_deadline = [chosen(FRONT, Wishes(deadline_s=seconds)) for seconds in (111, 400, 560, 1_200)]
-    assert [each.usd.p50 for each in by_deadline] == [5.0, 5.0, 2.0, 1.0]
-    by_budget = [chosen(FRONT, Wishes(budget_usd=usd)) for usd in (1.2, 2.5, 9)]
-    assert [each.seconds.p50 for each in by_budget] == [1_000, 500, 100]
-
-
-def test_wishes_hold_at_p95() -> None:
-    assert chosen(FRONT, Wishes(deadline_s=520)).candidate.architecture == "gpu"  # 500 in the middle, 550 at p95
-    assert chosen(FRONT, Wishes(deadline_s=560)).candidate.architecture == "all_reduce"
-
-
-def test_an_impossible_wish_gets_the_nearest_answer() -> None:
-    assert chosen(FRONT, Wishes(deadline_s=50)).candidate.architecture == "gpu"
-    assert chosen(FRONT, Wishes(budget_usd=0.1)).candidate.architecture == "single"
-
-
 # As the first, and dearer by less than 1 %; as quick as the third, and cheaper.
 TIED = [finalist("spirt", 800, 1.004), finalist("mlless", 100.3, 4.0)]
 
 
-def test_where_one_figure_ties_the_other_decides() -> None:
-    assert chosen([*FRONT, *TIED], Wishes()).candidate.architecture == "spirt"
-    assert chosen([*FRONT, *TIED], Wishes(budget_usd=9)).candidate.architecture == "mlless"
+@pytest.mark.parametrize(
+    ("front", "wishes", "architecture"),
+    [
+        *((FRONT, Wishes(deadline_s=s), name) for s, name in ((111, "gpu"), (400, "gpu"), (1_200, "single"))),
+        *((FRONT, Wishes(budget_usd=usd), name) for usd, name in ((1.2, "single"), (2.5, "all_reduce"), (9, "gpu"))),
+        (FRONT, Wishes(deadline_s=520), "gpu"),  # wishes hold at p95: 500 in the middle are 550 there
+        (FRONT, Wishes(deadline_s=560), "all_reduce"),
+        (FRONT, Wishes(deadline_s=50), "gpu"),  # impossible: the nearest
+        (FRONT, Wishes(budget_usd=0.1), "single"),
+        ([*FRONT, *TIED], Wishes(), "spirt"),  # where one figure ties, the other decides
+        ([*FRONT, *TIED], Wishes(budget_usd=9), "mlless"),
+    ],
+)
+def test_a_wish_chooses(front: list[Finalist], wishes: Wishes, architecture: str) -> None:
+    assert chosen(front, wishes).candidate.architecture == architecture
+
+
+def test_a_longer_deadline_never_costs_more() -> None:
     by_deadline = [chosen([*FRONT, *TIED], Wishes(deadline_s=s)).usd.p50 for s in range(111, 1_200)]
     assert by_deadline == sorted(by_deadline, reverse=True)
 

@@ -1,6 +1,7 @@
 """What drives an answer is told by its own figures: a transformer computes, a table moves and waits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -54,11 +55,14 @@ TOKENS = "{model: 'tasks:transformer', epochs: 20, batch_size: 64}"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advice]]:
-    """Of the table and of the tokens."""
-    folder, advice = tmp_path_factory.mktemp("tasks"), dict[str, Advice]()
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Advice]]:
+    """Of the table, or of the tokens: made once, and only where it is asked for."""
+    folder = tmp_path_factory.mktemp("tasks")
     (folder / "tasks.py").write_text(TASKS)
-    for name, training, data in (("table", TABLE, "rows"), ("tokens", TOKENS, "sequences")):
+
+    @cache
+    def of(name: str) -> Advice:
+        training, data = {"table": (TABLE, "rows"), "tokens": (TOKENS, "sequences")}[name]
         file = folder / f"{name}.yaml"
         file.write_text(
             f"name: {name}\narchitecture: all-reduce\nworkers: 2\nexchange: {{every: 1}}\ntraining: {training}\n"
@@ -69,24 +73,27 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Advice
             fewer.setattr(candidates, "MEMORY_MB", (1_769,))
             fewer.setattr(candidates, "SPLITS", (1,))
             question, sizes, _ = subject.of(load(file))
-            advice[name] = advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=2)
-    yield advice
+            return advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=2)
+
+    yield of
     own_code.look_in()
 
 
 @pytest.mark.slow
-def test_a_table_and_a_transformer_get_different_answers(found: dict[str, Advice]) -> None:
-    table, tokens = found["table"], found["tokens"]
+def test_a_table_and_a_transformer_get_different_answers(found: Callable[[str], Advice]) -> None:
+    table, tokens = found("table"), found("tokens")
     assert table.winner.kind == "lambda" and table.winner.candidate.workers == 1, "a table is hardly any work"
     assert tokens.winner.kind == "gpu", "a transformer is worth a GPU's boot"
-    shares = {name: _share(each.drives[_function(each)], COMPUTING) for name, each in found.items()}
+    shares = {
+        name: _share(each.drives[_function(each)], COMPUTING) for name, each in (("table", table), ("tokens", tokens))
+    }
     assert shares["table"] < 0.1 < 0.5 < shares["tokens"], "on a function"
     assert line(table) != line(tokens)
 
 
-@pytest.mark.parametrize("name", ["table", "tokens"])
-def test_the_line_says_what_the_figures_say(found: dict[str, Advice], name: str) -> None:
-    told = found[name]
+@pytest.mark.parametrize("name", ["table", pytest.param("tokens", marks=pytest.mark.slow)])
+def test_the_line_says_what_the_figures_say(found: Callable[[str], Advice], name: str) -> None:
+    told = found(name)
     drives, text = told.drives[told.winner.candidate], line(told)
     for parts in (drives.of_the_run, drives.usd):
         largest = max(parts, key=lambda part: parts[part])
@@ -105,10 +112,10 @@ def _share(drives: Drivers, part: str) -> float:
     return drives.seconds[part] / sum(drives.seconds.values())
 
 
-def test_whoever_waits_for_state_machines_or_moves_much_is_told_so(found: dict[str, Advice]) -> None:
-    steps = of(found["table"].question, Candidate("spirt", 2, 500, 1, memory_mb=1_769, host="m7g.large"))
+def test_whoever_waits_for_state_machines_or_moves_much_is_told_so(found: Callable[[str], Advice]) -> None:
+    steps = of(found("table").question, Candidate("spirt", 2, 500, 1, memory_mb=1_769, host="m7g.large"))
     assert _share(steps, STARTED) > max(_share(steps, part) for part in (COMPUTING, MOVED))
-    bucket = of(found["table"].question, Candidate("all_reduce", 2, 500, 1, memory_mb=1_769, channel="s3"))
+    bucket = of(found("table").question, Candidate("all_reduce", 2, 500, 1, memory_mb=1_769, channel="s3"))
     assert _share(bucket, MOVED) > max(_share(bucket, part) for part in (COMPUTING, STARTED))
 
 
@@ -118,8 +125,8 @@ def test_the_two_largest_are_named_in_their_order() -> None:
     assert drives.words == "60% of its time is walking, 37% sleeping; 100% of its dollars are bread"
 
 
-def test_a_round_ends_with_its_epoch(found: dict[str, Advice]) -> None:
+def test_a_round_ends_with_its_epoch(found: Callable[[str], Advice]) -> None:
     """4 epochs of 80 minibatches of each of two workers: the last of 12 exchanges in each is of 3."""
     alone = Candidate("all_reduce", 2, 500, 7, memory_mb=1_769, channel="s3")
-    drives = of(found["table"].question, alone)
+    drives = of(found("table").question, alone)
     assert drives.exchanges == 4 * 12

@@ -11,11 +11,11 @@ from crossover.advice import here, own_model, subject, tables
 from crossover.advice.advice import Advice, advise
 from crossover.advice.probe import Probe
 from crossover.advice.wishes import Wishes
-from crossover.cli.main import main
 from crossover.errors import ConfigError, OwnCodeError
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_data
 from crossover.validation import load
+from tests.commands import status
 from tests.unit.advice.few import few_candidates
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -166,18 +166,17 @@ def test_a_model_that_does_not_fit_the_data_is_its_owners_fault(folder: Path) ->
 
 
 def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["advise", str(CONFIG / "all-reduce-s3.yaml"), "--data", "data.csv"])
-    assert end.value.code == 2 and "says what its data is" in capsys.readouterr().err
+    assert status("advise", str(CONFIG / "all-reduce-s3.yaml"), "--data", "data.csv") == 2
+    assert "says what its data is" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))
-    with few_candidates(), pytest.raises(SystemExit) as end:
-        main(["advise", "net.py:network", "--data", "table.csv", "--epochs", "2", "--on-hand", "lambda", "--json"])
+    asked = ("--data", "table.csv", "--epochs", "2", "--on-hand", "lambda", "--json")
+    with few_candidates():
+        assert status("advise", "net.py:network", *asked) == 0
     said = capsys.readouterr()
-    assert end.value.code == 0, said.err
     assert said.err.index("the experiment: net.yaml") < said.err.index("[projected] a first estimate: one function")
     answer = json.loads(said.out)
     jsonschema.validate(answer, json.loads(SCHEMA.read_text()), jsonschema.Draft202012Validator)

@@ -55,7 +55,7 @@ def test_sizes_to_measure_reach_from_the_smallest_to_the_largest(count: int, own
 
 
 def test_what_has_no_functions_is_refused() -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "gpu-cifar10.yaml"))
+    question, sizes, _ = subject.of(load(CONFIG / "gpu.yaml"))
     with pytest.raises(ConfigError, match="--tune: gpu has no functions"):
         tuning.tuned(question, sizes)
 

@@ -16,29 +16,38 @@ from tests.commands import status
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_full_disk_is_not_called_our_fault(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def full(*arguments: object, **named: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "result.json"))
+def ends(error: Exception, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What the command ends with whose run is ended by `error`."""
 
-    monkeypatch.setattr(running, "run_inline", full)
-    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
+    def run_inline(*arguments: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr(running, "run_inline", run_inline)
+    return status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(out))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "result.json"), 2, "No space left on device"),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), 1, "fault of Crossover"),
+        (DataError("cifar-10-python.tar.gz: not there"), 2, "cifar-10-python.tar.gz: not there"),
+    ],
+)
+def test_a_full_disk_is_not_called_our_fault_and_nothing_is_left(
+    error: Exception,
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    assert ends(error, tmp_path / "results" / "spirt", monkeypatch) == code
     message = capsys.readouterr().err
-    assert "No space left on device" in message
-    assert "--out" in message
-    assert "fault of Crossover" not in message
-
-
-def test_another_error_of_the_system_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def broken(*arguments: object, **named: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(running, "run_inline", broken)
-    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 1
-    assert "fault of Crossover" in capsys.readouterr().err
+    assert words in message
+    assert ("fault of Crossover" in message) == (code == 1)
+    assert ("--out" in message) == ("space" in words)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,30 +85,13 @@ def test_a_system_without_names_of_sockets_keeps_nobody_from_training(
 ) -> None:
     """macOS answers so: there a socket's name is a file's, and may not begin with a zero byte."""
 
-    def begun(*arguments: object, **named: object) -> None:
-        raise DataError("mine")
-
     class Nameless(socket.socket):
         def bind(self, address: object, /) -> None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    monkeypatch.setattr(running, "run_inline", begun)
     monkeypatch.setattr("socket.socket", Nameless)
-    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out")) == 2
+    assert ends(DataError("mine"), tmp_path / "out", monkeypatch) == 2
     assert "mine" in capsys.readouterr().err
-
-
-def test_a_run_that_cannot_start_leaves_no_empty_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def without_data(*arguments: object, **named: object) -> None:
-        raise DataError("cifar-10-python.tar.gz: not there")
-
-    monkeypatch.setattr(running, "run_inline", without_data)
-    out = tmp_path / "results" / "spirt"
-    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(out)) == 2
-    assert "cifar-10-python.tar.gz: not there" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

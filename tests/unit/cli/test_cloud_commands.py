@@ -8,14 +8,17 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 from moto import mock_aws
 
 from crossover.account.deployment import bootstrap, deploying, readiness, zones
+from crossover.account.removal import destroying
 from crossover.cli import doctor
 from crossover.cli.status import rows, time_to_live
+from crossover.experiment import Experiment, Gpu
 from crossover.validation import load
 from tests.commands import status
 
@@ -47,31 +50,39 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
     assert all(each.holds for each in doctor.hosts_module(experiment))
 
 
-def test_plan_lists_functions_machines_and_hosts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("plan", str(CONFIG)) == 0
+@pytest.mark.parametrize(
+    ("config", "parts", "absent"),
+    [
+        (
+            CONFIG,
+            (
+                "compute_gradients",
+                "1769",
+                "state machines: run, worker, epoch, round",
+                "4 x m7g.large",
+                "8 hours after deployment",
+            ),
+            (),
+        ),
+        (
+            ALONE,  # which costs nothing an hour
+            (
+                "alone: no network, no broker, no database",
+                "standing: $0.00 an hour",
+                "its bucket, $0.023 a month",
+                "$0.001 an hour",
+            ),
+            ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"),
+        ),
+    ],
+)
+def test_plan_lists_functions_machines_and_hosts(
+    config: Path, parts: tuple[str, ...], absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("plan", str(config)) == 0
     shown = capsys.readouterr().out
-    for part in (
-        "compute_gradients",
-        "1769",
-        "state machines: run, worker, epoch, round",
-        "4 x m7g.large",
-        "8 hours after deployment",
-    ):
-        assert part in shown
-
-
-def test_plan_of_what_stands_alone_costs_nothing_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("plan", str(ALONE)) == 0
-    shown = capsys.readouterr().out
-    for part in (
-        "alone: no network, no broker, no database",
-        "standing: $0.00 an hour",
-        "its bucket, $0.023 a month",
-        "$0.001 an hour",
-    ):
-        assert part in shown
-    for other in ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"):
-        assert other not in shown
+    assert [part for part in parts if part not in shown] == []
+    assert [part for part in absent if part in shown] == []
 
 
 def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,21 +206,6 @@ def test_destroying_what_is_not_there_calls_nothing_and_succeeds(cdk: Path) -> N
 
 @pytest.mark.slow
 @mock_aws
-def test_deploy_is_refused_before_anything_is_made(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("deploy", str(CONFIG), "--yes") == 2
-    assert ".venv/bin/cdk bootstrap, once" in capsys.readouterr().err
-    bootstrapped()
-    template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
-    mine = {"Key": "project", "Value": "another"}
-    boto3.client("cloudformation").create_stack(StackName="crossover-spirt", TemplateBody=template, Tags=[mine])
-    assert status("deploy", str(CONFIG), "--yes") == 2
-    said = capsys.readouterr().err
-    assert "belongs to project 'another'" in said and "Choose another name or project" in said
-    assert not cdk.exists()
-
-
-@pytest.mark.slow
-@mock_aws
 def test_a_failure_of_the_cdk_is_ours_to_report(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bootstrapped()
     (cdk.parent / "status").write_text("7")
@@ -227,3 +223,15 @@ def test_without_a_terminal_nothing_is_changed_unasked(
         assert status(command, str(CONFIG)) == 2
     assert "add --yes" in capsys.readouterr().err
     assert not cdk.exists()
+
+
+@pytest.mark.parametrize(("baseline", "expected"), [("none", ["c-e"]), ("gpu", ["c-e", "c-e-gpu"])])
+def test_the_fleet_of_a_baseline_goes_with_its_experiment(
+    baseline: Any, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The experiment first: its stack depends on the fleet's."""
+    deleted: list[str] = []
+    monkeypatch.setattr(destroying, "_delete", lambda session, project, name: deleted.append(f"{project}-{name}"))
+    experiment = Experiment(project="c", name="e", architecture="spirt", baseline=baseline, gpu=Gpu(instances=4))
+    destroying.delete_experiment(None, experiment)
+    assert deleted == expected

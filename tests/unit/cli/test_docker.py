@@ -37,29 +37,27 @@ def says(program: Path, *, info: str = "exit 0", inspect: str = "exit 1") -> Non
 ONLY_INTEL = "echo 'Name: default'; echo 'Platforms: linux/amd64, linux/386'"
 
 
-def test_an_image_without_docker_is_refused_with_the_way_out(image: Experiment, program: Path) -> None:
-    with pytest.raises(MissingTool, match=r"it is not on this machine; start it, or set functions\.packaging: layer"):
-        check_docker(image)
-
-
-def test_a_docker_that_is_not_running_is_refused_with_its_own_words(image: Experiment, program: Path) -> None:
-    says(program, info="echo 'Cannot connect to the Docker daemon' >&2; exit 1")
-    with pytest.raises(MissingTool, match=r"it does not answer: Cannot connect to the Docker daemon; start it"):
-        check_docker(image)
-
-
-def test_a_docker_that_hangs_is_refused(image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    says(program, info="exec /bin/sleep 30")
-    monkeypatch.setattr(docker, "_PATIENCE_S", 0.05)
-    with pytest.raises(MissingTool, match="it did not answer in 0 s"):
-        check_docker(image)
-
-
-def test_a_docker_that_cannot_build_for_arm_is_refused(image: Experiment, program: Path) -> None:
-    says(program, inspect=ONLY_INTEL)
-    with pytest.raises(
-        MissingTool, match=r"builds for linux/amd64, linux/386 alone; let it emulate ARM .*--install arm64"
-    ):
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (None, r"it is not on this machine; start it, or set functions\.packaging: layer"),
+        (
+            {"info": "echo 'Cannot connect to the Docker daemon' >&2; exit 1"},
+            "it does not answer: Cannot connect to the Docker daemon; start it",
+        ),
+        ({"info": "exec /bin/sleep 30"}, "it did not answer in 0 s"),
+        ({"inspect": ONLY_INTEL}, r"builds for linux/amd64, linux/386 alone; let it emulate ARM .*--install arm64"),
+    ],
+    ids=["absent", "not running", "hangs", "not for ARM"],
+)
+def test_a_docker_that_cannot_is_refused_with_the_way_out(
+    image: Experiment, program: Path, answers: dict[str, str] | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if answers is not None:
+        says(program, **answers)
+        if "sleep" in answers.get("info", ""):
+            monkeypatch.setattr(docker, "_PATIENCE_S", 0.05)
+    with pytest.raises(MissingTool, match=words):
         check_docker(image)
 
 

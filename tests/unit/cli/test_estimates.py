@@ -10,12 +10,12 @@ import pytest
 from crossover.architecture import Architecture
 from crossover.architecture import load as architecture
 from crossover.cli import estimates, plan
-from crossover.cli.main import main
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
 from crossover.simulation import Workload, breakeven
 from crossover.simulation.mirror import models_of, spirt
 from crossover.validation import load
+from tests.commands import status
 
 CONFIG = Path(__file__).parents[3] / "config"
 DESCRIBED = {path.stem for path in Path(spirt.__file__).parent.glob("*.py")} | {"p2p_instance", "gpu"}
@@ -43,10 +43,8 @@ def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path
 @pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
 def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
     found = estimates.estimate(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
-    with pytest.raises(SystemExit, match="0"):
-        main(
-            ["project", str(CONFIG / f"{name}.yaml"), "--set", "training.epochs=2", "--out", str(tmp_path / "out.json")]
-        )
+    out = ("--out", str(tmp_path / "out.json"))
+    assert status("project", str(CONFIG / f"{name}.yaml"), "--set", "training.epochs=2", *out) == 0
     projected = json.loads((tmp_path / "out.json").read_text())
     said = projected["repetitions"]
     for mine, its in (([60 * each for each in found.minutes], said["seconds"]), (list(found.usd), said["usd"])):
@@ -179,14 +177,12 @@ def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
     for axis in ("PARAMETERS", "BATCHES", "WORKERS", "EPOCHS"):
         monkeypatch.setattr(breakeven, axis, ())
     for command in ("plan", "project", "breakeven"):
-        with pytest.raises(SystemExit, match="0" if command == "plan" else "2"):
-            main([command, str(CONFIG / "spirt.yaml")])
+        assert status(command, str(CONFIG / "spirt.yaml")) == (0 if command == "plan" else 2)
         told = capsys.readouterr()
         shown = " ".join((told.out + told.err).split())
         assert "functions.spirt.initialise has no model" in shown
         assert ("database hosts: 4" in shown) == (command == "plan")
-    with pytest.raises(SystemExit, match="0"):
-        main(["breakeven", str(CONFIG / "spirt.yaml"), str(CONFIG / "all-reduce.yaml")])
+    assert status("breakeven", str(CONFIG / "spirt.yaml"), str(CONFIG / "all-reduce.yaml")) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "note: spirt: architecture: spirt: functions.spirt.initialise has no model" in shown
     assert "[projected] as the files say: " in shown

@@ -8,25 +8,13 @@ import pytest
 from moto import mock_aws
 
 from crossover.account.removal import network_exit
-
-
-class Clock:
-    """Goes on by what is slept."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+from tests.clocks import Passing
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, held: Callable[[float], list[str]]) -> list[str]:
-    clock, told = Clock(), list[str]()
+    clock, told = Passing(), list[str]()
     monkeypatch.setattr(network_exit, "time", clock)
-    monkeypatch.setattr(network_exit, "_interfaces", lambda session, group: held(clock.now - 1_000.0))
+    monkeypatch.setattr(network_exit, "_interfaces", lambda session, group: held(clock.now_s))
     with mock_aws():
         session: Any = boto3.Session()
         name = "/crossover/crossover/network/functions_group"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crossover.account import price_list
-from crossover.account.price_list import PRODUCTS, current, product_of, refreshed
+from crossover.account.price_list import PRODUCTS, current, refreshed
 from crossover.costs import prices
 from crossover.errors import CrossoverError
 
@@ -135,7 +135,8 @@ def test_every_item_gets_todays_price_and_date(tmp_path: Path) -> None:
     path = tmp_path / "pricing.yaml"
     path.write_text(text)
     before, after = prices.load().items, prices.load(path).items
-    assert kept == [] and before.keys() == after.keys()
+    assert kept == [] and before.keys() == after.keys()  # every item is a product or a spot instance
+    assert set(EXPECTED) == set(PRODUCTS) <= before.keys()
     for item, price in after.items():
         per = price_list._per(next(line for line in text.splitlines() if line.startswith(f"  {item}: ")))
         instance = 0.22 if item.endswith(".spot") else 0.1234 if item.startswith("ec2.") else 0.111
@@ -147,12 +148,6 @@ def test_every_item_gets_todays_price_and_date(tmp_path: Path) -> None:
     ]
     assert "ec2.m7g.large: 0.0816 -> 0.1234 USD" in changes
     assert "lambda.request: 0.2 -> 0.22 USD for 1,000,000" in changes
-
-
-def test_every_item_of_the_file_is_a_product_or_a_spot_instance() -> None:
-    listed = prices.load().items
-    assert [item for item in listed if product_of(item) is None and not item.endswith(".spot")] == []
-    assert set(PRODUCTS) <= set(listed) and set(EXPECTED) == set(PRODUCTS)
 
 
 def test_what_is_asked_names_region_and_product() -> None:
@@ -186,11 +181,6 @@ def test_no_price_or_several_leave_the_old_one(listed: list[str], count: int) ->
     assert f"ec2.m7g.large: the Price List API has {count} prices in us-east-1, expected one" in kept
     old = next(line for line in TEXT.splitlines() if line.startswith("  ec2.m7g.large:"))
     assert old in text.splitlines()
-
-
-def test_no_spot_price_leaves_the_old_one() -> None:
-    _, _, kept = refreshed(TEXT, Session(spot=()), region="us-east-1", now=NOW)
-    assert kept == ["ec2.g4dn.xlarge.spot: no spot price in us-east-1"]
 
 
 def test_another_regions_prices_are_told_from_those_that_stay() -> None:

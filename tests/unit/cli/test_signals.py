@@ -1,10 +1,12 @@
-"""SIGTERM and SIGHUP end a run as Ctrl-C does."""
+"""SIGTERM and SIGHUP end a run as Ctrl-C does; Ctrl-C while the command still imports: 130, and not a word."""
 
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from tests.sampling import WHOLE
 
 RUNS = """
 import signal, sys, threading, typer
@@ -45,3 +47,26 @@ def test_nohup_holds() -> None:
     program = f"{ignoring}\nfrom crossover.cli.signals import as_ctrl_c\n{within}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "on\n"
+
+
+# The `at`th import from the entry on is where Ctrl-C is pressed.
+PRESSED = """
+import signal, sys
+from crossover.cli.main import main
+left = [{at}]
+
+def count(event, given):
+    if event == "import" and left[0] > 0:
+        left[0] -= 1
+        if left[0] == 0:
+            signal.raise_signal(signal.SIGINT)
+
+sys.addaudithook(count)
+main(["--help"])
+"""
+
+
+@pytest.mark.parametrize("at", range(1, 600, 40) if WHOLE else (1, 90, 200))
+def test_while_the_command_is_imported(at: int) -> None:
+    ended = subprocess.run([sys.executable, "-c", PRESSED.format(at=at)], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")

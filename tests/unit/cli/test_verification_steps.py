@@ -3,10 +3,12 @@
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 from moto import mock_aws
 
@@ -16,10 +18,10 @@ from crossover.account.proofs.observed import judged
 from crossover.account.proofs.steps import STEPS, ProofStep, ProofWalk, walk_through
 from crossover.account.resources import stacks
 from crossover.cli import verification
-from crossover.cli.main import main
 from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Experiment
 from crossover.validation import check_deployment, load
+from tests.commands import status
 
 ROOT = Path(__file__).parents[3]
 PROOF = load(verification.PROOF)
@@ -87,8 +89,6 @@ def test_the_smallest_stands_alone_in_the_proofs_project() -> None:
 
 
 def test_an_experiment_that_is_changed_for_a_step_is_read_back(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     more = replace(PROOF, workers=3)
     assert load(walk(out=tmp_path / "out").changed("more", more)) == more
 
@@ -198,18 +198,12 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return steps
 
 
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(["verify-aws", *arguments])
-    return caught.value.code if isinstance(caught.value.code, int) else 0
-
-
 @mock_aws
 def test_the_cost_is_said_and_nothing_done_unasked(
     done: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
-    assert call() == 2
+    assert status("verify-aws") == 2
     shown = capsys.readouterr()
     assert "an hour), projected" in shown.out and "add --yes" in shown.err
     assert done == []
@@ -217,12 +211,12 @@ def test_the_cost_is_said_and_nothing_done_unasked(
 
 @mock_aws
 @pytest.mark.parametrize(
-    ("failure", "status", "word"),
+    ("failure", "ends", "word"),
     [(None, 0, None), (CrossoverError("no space"), 1, "no space"), (KeyboardInterrupt(), 130, "KeyboardInterrupt")],
 )
 def test_what_was_deployed_is_destroyed_and_written_down(
     failure: BaseException | None,
-    status: int,
+    ends: int,
     word: str | None,
     done: list[str],
     tmp_path: Path,
@@ -235,7 +229,7 @@ def test_what_was_deployed_is_destroyed_and_written_down(
             raise failure
 
     monkeypatch.setattr(verification, "walk_through", deploy)
-    assert call("--yes", "--out", str(tmp_path)) == status
+    assert status("verify-aws", "--yes", "--out", str(tmp_path)) == ends
     assert done == ["refuse", "deploy", "destroy"]
     written = json.loads((tmp_path / "verified-aws.json").read_text())
     assert (written["failure"], len(written["facts"])) == (word, len(unproven.read()))
@@ -256,8 +250,6 @@ def test_an_interrupted_destruction_says_how_it_goes_on(monkeypatch: pytest.Monk
 
 @mock_aws
 def test_an_experiment_that_stands_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    import boto3
-
     template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     tags = [{"Key": "project", "Value": PROOF.project}]
     boto3.client("cloudformation").create_stack(StackName="crossover-verify-proof", TemplateBody=template, Tags=tags)

@@ -1,9 +1,6 @@
 """What supervisor and workers tell one another is read as it was written, and roles follow from it alike everywhere."""
 
-import pytest
-
-from crossover.dataplane.vector import Vector, VectorKind
-from crossover.errors import Corrupt
+from crossover.dataplane.vector import VectorKind
 from functions.mlless.words import StepReport, Word, encode, read_report, read_word
 
 
@@ -13,11 +10,6 @@ def test_messages_are_read_as_written() -> None:
     word = Word(step=3, senders=(0, 2), leaves={1: 9}, dropped=(3,), loss=0.25, at=12.5)
     assert read_word(encode(word), key="k") == word
     assert encode(word).kind is VectorKind.RECORD
-
-
-def test_what_is_no_message_is_corrupt() -> None:
-    with pytest.raises(Corrupt, match="the/key"):
-        read_word(Vector(VectorKind.RECORD, memoryview(b"{"), dtype="uint8"), key="the/key")
 
 
 def test_who_computes_and_who_reports() -> None:

@@ -1,6 +1,7 @@
 """Modules of the user's own: where they are found, and what is said of those that cannot be used."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -96,22 +97,29 @@ def test_printing_is_fine_and_so_are_others_imports(folders: Folders, capsys: py
     assert "hello" in capsys.readouterr().out
 
 
-def test_a_failure_names_the_innermost_own_line(folders: Folders) -> None:
-    folders.experiment(
-        task="import helper\n\ndef factory():\n    return helper.half(0)", helper="def half(x):\n    return 1 / x"
-    )
-    factory = own_code.load("task:factory", field="training.model")
-    with pytest.raises(OwnCodeError, match=r"your code, experiment/helper.py, line 2, in half: ZeroDivisionError"):
-        with own_code.blame("training.model", "task:factory", what=factory):
-            factory()
+def far_away(factory: Callable[[], object]) -> None:
+    raise ValueError("far away")
 
 
-def test_a_failure_without_own_lines_names_the_definition(folders: Folders) -> None:
-    folders.experiment(task="\n\ndef factory():\n    pass")
+@pytest.mark.parametrize(
+    ("task", "fails", "said"),
+    [
+        (
+            "import helper\n\ndef factory():\n    return helper.half(0)",
+            lambda factory: factory(),
+            "helper.py, line 2, in half: ZeroDivisionError",
+        ),
+        ("\n\ndef factory():\n    pass", far_away, "task.py, line 3: ValueError: far away"),  # the definition
+    ],
+)
+def test_a_failure_names_the_innermost_own_line(
+    folders: Folders, task: str, fails: Callable[[object], None], said: str
+) -> None:
+    folders.experiment(task=task, helper="def half(x):\n    return 1 / x")
     factory = own_code.load("task:factory", field="training.model")
-    with pytest.raises(OwnCodeError, match=r"your code, experiment/task.py, line 3: ValueError: far away"):
+    with pytest.raises(OwnCodeError, match=rf"your code, experiment/{said}"):
         with own_code.blame("training.model", "task:factory", what=factory):
-            raise ValueError("far away")
+            fails(factory)
 
 
 def test_failures_of_our_own_models_pass(folders: Folders) -> None:

@@ -10,9 +10,9 @@ import torch
 from hypothesis import Phase, given, settings
 from safetensors.torch import save as safetensors
 
-from crossover.cli.main import main
 from crossover.errors import DataError
 from crossover.reports import comparison, folder, html, tables
+from tests.commands import status
 from tests.unit.mutants import mutated
 from tests.unit.reports.example_run import spirt
 
@@ -134,8 +134,6 @@ def test_compare_names_the_file_and_the_place(
         lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
         lines[2] = lines[2].replace('"wall_s"', '"wall"')
         (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(SystemExit) as end:
-        main(["compare", str(tmp_path / "run"), "--out", str(tmp_path / "comparison")])
-    assert end.value.code == 2
+    assert status("compare", str(tmp_path / "run"), "--out", str(tmp_path / "comparison")) == 2
     said = capsys.readouterr().err
     assert words in " ".join(said.split()) and "fault of Crossover" not in said

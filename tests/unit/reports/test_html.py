@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from crossover.errors import DataError
 from crossover.reports import comparison, display, folder, html
 from crossover.reports.page import Page
 from tests.browser.pages import EXAMPLE, FAST, comparison_page
@@ -121,11 +120,6 @@ def test_a_run_without_epochs_or_records(tmp_path: Path) -> None:
     result = EXAMPLE.result(records=[], epochs=[], final=None, failure="nothing started")
     folder.write(tmp_path, result=result, records=[])
     assert "nothing started" in outline(html.write_report(tmp_path).read_text()).text
-
-
-def test_no_run_no_report(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"result\.json: is not there"):
-        html.write_report(tmp_path)
 
 
 def test_the_comparisons_page(tmp_path: Path) -> None:

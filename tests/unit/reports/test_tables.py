@@ -90,18 +90,6 @@ def test_a_run_without_epochs_prints() -> None:
     assert "accuracy" in printed(tables.summary(EXAMPLE.result(records=[], epochs=[], final=None, failure="x")))
 
 
-def test_the_comparisons_figures_are_whole_in_80_columns(tmp_path: Path) -> None:
-    runs = [
-        folder.write(tmp_path / name, result=EXAMPLE.result(), records=EXAMPLE.records)
-        for name in ("spirt", "scatter-reduce")
-    ]
-    text = printed(tables.comparison(comparison.of(runs)), width=80)
-    assert "…" not in text
-    assert all(
-        line.rstrip().endswith("B") for line in text.splitlines() if line.startswith(("spirt  ", "scatter-reduce  "))
-    )
-
-
 def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
     fast = spirt(epochs=3, speed=4.0, architecture="all_reduce", name="all-reduce")
     runs = [

@@ -70,12 +70,6 @@ def ended(prepared: Prepared, out: Path, error: BaseException, complete: Any) ->
     return folder.read(out)
 
 
-def test_a_failed_run_is_billed_as_the_platform_says(prepared: Prepared, tmp_path: Path) -> None:
-    run = ended(prepared, tmp_path, RunFailed("no memory left"), billed)
-    assert run.result["failure"] == "no memory left"
-    assert run.records[0]["billed_ms"] == 7_000
-
-
 def test_what_cannot_be_learned_hides_no_failure(prepared: Prepared, tmp_path: Path) -> None:
     def denied(prepared: Prepared) -> None:
         raise PermissionError("logs")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crossover.cli.main import main
 from crossover.costs import prices
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Training
@@ -24,6 +23,7 @@ from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, brea
 from crossover.simulation.repetitions import Outcome
 from crossover.simulation.workload import Workload
 from tests.architectures.harness import small
+from tests.commands import status
 
 
 @pytest.fixture(scope="module")
@@ -212,12 +212,6 @@ def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven
     assert "nan" not in (tmp_path / "breakeven.csv").read_text("utf-8")
 
 
-def command(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    return int(str(ended.value.code or 0))
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "some.yaml"
@@ -239,7 +233,7 @@ def test_breakeven_ends_with_the_verdict(
         monkeypatch.setattr(swept, axis, values)
         if axis != "BATCHES":
             monkeypatch.setattr(play, axis, values)
-    assert command("breakeven", str(config), "--out", str(tmp_path / "out"), "--repetitions", "20", "--play") == 0
+    assert status("breakeven", str(config), "--out", str(tmp_path / "out"), "--repetitions", "20", "--play") == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1].startswith("[projected] as the files say: ")
     assert "calibration: AWS: S3, networks" in shown
@@ -253,7 +247,7 @@ def test_project_shows_time_cost_and_traffic_as_projected(
 ) -> None:
     out = tmp_path / "projection.json"
     assert (
-        command(
+        status(
             "project",
             str(config),
             "--workers",
@@ -283,7 +277,7 @@ def test_project_shows_time_cost_and_traffic_as_projected(
 
 def test_project_refuses_two_papers_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = ("--calibration", "comparison-2025", "--calibration", "p2p-2023")
-    assert command("project", str(config), *both) == 2
+    assert status("project", str(config), *both) == 2
     assert "give one of them" in capsys.readouterr().err
-    assert command("project", str(config), "--calibration", "results/nowhere") == 2
+    assert status("project", str(config), "--calibration", "results/nowhere") == 2
     assert "results/nowhere" in capsys.readouterr().err

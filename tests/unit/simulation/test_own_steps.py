@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from crossover import validation
-from crossover.cli.main import main
 from crossover.errors import ConfigError
 from crossover.simulation.own_steps import check_fits
 from crossover.simulation.simulate import simulate
+from tests.commands import status
 
 CONFIG = Path(__file__).parents[3] / "config"
 MANY = ["exchange.what=model", "exchange.every=240", "training.epochs=10"]  # of 24 an epoch
@@ -69,8 +69,7 @@ def test_commands_refuse_it(command: str, tmp_path: Path, capsys: pytest.Capture
     file = tmp_path / "long.yaml"
     file.write_text(text)
     where = ["--on", "aws"] if command == "doctor" else []
-    with pytest.raises(SystemExit):
-        main([command, str(file), *where])
+    assert status(command, str(file), *where)
     assert "steps fit" in capsys.readouterr().err
 
 

@@ -83,12 +83,3 @@ def test_where_one_has_set_the_attempt_up_another_does_not_clear_its_state_away(
         pass
 
     assert saved and race.own() == saved and not race.finished()
-
-
-def test_who_comes_when_the_run_is_concluded_only_clears_away() -> None:
-    race = Race()
-    race.concludes()
-    with pytest.raises(StaleAttempt, match="was concluded before"), race.first_step():
-        pytest.fail("there is nothing to set up")
-
-    assert race.finished() and not race.own()

@@ -36,23 +36,6 @@ def never() -> Any:
     raise Missing("k")
 
 
-def after(looks: int) -> Callable[[], str]:
-    left = iter(range(looks))
-
-    def look() -> str:
-        if next(left, None) is not None:
-            raise Missing("k")
-        return "found"
-
-    return look
-
-
-def test_what_comes_is_found() -> None:
-    waiting = waits()
-    assert waiting.until(after(20), round=4, key="k", sender=2) == "found"
-    assert waiting.since is None
-
-
 def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
     waiting = waits(step_s=5.0)
     with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key did not come"):
@@ -86,9 +69,19 @@ def test_what_came_while_evidence_was_gathered_counts() -> None:
     assert waiting.until(look, round=4, key="k", sender=2) == "found"
 
 
-def test_a_late_attempt_gives_way() -> None:
-    with pytest.raises(StaleAttempt, match="worker 1: round 4 is over for everybody, k is gone"):
-        waits(overtaken=True).until(never, round=4, key="k", sender=2)
+@pytest.mark.parametrize(
+    ("how", "sender", "settled", "error", "words"),
+    [
+        ({"overtaken": True}, 2, False, StaleAttempt, "worker 1: round 4 is over for everybody, k is gone"),
+        ({}, 2, True, Settled, None),  # not needed any more
+        ({"step_s": 5.0}, 3, False, WaitTimeout, "for the supervisor: k"),
+    ],
+)
+def test_what_a_wait_ends_with(
+    how: dict[str, Any], sender: int, settled: bool, error: type[BaseException], words: str | None
+) -> None:
+    with pytest.raises(error, match=words):
+        waits(**how).until(never, round=4, key="k", sender=sender, settled=lambda: settled)
 
 
 def test_a_finished_run_makes_every_attempt_late() -> None:
@@ -98,25 +91,18 @@ def test_a_finished_run_makes_every_attempt_late() -> None:
         waiting.until(never, round=4, key="k", sender=2)
 
 
-def test_who_left_for_good_is_not_waited_for() -> None:
-    waiting = waits()
-    say_why(waiting.ctx, attempt=0, member=2, cause=RuntimeError("out of memory"))
-    with pytest.raises(
-        RunFailed, match="worker 1, round 4: worker 2 left before k was there: RuntimeError: out of memory"
-    ):
-        waiting.until(never, round=4, key="k", sender=2)
-
-
-def test_in_another_attempt_of_the_run_old_failures_do_not_count() -> None:
+@pytest.mark.parametrize(
+    ("attempt", "error", "words"),
+    [
+        (0, RunFailed, "worker 1, round 4: worker 2 left before k was there: RuntimeError: out of memory"),
+        (7, WaitTimeout, "waited"),  # failures of another attempt do not count
+    ],
+)
+def test_who_left_for_good_is_not_waited_for(attempt: int, error: type[BaseException], words: str) -> None:
     waiting = waits(step_s=5.0)
-    say_why(waiting.ctx, attempt=7, member=2, cause=RuntimeError("out of memory"))
-    with pytest.raises(WaitTimeout):
+    say_why(waiting.ctx, attempt=attempt, member=2, cause=RuntimeError("out of memory"))
+    with pytest.raises(error, match=words):
         waiting.until(never, round=4, key="k", sender=2)
-
-
-def test_what_is_not_needed_any_more_is_not_waited_for() -> None:
-    with pytest.raises(Settled):
-        waits().until(never, round=4, key="k", sender=2, settled=lambda: True)
 
 
 def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody() -> None:
@@ -127,22 +113,6 @@ def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody(
 
     with pytest.raises(Settled):
         waiting.until(never, round=4, key="k", sender=2, settled=lambda: bool(there))
-
-
-def test_the_supervisor_is_called_so() -> None:
-    with pytest.raises(WaitTimeout, match="for the supervisor: k"):
-        waits(step_s=5.0).until(never, round=4, key="k", sender=3)
-
-
-def test_a_store_that_comes_back_is_forgiven() -> None:
-    answers = iter([Unavailable("down"), Unavailable("down"), None])
-
-    def call() -> str:
-        if error := next(answers):
-            raise error
-        return "done"
-
-    assert waits().steadily(call) == "done"
 
 
 # --- how often it looks -----------------------------------------------------------------------------------------------
@@ -184,7 +154,9 @@ def test_looks_become_rarer_with_the_time_waited(
 
 @pytest.mark.parametrize("comes_s", [0.001, 0.03, 0.4, 5.0])
 def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float, passing: Passing) -> None:
-    waits().until(there_at(passing, comes_s), round=4, key="k", sender=2)
+    waiting = waits()
+    assert waiting.until(there_at(passing, comes_s), round=4, key="k", sender=2) == "found"
+    assert waiting.since is None
     assert passing.now_s - comes_s <= max(0.0005, 0.05 * comes_s) + 1e-9
     assert len(passing.slept_s) < 200, "no busy waiting"
 
@@ -231,21 +203,20 @@ def test_near_the_deadline_an_outage_is_passed_on_at_once(passing: Passing) -> N
     assert passing.now_s == 0.0
 
 
-@pytest.mark.parametrize("patience", [0.5, 1.0, 3.0])
-def test_patience_is_a_multiple_of_the_usual(patience: float, passing: Passing) -> None:
-    waiting = waits()
+SEVERAL = replace(EXPERIMENT, exchange=Exchange(every=12, what="model"), training=Training(epochs=6))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "patience", "times"),
+    [(EXPERIMENT, 0.5, 0.5), (EXPERIMENT, 1.0, 1.0), (EXPERIMENT, 3.0, 3.0), (SEVERAL, 1.0, 3.0)],
+    ids=["half", "usual", "three", "a straggler in each epoch of a round"],
+)
+def test_patience_is_a_multiple_of_the_usual(
+    experiment: Experiment, patience: float, times: float, passing: Passing
+) -> None:
+    waiting = waits(facts=replace(FACTS, experiment=experiment))
     waiting.ctx.clock = passing.monotonic
     passing.now_s = 1.0
     with pytest.raises(WaitTimeout):
-        waiting.until(never, round=4, key="k", sender=2, patience=patience)
-    assert 0 <= passing.now_s - 1.0 - patience * patience_s(FACTS) <= 5.1
-
-
-def test_a_straggler_may_fall_behind_in_each_epoch_of_a_round(passing: Passing) -> None:
-    several = replace(EXPERIMENT, exchange=Exchange(every=12, what="model"), training=Training(epochs=6))
-    waiting = waits(facts=replace(FACTS, experiment=several))
-    waiting.ctx.clock = passing.monotonic
-    passing.now_s = 1.0
-    with pytest.raises(WaitTimeout):
-        waiting.until(never, round=1, key="k", sender=2)
-    assert 0 <= passing.now_s - 1.0 - 3 * patience_s(FACTS) <= 5.1
+        waiting.until(never, round=1, key="k", sender=2, patience=patience)
+    assert 0 <= passing.now_s - 1.0 - times * patience_s(FACTS) <= 5.1

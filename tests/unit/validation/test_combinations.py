@@ -490,12 +490,20 @@ def test_an_architecture_refuses_what_it_alone_cannot_do(
         validate({"name": "x", **refused})
 
 
-def test_half_precision_is_the_gpus_alone() -> None:
-    half = experiment({"training": {"precision": "fp16"}})
-    assert "needs a GPU" in str(told_by(combinations.fp16_needs_a_gpu, half, load("spirt")))
-    assert "needs a GPU" in str(told_by(combinations.fp16_needs_a_gpu, half, load("p2p_instance")))
-    assert told_by(combinations.fp16_needs_a_gpu, half, load("gpu")) is None
-    assert told_by(combinations.fp16_needs_a_gpu, experiment({}), load("spirt")) is None
+@pytest.mark.parametrize(
+    ("check", "precision", "words", "refuse", "accepts"),
+    [
+        (combinations.fp16_needs_a_gpu, "fp16", "needs a GPU", (load("spirt"), load("p2p_instance")), load("gpu")),
+        (combinations.lambda_has_no_bf16, "bf16", "Graviton2", (TREE,), WITHOUT_STEPS),
+    ],
+)
+def test_half_precisions_are_refused_where_nothing_computes_in_them(
+    check: Any, precision: str, words: str, refuse: tuple[Architecture, ...], accepts: Architecture
+) -> None:
+    half = experiment({"training": {"precision": precision}})
+    assert all(words in str(told_by(check, half, each)) for each in refuse)
+    assert told_by(check, half, accepts) is None
+    assert told_by(check, experiment({}), refuse[0]) is None
 
 
 def test_every_check_has_a_case() -> None:
@@ -559,13 +567,6 @@ def test_the_bucket_is_a_channel_where_an_architecture_lets_one_choose() -> None
     assert all(
         told_by(combinations.channel_is_a_choice, experiment({}), load(name)) is None for name in architectures()
     )
-
-
-def test_lambda_refuses_bf16_and_programs_do_not() -> None:
-    bf16 = experiment({"training": {"precision": "bf16"}})
-    assert "Graviton2" in str(told_by(combinations.lambda_has_no_bf16, bf16, TREE))
-    assert told_by(combinations.lambda_has_no_bf16, bf16, WITHOUT_STEPS) is None
-    assert told_by(combinations.lambda_has_no_bf16, experiment({}), TREE) is None
 
 
 def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_made() -> None:

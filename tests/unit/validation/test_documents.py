@@ -61,25 +61,21 @@ def test_a_syntax_error_says_where(text: str, where: str, what: str) -> None:
     assert what in str(caught.value)
 
 
-def test_a_missing_file_is_named_with_the_nearest_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "spirt.yaml").touch()
-    with pytest.raises(ConfigError, match=r"sprit\.yaml: no such file; did you mean .*spirt\.yaml\?"):
-        documents.read(tmp_path / "sprit.yaml")
-
-
-@pytest.mark.parametrize(("content", "found"), [(b"", "nothing"), (b"- a\n", "a list"), (b"text", "a single value")])
-def test_a_file_without_fields_is_refused(tmp_path: Path, content: bytes, found: str) -> None:
-    (tmp_path / "x.yaml").write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"expected fields such as .*, found {found}"):
-        documents.read(tmp_path / "x.yaml")
-
-
-def test_a_folder_or_binary_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="is a folder; expected a YAML file"):
-        documents.read(tmp_path)
-    with pytest.raises(ConfigError, match="is no text in UTF-8"):
-        documents.read(tmp_path / "x.yaml")
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("sprit.yaml", b"", r"sprit\.yaml: no such file; did you mean .*spirt\.yaml\?"),
+        ("", b"", "is a folder; expected a YAML file"),
+        ("spirt.yaml", b"\xff\xfe\x00", "is no text in UTF-8"),
+        ("spirt.yaml", b"", "expected fields such as .*, found nothing"),
+        ("spirt.yaml", b"- a\n", "expected fields such as .*, found a list"),
+        ("spirt.yaml", b"text", "expected fields such as .*, found a single value"),
+    ],
+)
+def test_what_is_no_file_with_fields_is_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / "spirt.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        documents.read(tmp_path / name)
 
 
 def test_an_override_sets_one_field_and_keeps_the_others() -> None:

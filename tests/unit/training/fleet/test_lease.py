@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -77,15 +78,6 @@ def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryO
         with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was overtaken by attempt 1"):
             first.confirm()
         second.confirm()
-
-
-def test_a_rank_that_was_given_back_is_free_at_once(store: MemoryObjectStore) -> None:
-    first = claim(store, members=1)
-    assert first is not None
-    with first:
-        pass
-    second = claim(store, members=1)
-    assert second is not None and second.attempt == 1
 
 
 def test_a_rank_that_failed_is_nobodys_and_one_that_has_left_comes_last(store: MemoryObjectStore) -> None:
@@ -185,15 +177,19 @@ def test_asynchronous_runs_outlive_a_peer(store: MemoryObjectStore) -> None:
         run.ended()
 
 
-def test_a_fleet_that_never_starts_is_explained(store: MemoryObjectStore) -> None:
-    run = ProgramsExecution(
-        store, KEYS, 2, tolerant=False, release=lambda: None, why=lambda: "quota of 0 vCPUs", boot_s=0.0
-    )
-    with pytest.raises(RunFailed, match=r"no program has joined the run in 0 s. quota of 0 vCPUs"):
-        run.ended()
-
-
-def test_programs_that_end_without_a_word_end_the_run(store: MemoryObjectStore) -> None:
-    run = ProgramsExecution(store, KEYS, 2, tolerant=False, release=lambda: None, alive=lambda: False)
-    with pytest.raises(RunFailed, match="none has finished it or said why"):
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (
+            {"why": lambda: "quota of 0 vCPUs", "boot_s": 0.0},
+            r"no program has joined the run in 0 s. quota of 0 vCPUs",
+        ),
+        ({"alive": lambda: False}, "none has finished it or said why"),
+    ],
+)
+def test_a_fleet_that_never_starts_or_ends_without_a_word_is_explained(
+    how: dict[str, Any], words: str, store: MemoryObjectStore
+) -> None:
+    run = ProgramsExecution(store, KEYS, 2, tolerant=False, release=lambda: None, **how)
+    with pytest.raises(RunFailed, match=words):
         run.ended()
