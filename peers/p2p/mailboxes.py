@@ -146,9 +146,7 @@ class SynchronousMailboxes:
                 return
             if ask():
                 self.keep()
-                if (
-                    rank in missing
-                ):  # the broker has lost the word alone: the message may have come again behind the loss
+                if rank in missing:  # the broker has lost this peer's word, and its message has come again since
                     self._arrive(keys, round)
                 self._member.question(sorted(missing), what=f"waited in round {round} for the arrival")
             pause(calm_s=ask.left_s)

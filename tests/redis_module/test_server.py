@@ -45,15 +45,21 @@ def sent(server: Server, *command: object) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def stopped(server: Server) -> Iterator[None]:
-    """What is sent meanwhile the server takes up at its next turn, one after the other."""
-    server.client().ping()  # another turn: no connection is on the list of the last one any more
+def standing_still(server: Server) -> Iterator[None]:
     server.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
     try:
         yield
     finally:
         server.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """What is sent meanwhile the server takes up at its next turn, one after the other."""
+    server.client().ping()  # another turn: no connection is on the list of the last one any more
+    with standing_still(server):
+        yield
 
 
 def meanwhile(server: Server, waiting: socket.socket, job: Sequence[object], *command: object) -> None:

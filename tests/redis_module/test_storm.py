@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,7 +18,7 @@ import redis
 
 from tests.redis_module.servers import Client, Server, Start, until
 from tests.redis_module.test_persistence import digest
-from tests.redis_module.test_server import encode, sent
+from tests.redis_module.test_server import encode, sent, standing_still
 from tests.sampling import WHOLE
 
 SEEDS = [int(seed) for seed in os.environ.get("CROSSOVER_STORMS", "").split()] or range(10 if WHOLE else 1)
@@ -99,16 +98,6 @@ def read_to(connection: socket.socket, end: bytes) -> None:
         if not data:
             raise ConnectionResetError
         tail = (tail + data)[-32:]
-
-
-@contextlib.contextmanager
-def standing_still(server: Server) -> Iterator[None]:
-    server.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
-    try:
-        yield
-    finally:
-        server.process.send_signal(signal.SIGCONT)
 
 
 def disturb(server: Server, partner: Server, rng: random.Random) -> None:
