@@ -1,8 +1,10 @@
 """Faults drawn by seed from the source: how many of them the tests catch, before and after a large change.
 
-    python -m tests.mutation.mutants draw              faults.json: 12 of each of 5 kinds, by seed
-    python -m tests.mutation.mutants cover             which test file runs which lines, to build/mutation/ (hours)
-    python -m tests.mutation.mutants run [number ..]   each fault against the test files that run its line, up to the first failure
+    python -m tests.mutation.mutants draw                         faults.json: 12 of each of 5 kinds, by seed
+    python -m tests.mutation.mutants cover [option ..]            one run of pytest: which tests pass which fault's line, to build/mutation/
+    python -m tests.mutation.mutants run [number ..] [option ..]  each fault against the tests that pass its line, up to the first failure
+
+Options are pytest's: -m "not slow" asks what `make test` catches.
 
 A fault is found again by what stands in its line, not by the line's number, so that the same ones can be run after files have changed; one
 whose line is gone is reported as gone. Strings, annotations and what only type checkers see are left as they are.
@@ -13,23 +15,27 @@ import ast
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).parent / "faults.json"
 BUILD = ROOT / "build" / "mutation"
+HITS = BUILD / "hits"
 SOURCES = ("crossover", "functions", "peers", "cdk", "stacks")
 KINDS = ("comparison", "constant", "condition", "arguments", "removed")
 SEED, OF_A_KIND = 1, 12
-LONGEST_S = 900.0  # a test file that takes longer hangs: the fault is caught
+LONGEST_S = 900.0  # tests that take longer hang: the fault is caught
 
 FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -129,6 +135,11 @@ def _lines_of(tree: ast.Module, lines: list[str], function: str, stripped: str) 
     return [n for n in range(node.lineno, node.end_lineno + 1) if lines[n - 1].strip() == stripped]
 
 
+def listed() -> list[Fault]:
+    """The faults of faults.json."""
+    return [Fault(**each) for each in json.loads(FAULTS.read_text())]
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -154,53 +165,91 @@ def apply(fault: Fault, root: Path) -> None:
     path.write_text("".join(lines), "utf-8")
 
 
-def cover(files: list[str]) -> None:
-    """Per test file: its seconds, and the lines of the source that it runs, in processes that it starts too."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    tests = files or sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
-    settings = BUILD / "coverage.ini"
-    settings.write_text(
-        f"[run]\nsource = {','.join(SOURCES)}\nparallel = true\npatch = subprocess\ndata_file = {BUILD / 'data'}\n"
-    )
-    coverage = [sys.executable, "-m", "coverage"]
-    for test in tests:
-        for old in BUILD.glob("data*"):
-            old.unlink()
-        began = time.monotonic()
-        command = [*coverage, "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-n0", "-x", test]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        if ended.returncode:
-            print(f"{test}: fails as it is, left out", flush=True)
-            continue
-        seconds = time.monotonic() - began
-        found = BUILD / "lines.json"
-        subprocess.run([*coverage, "combine", f"--rcfile={settings}", "-q"], cwd=ROOT, check=True)
-        subprocess.run([*coverage, "json", f"--rcfile={settings}", "-q", "-o", str(found)], cwd=ROOT, check=True)
-        measured = json.loads(found.read_text())["files"]
-        lines = {name: facts["executed_lines"] for name, facts in measured.items() if facts["executed_lines"]}
-        target = BUILD / f"{test.replace('/', '.')}.json"
-        target.write_text(json.dumps({"test": test, "seconds": seconds, "lines": lines}))
-        print(f"{test}: {seconds:.0f} s", flush=True)
+def cover(options: list[str]) -> None:
+    """Which tests pass each fault's line: one run of pytest with a note before each, in a copy, where tests of the source's text fail."""
+    shutil.rmtree(HITS, ignore_errors=True)
+    HITS.mkdir(parents=True)
+    with copied() as copy:
+        lines = defaultdict[str, dict[int, list[str]]](lambda: defaultdict(list))
+        for number, fault in enumerate(listed()):
+            if line := line_of(fault, copy):
+                lines[fault.file][line].append(str(number))
+        for file, numbers in lines.items():
+            (copy / file).write_text(noted((copy / file).read_text("utf-8"), numbers), "utf-8")
+        subprocess.run([sys.executable, "-m", "pytest", "-q", *options], cwd=copy, env=environment(copy), check=False)
 
 
-def run(numbers: list[int]) -> None:
-    """Each fault in a copy of what is committed, against what covers it, the quickest file first; build/mutation/caught.json holds what is
-    known so far.
+def noted(text: str, numbers: Mapping[int, Sequence[str]]) -> str:
+    """`text` with a note before the statement of each line: the test that is running becomes the name of a file below HITS/number."""
+    tree, lines, before = ast.parse(text), text.splitlines(), defaultdict[int, list[str]](list)
+    for line, these in numbers.items():
+        for number in these:
+            (HITS / number).mkdir(exist_ok=True)
+            for place in _places(tree, lines, line):
+                before[place.lineno].append(f"{' ' * place.col_offset}{_NOTE.format(folder=str(HITS / number))}")
+    return "\n".join(each for number, line in enumerate(lines, 1) for each in (*before[number], line)) + "\n"
+
+
+# A file's name has no slash and 255 bytes: the test function's own stands for all that are made of it.
+_NOTE = (
+    "(lambda os: os.close(os.open({folder!r} + '/' + os.environ.get('PYTEST_CURRENT_TEST', '-').split('[')[0].split(' ')[0]"
+    ".replace('/', '|'), os.O_CREAT | os.O_WRONLY)))(__import__('os'))"
+)
+
+
+def _places(tree: ast.Module, lines: Sequence[str], line: int) -> list[ast.stmt]:
+    """The innermost statement that begins a line of its own and has the line in it; of a function's head and a class's body, which run but
+    once, the beginning of each function inside.
     """
-    faults = [Fault(**each) for each in json.loads(FAULTS.read_text())]
-    covered = [json.loads(path.read_text()) for path in BUILD.glob("tests.*.json")]
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        and node.lineno <= line <= (node.end_lineno or 0)
+        and not (
+            lines[node.lineno - 1].encode()[: node.col_offset].strip()
+            or lines[node.lineno - 1].lstrip().startswith("elif ")
+        )
+    ]
+    inner = max(around, key=lambda node: (node.lineno, node.col_offset))
+    classes = [node for node in around if isinstance(node, ast.ClassDef)]
+    functions = [node for node in around if isinstance(node, ast.FunctionDef)]
+    whole = (
+        inner
+        if isinstance(inner, ast.FunctionDef | ast.ClassDef)
+        else classes[-1]
+        if classes and not functions
+        else None
+    )
+    if whole is None:
+        return [inner]
+    bodies = [node.body for node in ast.walk(whole) if isinstance(node, ast.FunctionDef)]
+    return [
+        body[-1] if len(body) == 1 else body[1] for body in bodies if body[-1].lineno > body[0].lineno or len(body) == 1
+    ]
+
+
+def run(numbers: list[int], options: list[str]) -> None:
+    """Each fault in a copy of what is committed, against the tests that pass its line; build/mutation/caught.json holds what is known so
+    far.
+    """
     known = BUILD / "caught.json"
     caught: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
     with copied() as copy:
-        for number in numbers or range(len(faults)):
-            fault, line = faults[number], line_of(faults[number], copy)
-            caught[str(number)] = "gone"
-            if line is not None:
-                quickest = sorted(covered, key=lambda each: float(each["seconds"]))
-                tests = [each["test"] for each in quickest if line in each["lines"].get(fault.file, [])]
-                caught[str(number)] = outcome(fault, tests, copy)
+        for number, fault in enumerate(listed()):
+            if numbers and number not in numbers:
+                continue
+            caught[str(number)] = (
+                outcome(fault, covering(str(number)), options, copy) if line_of(fault, copy) else "gone"
+            )
             known.write_text(json.dumps(caught, indent=1))
             print(f"{number}: {fault.file}: {fault.before} -> {fault.after}: {caught[str(number)]}", flush=True)
+
+
+def covering(number: str) -> list[str]:
+    """The tests that pass the fault's line, those of tests/unit first; all, where only processes passed it that know of no test."""
+    found = sorted(each.name.replace("|", "/") for each in (HITS / number).glob("tests*"))
+    return sorted(found, key=lambda test: not test.startswith("tests/unit")) or ["tests"] * (HITS / number).exists()
 
 
 @contextmanager
@@ -210,7 +259,7 @@ def copied() -> Iterator[Path]:
         copy = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "-q", "--detach", str(copy)], cwd=ROOT, check=True)
         try:
-            for built in (".venv", "redis_module/build", "build"):
+            for built in (".venv", "node_modules", "redis_module/build", "build"):
                 if (ROOT / built).exists():
                     (copy / built).symlink_to(ROOT / built)
             yield copy
@@ -218,45 +267,55 @@ def copied() -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", str(copy)], cwd=ROOT, check=True)
 
 
-def outcome(fault: Fault, tests: list[str], copy: Path) -> str:
-    """The first of `tests` that fails with the fault, and passes without it."""
+def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> str:
+    """What fails with the fault, and passes without it."""
+    if not tests:
+        return "covered by no test"
     path = copy / fault.file
     sound = path.read_bytes()
-    for test in tests:
-        try:
-            apply(fault, copy)
-            failed = fails(test, copy)
-        finally:
-            path.write_bytes(sound)
-        if failed and not fails(test, copy):
-            return test
-    return f"survived {len(tests)} test files" if tests else "covered by no test"
-
-
-def fails(test: str, copy: Path) -> bool:
-    """Hanging is failing."""
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", test]
     try:
-        ended = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LONGEST_S, check=False)
+        apply(fault, copy)
+        failed = failing(tests, options, copy)
+    finally:
+        path.write_bytes(sound)
+    if not failed or failing([failed] if "::" in failed else tests, options, copy):
+        return f"survived {len(tests)} tests"
+    return failed
+
+
+def failing(tests: list[str], options: list[str], copy: Path) -> str:
+    """The first of `tests` that fails, or what else ends them; hanging is failing; "" where all pass or none is chosen."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *options, *tests]
+    try:
+        ended = subprocess.run(
+            command, cwd=copy, env=environment(copy), capture_output=True, text=True, timeout=LONGEST_S, check=False
+        )
     except subprocess.TimeoutExpired:
-        return True
-    return ended.returncode != 0
+        return "it hangs"
+    if ended.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return ""
+    told = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
+    return told[1] if told else f"pytest ends with {ended.returncode}"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """For a process that is to import the packages of `folder`."""
+    return os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["draw", "cover", "run"])
-    parser.add_argument("which", nargs="*")
-    chosen = parser.parse_args()
+    parser.add_argument("which", nargs="*", type=int)
+    chosen, options = parser.parse_known_args()
     match chosen.what:
         case "draw":
             drawn = [asdict(fault) for fault in draw(ROOT, seed=SEED, of_a_kind=OF_A_KIND)]
             FAULTS.write_text(json.dumps(drawn, indent=1) + "\n")
         case "cover":
-            cover(chosen.which)
+            cover(options)
         case "run":
-            run([int(each) for each in chosen.which])
+            run(chosen.which, options)
 
 
 if __name__ == "__main__":

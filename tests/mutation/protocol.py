@@ -9,7 +9,6 @@ as `--set` options. protocol_faults.toml holds the faults. They are found by the
 """
 
 import argparse
-import os
 import random
 import re
 import shutil
@@ -165,7 +164,7 @@ def missing(fault: Fault, root: Path) -> list[str]:
 
 @contextmanager
 def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
-    """A folder with a copy of the packages that has the fault. A process with `environment(folder)` imports from there."""
+    """A folder with a copy of the packages that has the fault. A process with `mutants.environment(folder)` imports from there."""
     if why := missing(fault, root):
         raise ValueError("; ".join(why))
     with tempfile.TemporaryDirectory() as folder:
@@ -181,11 +180,6 @@ def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
         yield copy
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """For a process that is to import the packages of `folder`."""
-    return os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 def outcome(fault: Fault, command: Sequence[str]) -> str:
     """ "found by ARCHITECTURE" with the last line said, or "missed"."""
     with planted(fault) as folder:
@@ -197,7 +191,7 @@ def outcome(fault: Fault, command: Sequence[str]) -> str:
                 ended = subprocess.run(
                     asked,
                     cwd=folder,
-                    env=environment(folder),
+                    env=mutants.environment(folder),
                     capture_output=True,
                     text=True,
                     timeout=LONGEST_S,

@@ -63,7 +63,7 @@ def outcome(fault: Fault) -> str:
             else:
                 shutil.copy2(source, folder / name)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", fault.test]
-        environment = protocol.environment(folder)
+        environment = mutants.environment(folder)
         try:
             ended = subprocess.run(
                 command,

@@ -69,8 +69,28 @@ def test_a_fault_is_found_by_what_its_line_says(root: Path) -> None:
     assert mutants.line_of(fault, root) is None
 
 
+def test_a_note_tells_which_test_passes_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a function's head, which runs once for all, whoever calls it; of a second condition, whoever comes to the first."""
+    source = SOURCE + "        elif (\n            size > 7\n        ):\n            size = 3\n        assert size\n"
+    source = source.replace("text: str) -> None", "text: str, size: int = 2) -> None").replace("len(text)", "size")
+    monkeypatch.setattr(mutants, "HITS", tmp_path)
+    lines = source.splitlines()
+    head, second = (next(n for n, line in enumerate(lines, 1) if said in line) for said in ("int = 2", "size > 7"))
+    noted = mutants.noted(
+        source,
+        {head: ["head"], second: ["second"], lines.index("        size += self.between(key, size)") + 1: ["sum"]},
+    )
+    made: dict[str, type] = {}
+    exec(compile(noted, "store.py", "exec"), made)
+    made["Store"]().note("text")
+    here = "tests|unit|test_mutants.py::test_a_note_tells_which_test_passes_a_line"
+    assert [path.name for path in (tmp_path / "head").iterdir()] == [here]
+    assert [path.name for path in (tmp_path / "second").iterdir()] == [here]
+    assert not list((tmp_path / "sum").iterdir())
+
+
 def test_the_drawn_faults_can_be_read() -> None:
     """Those whose lines a later change took away are no longer there; the rest must still be found."""
-    faults = [mutants.Fault(**each) for each in mutants.json.loads(mutants.FAULTS.read_text())]
+    faults = mutants.listed()
     assert len(faults) == len(mutants.KINDS) * mutants.OF_A_KIND
     assert any(mutants.line_of(fault, mutants.ROOT) for fault in faults)
