@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
@@ -103,7 +103,8 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
 
 def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
     """Workers die for good, where others can go on without them; messages come again right behind later ones; or a run is resumed twice,
-    the second time while it sets itself up, and somebody of before stands still meanwhile. And up to two faults beside, that pass.
+    the second time while it sets itself up: somebody of before stands still meanwhile, or it does itself, before a write. And up to two
+    faults beside, that pass.
     """
     beside = [_draw(terrain, sorted(terrain.requests), 0.0, chance)[0] for _ in range(chance.randint(0, 2))]
     faults = [each for each in beside if pass_by([each])]
@@ -118,9 +119,24 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
         case _:
             at_s = _moment(terrain.requests[chance.choice(sorted(terrain.requests))], chance)
             again_s = round(at_s + 0.1 + _spread(chance, 0.5, 10.0), 3)
-            faults += [Fault(kind="client_dies", at_s=each, seconds=0.1) for each in (at_s, again_s)]
-            faults += filter(None, [_at_work(terrain, at_s, chance)])
+            twice = [Fault(kind="client_dies", at_s=each, seconds=0.1) for each in (at_s, again_s)]
+            twice += filter(None, [_at_work(terrain, at_s, chance)])
+            faults += _in_its_set_up(terrain, chance) if terrain.again and chance.random() < 0.5 else twice
     return tuple(faults)
+
+
+def _in_its_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """A resumption stands still before it writes something, or is killed there, and the run is resumed once more meanwhile."""
+    role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=1.0)
+    lived = len(terrain.requests[role])
+    at_s = (terrain.again[role][number - lived - 1] if number > lived else terrain.requests[role][number - 1])[0]
+    yield Fault(kind="client_dies", at_s=terrain.again_s, seconds=0.1)
+    yield Fault(kind="freeze", role=role, request=number, seconds=_spread(chance, 3.0, 300.0))
+    yield Fault(
+        kind="client_dies", at_s=round(at_s + _spread(chance, 0.01, 3.0), 3), seconds=_spread(chance, 0.1, 10.0)
+    )
+    if chance.random() < 0.5:
+        yield Fault(kind="kill", role=role, request=number, side=chance.choice(get_args(Side)))
 
 
 def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.Random) -> float:

@@ -107,7 +107,7 @@ Requests = Sequence[tuple[float, str]]  # of a role: when it asked, and for what
 class Terrain:
     """Where faults can strike: how a run went undisturbed. `requests`: of each role, when it asked and for what. `messages`, `deliveries`:
     what it sent, how often it was invoked. `kinds`: what the architecture can meet. `again`: what each role asks for once more, behind
-    `requests`, in a run that was stopped half way and resumed. `may_go`: how many workers the others go on without.
+    `requests`, in a run that was stopped at `again_s` and resumed. `may_go`: how many workers the others go on without.
     """
 
     requests: Mapping[str, Requests]
@@ -117,6 +117,7 @@ class Terrain:
     servers: Mapping[str, int]  # of each service
     kinds: Sequence[FaultKind]
     again: Mapping[str, Requests] = field(default_factory=dict)
+    again_s: float = 0.0
     may_go: int = 0
 
 

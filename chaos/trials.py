@@ -91,6 +91,7 @@ class Trials:
             servers={service: count for service, count in servers.items() if count},
             kinds=self.kinds(),
             again=again,
+            again_s=outcome.seconds / 2,
             may_go=self._may_go,
         )
         return outcome, terrain
