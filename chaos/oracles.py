@@ -92,7 +92,7 @@ _OF_BARRIER = re.compile(r"[^./]+\.(?:round|updates)(?:\.(\d{9,}))?(?:\.\d{1,4})
 
 def _written_too_late(run: JudgedRun) -> set[str]:
     """Keys last written, or queues declared, by a process that was killed, and when nobody needed them any more: what came before, others
-    find and clear.
+    find and clear. Checkpoints of all attempts are cleared at a run's end, so that those come too late only then.
     """
     over, overtaken, found = False, set[str](), dict[str, bool]()
     for entry in run.history.entries:
@@ -106,7 +106,7 @@ def _written_too_late(run: JudgedRun) -> set[str]:
             overtaken.add(named[1])
         queue = _OF_BARRIER.fullmatch(entry.key)
         attempt = queue[1] or "0" if queue else _attempt(entry.key)
-        late = over or attempt in overtaken or entry.role in run.outlived
+        late = over or (attempt in overtaken and not _CHECKPOINT.fullmatch(entry.key)) or entry.role in run.outlived
         found[entry.key] = late and entry.process in run.killed
     return {key for key, excused in found.items() if excused}
 

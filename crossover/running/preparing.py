@@ -47,13 +47,13 @@ class Prepared:
 
 
 def attempt_number(prepared: Prepared, *, again: bool) -> int:
-    """0, or of a run that is resumed `again` the time in seconds, by which clients that know nothing of each other differ; and above every
-    attempt that has begun, since another client's clock may be ahead.
+    """0, or of a run that is resumed `again` the time in hundredths of a second, by which clients that know nothing of each other differ,
+    also where one is stopped before its attempt has begun; and above every attempt that has, since another client's clock may be ahead.
     """
     if not again:
         return 0
     begun = (int(key.rpartition("/")[2]) for key in prepared.objects.list(prepared.keys.attempt_markers))
-    return max(int(runtime.time()), 1 + max(begun, default=0))
+    return max(int(100 * runtime.time()), 1 + max(begun, default=0))
 
 
 def new_run_id() -> str:

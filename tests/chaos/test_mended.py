@@ -172,14 +172,30 @@ MENDED = {
 }
 
 
-def test_a_worker_whose_twin_has_finished_while_it_waited_for_an_answer_goes_on_by_itself() -> None:
-    faults = [
-        Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
-        Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
-    ]
-    trial = Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035)
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (
+            930_035,  # a worker whose twin has finished while it waited for an answer
+            [
+                Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
+                Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
+            ],
+        ),
+        (
+            429,  # a run that is resumed twice within a second, before the first of the two has begun its attempt
+            [
+                Fault(kind="client_dies", at_s=10.411, seconds=0.1),
+                Fault(kind="freeze", role="initialise 0", request=17, seconds=100.0),
+                Fault(kind="client_dies", at_s=11.134, seconds=0.1),
+            ],
+        ),
+    ],
+)
+def test_it_goes_on_by_itself(seed: int, faults: list[Fault]) -> None:
+    trial = Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, seed)
 
-    assert len(trial.struck) == 2 and not trial.findings
+    assert len(trial.struck) == len(faults) and not trial.findings
 
 
 @pytest.mark.parametrize("found", MENDED.values(), ids=MENDED)

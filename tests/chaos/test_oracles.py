@@ -138,7 +138,7 @@ CHECKPOINT = "runs/r/checkpoint/000000000000/0/00000002.00000"
 OVERTAKEN, OVER = entry("runs/r/overtaken/0", "", "o1", role="initialise 0"), entry("runs/r/outcome.json", "", "o2")
 
 
-@pytest.mark.parametrize(("before", "excused"), [([], False), ([OVERTAKEN], True), ([OVER], True)])
+@pytest.mark.parametrize(("before", "excused"), [([], False), ([OVERTAKEN], False), ([OVER], True)])
 def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(
     before: list[HistoryEntry], excused: bool
 ) -> None:
@@ -280,7 +280,10 @@ def test_update_report_and_announcement_come_in_this_order_and_a_word_before_its
     word, woken = tensor("expected", role="supervise 0"), message("r.updates", "1/2", role="supervise 0")
 
     assert not judged(update, report, told, word, woken)
-    for wrong in ([report, update, told], [update, told, report], [woken, word]):
+    stands = replace(word, found=word.left)  # another invocation of the supervisor has given its own
+    read = replace(stands, operation="TENSOR.GET")
+    assert not judged(word, woken, stands, read, woken)
+    for wrong in ([report, update, told], [update, told, report], [woken, word], [word, woken, stands, woken]):
         assert any(each.startswith("keeps_the_order") for each in judged(*wrong))
 
 
@@ -296,8 +299,18 @@ def test_who_stores_asks_behind_it_and_who_agrees_has_kept_the_round() -> None:
 
     assert not judged(stores, asks, answers)
     assert any("does not ask behind it" in each for each in judged(stores, answers))
+    assert any("does not ask behind it" in each for each in judged(keeps, answers)) and not judged(keeps, asks, answers)
+    kept, over = (replace(each, role="program 0") for each in (keeps, replace(asks, key="runs/r/over")))
+    assert any("whether the run is over" in each for each in judged(kept, kept)) and not judged(kept, over, kept)
     assert not judged(stores, keeps, agrees, keeps=True)
     assert any("has not kept" in each for each in judged(stores, agrees, keeps=True))
+
+
+def test_the_model_of_a_state_comes_last() -> None:
+    model, velocity = (tensor(f"0/{name}", role="initialise 0") for name in ("model", "velocity"))
+
+    assert not judged(velocity, model, members=2)
+    assert any("behind the model of its state" in each for each in judged(model, velocity, members=2))
 
 
 def test_a_run_that_waits_too_long_for_the_dead_or_averages_what_is_older_is_told() -> None:

@@ -180,7 +180,7 @@ def cover(options: list[str]) -> None:
 
 
 def noted(text: str, numbers: Mapping[int, Sequence[str]]) -> str:
-    """`text` with a note before the statement of each line: the test that is running becomes the name of a file below HITS/number."""
+    """`text` with a note before the statement of each line: the test that is running is written to a file below HITS/number."""
     tree, lines, before = ast.parse(text), text.splitlines(), defaultdict[int, list[str]](list)
     for line, these in numbers.items():
         for number in these:
@@ -190,10 +190,10 @@ def noted(text: str, numbers: Mapping[int, Sequence[str]]) -> str:
     return "\n".join(each for number, line in enumerate(lines, 1) for each in (*before[number], line)) + "\n"
 
 
-# A file's name has no slash and 255 bytes: the test function's own stands for all that are made of it.
+# A test's name may be longer than a file's: it stands in a file that is named by its digest.
 _NOTE = (
-    "(lambda os: os.close(os.open({folder!r} + '/' + os.environ.get('PYTEST_CURRENT_TEST', '-').split('[')[0].split(' ')[0]"
-    ".replace('/', '|'), os.O_CREAT | os.O_WRONLY)))(__import__('os'))"
+    "(lambda test: __import__('pathlib').Path({folder!r}, __import__('hashlib').sha256(test.encode()).hexdigest()).write_text(test))"
+    "(__import__('os').environ.get('PYTEST_CURRENT_TEST', '').rpartition(' (')[0])"
 )
 
 
@@ -248,8 +248,8 @@ def run(numbers: list[int], options: list[str]) -> None:
 
 def covering(number: str) -> list[str]:
     """The tests that pass the fault's line, those of tests/unit first; all, where only processes passed it that know of no test."""
-    found = sorted(each.name.replace("|", "/") for each in (HITS / number).glob("tests*"))
-    return sorted(found, key=lambda test: not test.startswith("tests/unit")) or ["tests"] * (HITS / number).exists()
+    found = sorted(each.read_text() for each in (HITS / number).glob("*"))
+    return sorted(filter(None, found), key=lambda test: not test.startswith("tests/unit")) or ["tests"] * len(found)
 
 
 @contextmanager
@@ -278,7 +278,7 @@ def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> s
         failed = failing(tests, options, copy)
     finally:
         path.write_bytes(sound)
-    if not failed or failing([failed] if "::" in failed else tests, options, copy):
+    if not failed or failing([failed] if failed in tests else tests, options, copy):
         return f"survived {len(tests)} tests"
     return failed
 
@@ -294,7 +294,7 @@ def failing(tests: list[str], options: list[str], copy: Path) -> str:
         return "it hangs"
     if ended.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return ""
-    told = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
+    told = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
     return told[1] if told else f"pytest ends with {ended.returncode}"
 
 
@@ -307,15 +307,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["draw", "cover", "run"])
     parser.add_argument("which", nargs="*", type=int)
-    chosen, options = parser.parse_known_args()
+    parser.add_argument("options", nargs=argparse.REMAINDER)
+    chosen = parser.parse_args()
     match chosen.what:
         case "draw":
             drawn = [asdict(fault) for fault in draw(ROOT, seed=SEED, of_a_kind=OF_A_KIND)]
             FAULTS.write_text(json.dumps(drawn, indent=1) + "\n")
         case "cover":
-            cover(options)
+            cover(chosen.options)
         case "run":
-            run(chosen.which, options)
+            run(chosen.which, chosen.options)
 
 
 if __name__ == "__main__":
