@@ -121,12 +121,14 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
             again_s = round(at_s + 0.1 + _spread(chance, 0.5, 10.0), 3)
             twice = [Fault(kind="client_dies", at_s=each, seconds=0.1) for each in (at_s, again_s)]
             twice += filter(None, [_at_work(terrain, at_s, chance)])
-            faults += _in_its_set_up(terrain, chance) if terrain.again and chance.random() < 0.5 else twice
+            faults += _resumed_again(terrain, chance) if terrain.again and chance.random() < 0.5 else twice
     return tuple(faults)
 
 
-def _in_its_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
-    """A resumption stands still before it writes something, or is killed there, and the run is resumed once more meanwhile."""
+def _resumed_again(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Who resumes stands still before a write that the resumption brings, mostly of its set-up, and the run is resumed once more meanwhile;
+    in half of the schedules he is killed there too.
+    """
     role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=1.0)
     lived = len(terrain.requests[role])
     at_s = (terrain.again[role][number - lived - 1] if number > lived else terrain.requests[role][number - 1])[0]

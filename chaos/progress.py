@@ -9,15 +9,15 @@ from chaos.judged import JudgedRun
 _BEGUN, _OVERTAKEN = re.compile(r"runs/[^/]+/attempt/(\d+)"), re.compile(r"runs/[^/]+/overtaken/(\d+)")
 # A state that a round can begin with: attempt, worker and round of a checkpoint; attempt, round and worker of a model in a database.
 _STATE = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.00000|[^/]+/attempt-(\d+)/(\d+)/(\d+)/model")
-_OF_STATE = re.compile(r"[^/]+/attempt-(\d+)/(\d+)/(\d+)/.*")
+_OF_STATE = re.compile(r"[^/]+/attempt-(\d+)/(\d+)/\d+/.*")
 _SETS_UP = ("initialise", "collect", "client")
 
 
 def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
     """An attempt begins at the newest round that all members of one before it could start from when it began, or later; with state in
     databases one before that, since an unfinished decision is made again; and those before it are marked as overtaken by then. What sets a
-    state up stores the model last, which says that it is whole. The first checkpoint that a process takes up is the newest of its own that
-    there was at its request before.
+    state up stores all members' models last, which say that it is whole. The first checkpoint that a process takes up is the newest of its
+    own that there was at its request before.
     """
     kept: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))  # when each round's state came
     begun, marked = dict[int, tuple[int, set[int]]](), set[int]()
@@ -45,9 +45,10 @@ def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
                     found.append(f"{told} is set up; attempts {sorted(lower - marked)} have not been told")
                 kept[attempt][worker][round] = number
         elif entry.operation == "AI.TENSORSET" and entry.left and (named := _OF_STATE.fullmatch(entry.key)):
-            attempt, round, holder = map(int, named.groups())
-            if run.members and entry.changed and entry.role.startswith(_SETS_UP) and round in kept[attempt][holder]:
-                found.append(f"{entry.key} by {entry.role} ({entry.process}) is stored behind the model of its state")
+            attempt, round = map(int, named.groups())
+            models = run.members and any(round in held for held in kept[attempt].values())
+            if models and entry.changed and entry.role.startswith(_SETS_UP):
+                found.append(f"{entry.key} by {entry.role} ({entry.process}) is stored behind a model of its round")
         elif entry.changed and (named := _BEGUN.fullmatch(entry.key)):
             lower = {attempt for attempt in kept if attempt < int(named[1])}
             begun[int(named[1])] = (max((_common(run, kept[each]) for each in lower), default=0), lower)
@@ -66,7 +67,7 @@ _DOES = {
     "l": r"\S+ \d+ HeadObject runs/[^/]+/lease/.*",  # asks who holds its rank
     "m": r"program \d+ basic\.publish .*\.mailbox\..*",  # sends
     "o": r"\S+ \d+ HeadObject runs/[^/]+/overtaken/.*",
-    "v": r"program \d+ HeadObject runs/[^/]+/over",
+    "v": r"program \d+ HeadObject runs/[^/]+/over$",
     "u": r"train \d+ AI\.TENSORSET .*/update",
     "p": r"train \d+ AI\.TENSORSET .*/report|supervise \d+ TENSOR\.GET .*/expected",
     "e": r"supervise \d+ AI\.TENSORSET .*/expected",
@@ -95,9 +96,9 @@ _LATE_KEPT = {"[wmup][^kb]*d": "agrees on what follows a round, and has not kept
 
 def keeps_the_order(run: JudgedRun) -> list[str]:
     """A program asks for its lease before each message, and behind each checkpoint whether the run is over. A function asks behind what it
-    stored whether its attempt was overtaken, before it answers or says that the run is finished. MLLess's worker stores its update, then
-    its report, then announces it; the supervisor its word, or reads the one that stands. Who agrees on what follows an epoch has kept the
-    round that begins then, where one is kept there.
+    stored, a worker behind its checkpoint, whether its attempt was overtaken, before it answers or says that the run is finished. MLLess's
+    worker stores its update, then its report, then announces it; the supervisor its word, or looks for one that stands. Who agrees on what
+    follows an epoch has kept the round that begins then, where one is kept there.
     """
     did = defaultdict[str, str](str)
     for entry in run.history.entries:

@@ -81,7 +81,7 @@ class Trials:
         found = broken(self.judged(nemesis, outcome, self.reference))
         assert not found, "; ".join(found)
         servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture)), "aws": 1}
-        again = self._resumed(outcome.seconds / 2, nemesis.asked)
+        half_s = round(outcome.seconds / 2, 3)
         programs = [f"program {rank}" for rank in range(self.experiment.workers)] if self.architecture.program else []
         terrain = Terrain(
             requests=dict(nemesis.asked),
@@ -90,8 +90,8 @@ class Trials:
             programs=programs,
             servers={service: count for service, count in servers.items() if count},
             kinds=self.kinds(),
-            again=again,
-            again_s=outcome.seconds / 2,
+            again=self._resumed(half_s, nemesis.asked),
+            again_s=half_s,
             may_go=self._may_go,
         )
         return outcome, terrain

@@ -85,6 +85,7 @@ def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> Non
     donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
     if donor is None and round:
         raise Missing(source.model(round, holders[0]))
+    copies = list[tuple[int, int, str, str]]()  # from whom, to whom, its key, the new one
     for worker in holders:
         target = state_keys(ctx.experiment, ctx.keys, round, worker)
         if donor is None:
@@ -93,10 +94,11 @@ def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> Non
         given = state_keys(ctx.experiment, source, round, donor)
         own = zip(*(own_keys(ctx.experiment, each, round, worker) for each in (source, ctx.keys)), strict=True)
         shared = zip(_keys(given), _keys(target), strict=True) if round else [(given.model, target.model)]
-        pairs = [*((worker, name, as_) for name, as_ in own), *((donor, name, as_) for name, as_ in shared)]
-        for giver, name, as_ in pairs:  # the model last
-            if not ctx.tensors[worker].exists(as_):
-                ctx.tensors[worker].create(as_, ctx.tensors[giver].get(name))
+        copies += [*((worker, worker, *keys) for keys in own), *((donor, worker, *keys) for keys in shared)]
+    # Models last: where any of them stands, an attempt finds all that the others' vectors are copied from.
+    for giver, worker, name, as_ in sorted(copies, key=lambda copy: copy[3].endswith("/model")):
+        if not ctx.tensors[worker].exists(as_):
+            ctx.tensors[worker].create(as_, ctx.tensors[giver].get(name))
 
 
 def _keys(state: StateKeys) -> tuple[str, ...]:
@@ -115,11 +117,12 @@ def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
         reverse=True,
     ):
         held = [
-            (holders[0], target, target.rpartition("/")[2])
-            for target in _keys(state_keys(ctx.experiment, ctx.keys, round, holders[0]))
+            (holder, each, kept_name(each))
+            for holder in holders
+            for each in own_keys(ctx.experiment, ctx.keys, round, holder)
         ]
-        for holder in holders:
-            held += [(holder, each, kept_name(each)) for each in own_keys(ctx.experiment, ctx.keys, round, holder)]
+        shared = _keys(state_keys(ctx.experiment, ctx.keys, round, holders[0]))
+        held += [(holders[0], target, target.rpartition("/")[2]) for target in shared]
         try:  # all of it, before any of it is anywhere
             found = [
                 (holder, target, decode(ctx.objects.get(source), key=source))

@@ -169,6 +169,13 @@ MENDED = {
             Fault(kind="freeze", role="supervise 0", request=4, seconds=11.618),
         ],
     ),
+    "a state is whole for all holders or for none: a first step that dies between two of them can be tried again": (
+        *(replace(small("spirt", workers=2), exchange=Exchange(what="delta", every=1)), 1, 2),
+        [
+            Fault(kind="client_dies", at_s=26.042, seconds=0.1),
+            Fault(kind="kill", role="initialise 0", request=72, side="after"),
+        ],
+    ),
 }
 
 

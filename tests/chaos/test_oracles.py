@@ -310,7 +310,11 @@ def test_the_model_of_a_state_comes_last() -> None:
     model, velocity = (tensor(f"0/{name}", role="initialise 0") for name in ("model", "velocity"))
 
     assert not judged(velocity, model, members=2)
-    assert any("behind the model of its state" in each for each in judged(model, velocity, members=2))
+    assert not judged(velocity, model, replace(velocity, found=velocity.left), members=2)  # a second create
+    assert not judged(model, entry(model.key, model.left, "", operation="UNLINK"), velocity, members=2)
+    other = replace(velocity, key=velocity.key.replace("/0/", "/1/"))
+    for late in (velocity, other):
+        assert any("behind a model of its round" in each for each in judged(model, late, members=2))
 
 
 def test_a_run_that_waits_too_long_for_the_dead_or_averages_what_is_older_is_told() -> None:

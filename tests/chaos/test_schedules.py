@@ -22,6 +22,7 @@ TERRAIN = Terrain(
     servers={"redis": 2, "rabbitmq": 1, "s3": 1, "aws": 1},
     kinds=KINDS,
     again={"worker 0": [(30.0, "GetObject")] * 60 + [(30.0, "PutObject checkpoint/#")]},
+    again_s=13.7,
 )
 
 
@@ -70,6 +71,12 @@ def test_somebody_stands_still_while_another_resumes_the_run() -> None:
     moments = [(dies.at_s, TERRAIN.requests[freeze.role][freeze.request - 1 :][:2]) for freeze, dies in firsts]
 
     assert sum(len(around) == 2 and around[0][0] <= at_s <= around[1][0] for at_s, around in moments) > 25
+
+
+def test_a_run_is_resumed_again_while_its_first_resumption_stands_before_a_write() -> None:
+    drawn = [[f for f in draw(TERRAIN, seed) if f.at_s == TERRAIN.again_s or f.request == 101] for seed in range(300)]
+
+    assert any([f.kind for f in faults][:2] == ["client_dies", "freeze"] for faults in drawn)
 
 
 def test_workers_die_for_good_where_the_others_go_on_without_them() -> None:

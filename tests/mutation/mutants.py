@@ -1,8 +1,8 @@
 """Faults drawn by seed from the source: how many of them the tests catch, before and after a large change.
 
     python -m tests.mutation.mutants draw                         faults.json: 12 of each of 5 kinds, by seed
-    python -m tests.mutation.mutants cover [option ..]            one run of pytest: which tests pass which fault's line, to build/mutation/
-    python -m tests.mutation.mutants run [number ..] [option ..]  each fault against the tests that pass its line, up to the first failure
+    python -m tests.mutation.mutants cover [option ..]            one run of pytest: which tests reach which line, to build/mutation/
+    python -m tests.mutation.mutants run [number ..] [option ..]  each fault against the tests that reach its line, up to the first failure
 
 Options are pytest's: -m "not slow" asks what `make test` catches.
 
@@ -166,7 +166,7 @@ def apply(fault: Fault, root: Path) -> None:
 
 
 def cover(options: list[str]) -> None:
-    """Which tests pass each fault's line: one run of pytest with a note before each, in a copy, where tests of the source's text fail."""
+    """Which tests reach each fault's line: one run of pytest with a note before each, in a copy, where tests of the source's text fail."""
     shutil.rmtree(HITS, ignore_errors=True)
     HITS.mkdir(parents=True)
     with copied() as copy:
@@ -223,14 +223,14 @@ def _places(tree: ast.Module, lines: Sequence[str], line: int) -> list[ast.stmt]
     )
     if whole is None:
         return [inner]
-    bodies = [node.body for node in ast.walk(whole) if isinstance(node, ast.FunctionDef)]
-    return [
-        body[-1] if len(body) == 1 else body[1] for body in bodies if body[-1].lineno > body[0].lineno or len(body) == 1
+    functions = [
+        node for node in ast.walk(whole) if isinstance(node, ast.FunctionDef) and node.body[-1].lineno > node.lineno
     ]
+    return [node.body[len(node.body) > 1 and ast.get_docstring(node) is not None] for node in functions]
 
 
 def run(numbers: list[int], options: list[str]) -> None:
-    """Each fault in a copy of what is committed, against the tests that pass its line; build/mutation/caught.json holds what is known so
+    """Each fault in a copy of what is committed, against the tests that reach its line; build/mutation/caught.json holds what is known so
     far.
     """
     known = BUILD / "caught.json"
@@ -247,9 +247,11 @@ def run(numbers: list[int], options: list[str]) -> None:
 
 
 def covering(number: str) -> list[str]:
-    """The tests that pass the fault's line, those of tests/unit first; all, where only processes passed it that know of no test."""
+    """The tests that reach the fault's line, those of tests/unit first; all, where only processes reach it that know of no test."""
     found = sorted(each.read_text() for each in (HITS / number).glob("*"))
-    return sorted(filter(None, found), key=lambda test: not test.startswith("tests/unit")) or ["tests"] * len(found)
+    return sorted(filter(None, found), key=lambda test: not test.startswith("tests/unit")) or (
+        ["tests"] if found else []
+    )
 
 
 @contextmanager
@@ -268,7 +270,7 @@ def copied() -> Iterator[Path]:
 
 
 def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> str:
-    """What fails with the fault, and passes without it."""
+    """What fails with the fault, and passes without it; what keeps the tests from telling."""
     if not tests:
         return "covered by no test"
     path = copy / fault.file
@@ -278,13 +280,13 @@ def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> s
         failed = failing(tests, options, copy)
     finally:
         path.write_bytes(sound)
-    if not failed or failing([failed] if failed in tests else tests, options, copy):
-        return f"survived {len(tests)} tests"
-    return failed
+    if failed and (without := failing([failed] if failed in tests else tests, options, copy)):
+        return f"not decided: without the fault {without}"
+    return failed or f"survived {len(tests)} tests"
 
 
 def failing(tests: list[str], options: list[str], copy: Path) -> str:
-    """The first of `tests` that fails, or what else ends them; hanging is failing; "" where all pass or none is chosen."""
+    """The first of `tests` that fails, or what else ends them; hanging is failing; "" where all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *options, *tests]
     try:
         ended = subprocess.run(
@@ -292,7 +294,7 @@ def failing(tests: list[str], options: list[str], copy: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return "it hangs"
-    if ended.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    if ended.returncode == pytest.ExitCode.OK:
         return ""
     told = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
     return told[1] if told else f"pytest ends with {ended.returncode}"

@@ -69,7 +69,7 @@ def test_a_fault_is_found_by_what_its_line_says(root: Path) -> None:
     assert mutants.line_of(fault, root) is None
 
 
-def test_a_note_tells_which_test_passes_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_tells_which_test_reaches_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a function's head, which runs once for all, whoever calls it; of a second condition, whoever comes to the first."""
     source = SOURCE + "        elif (\n            size > 7\n        ):\n            size = 3\n        assert size\n"
     source = source.replace("text: str) -> None", "text: str, size: int = 2) -> None").replace("len(text)", "size")
@@ -83,7 +83,7 @@ def test_a_note_tells_which_test_passes_a_line(tmp_path: Path, monkeypatch: pyte
     made: dict[str, type] = {}
     exec(compile(noted, "store.py", "exec"), made)
     made["Store"]().note("text")
-    here = ["tests/unit/test_mutants.py::test_a_note_tells_which_test_passes_a_line"]
+    here = ["tests/unit/test_mutants.py::test_a_note_tells_which_test_reaches_a_line"]
     assert mutants.covering("head") == mutants.covering("second") == here
     assert not mutants.covering("sum")
 

@@ -1,0 +1,38 @@
+"""What is written before anything starts: the number of an attempt."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossover import runtime
+from crossover.dataplane.memory import MemoryObjectStore
+from crossover.dataplane.traffic import Traffic
+from crossover.keys import Keys
+from crossover.running.preparing import attempt_number
+
+NOW_S = 1_767_225_642.5
+
+
+@pytest.mark.parametrize(
+    ("begun", "later_s", "least"),
+    [
+        ((0,), 0.011, 1),  # another client resumes within the same second
+        ((0, 1_767_225_641), 0.011, 1),  # whose attempt before was told in whole seconds
+        ((0, 190_000_000_000), 0.0, 0),  # a clock that is ahead has begun an attempt
+    ],
+)
+def test_who_resumes_has_an_attempt_above_all_others(
+    begun: tuple[int, ...], later_s: float, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, keys = MemoryObjectStore(Traffic()), Keys("r")
+    for attempt in begun:
+        objects.put_new(keys.attempt_marker(attempt), b"")
+    prepared: Any = SimpleNamespace(objects=objects, keys=keys)
+
+    numbers = []
+    for now_s in (NOW_S, NOW_S + later_s):
+        monkeypatch.setattr(runtime, "time", lambda now_s=now_s: now_s)
+        numbers.append(attempt_number(prepared, again=True))
+    assert numbers[0] > max(begun) and numbers[1] >= numbers[0] + least
+    assert len(f"{numbers[1]:012d}") == 12 and attempt_number(prepared, again=False) == 0
