@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossover.architecture import architectures
-from tests.mutation import protocol
+from tests.mutation import mutants, protocol
 from tests.mutation.protocol import Edit, Fault
 
 FAULTS = protocol.listed()
@@ -40,7 +40,7 @@ def test_a_process_imports_the_fault() -> None:
         said = subprocess.run(
             [sys.executable, "-c", asked],
             cwd=folder,
-            env=protocol.environment(folder),
+            env=mutants.environment(folder),
             capture_output=True,
             text=True,
             check=True,
