@@ -52,7 +52,7 @@ def workers_hold_one_model(run: JudgedRun) -> list[str]:
 def ends_well(run: JudgedRun) -> list[str]:
     """After as many resumptions as an operator has patience for."""
     failure = run.outcome.failure
-    for_good = run.state_lost and "no worker's database holds a model" in failure
+    for_good = run.state_lost and "; start a new run" in failure
     if failure and not for_good and not (run.budget_usd is not None and failure.startswith("BudgetReached: ")):
         return [f"{run.outcome.clients} clients, and the run still fails: {failure}"]
     if not run.outcome.failure and not run.outcome.model:

@@ -202,7 +202,8 @@ class Trials:
             killed=nemesis.killed | outcome.timed_out,
             outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
             by_itself=1 + sum(map(ends_client, nemesis.struck)) if passes else 0,
-            state_lost=self.architecture.state == "database" and len(lost) == databases,
+            state_lost=self.architecture.state == "database"
+            and len(lost) >= (databases if given.exchange.what == "gradients" else 1),
             workers=given.workers,
             budget_usd=given.lifetime.budget_usd,
             models=nemesis.models if given.p2p.mode == "synchronous" else {},

@@ -81,7 +81,9 @@ def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, d
 
 
 def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
-    """The state of `round` that any of them holds, to every one; in round 0 the seeded model where none does. Raises Missing."""
+    """The state of `round` that any of them holds, to every one; in round 0 the seeded model where none does. Raises Missing, also where a
+    holder has lost what is its own alone.
+    """
     donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
     if donor is None and round:
         raise Missing(source.model(round, holders[0]))
@@ -97,8 +99,12 @@ def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> Non
         copies += [*((worker, worker, *keys) for keys in own), *((donor, worker, *keys) for keys in shared)]
     # Models last: where any of them stands, an attempt finds all that the others' vectors are copied from.
     for giver, worker, name, as_ in sorted(copies, key=lambda copy: copy[3].endswith("/model")):
-        if not ctx.tensors[worker].exists(as_):
-            ctx.tensors[worker].create(as_, ctx.tensors[giver].get(name))
+        if ctx.tensors[worker].exists(as_):
+            continue
+        if "/own/" in name and not ctx.tensors[worker].exists(name):
+            lost = f"worker {worker}'s database holds no more what its own optimizer keeps, which no other has"
+            raise Missing(f"{ctx.run}: {lost}; start a new run")
+        ctx.tensors[worker].create(as_, ctx.tensors[giver].get(name))
 
 
 def _keys(state: StateKeys) -> tuple[str, ...]:

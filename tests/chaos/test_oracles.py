@@ -126,7 +126,9 @@ def test_what_passes_by_itself_needs_no_resumption() -> None:
 
 
 def test_where_every_database_lost_the_model_a_run_may_fail_in_these_words_but_not_with_a_wrong_model() -> None:
-    lost = replace(WELL, failure="RunFailed: initialise: r: no worker's database holds a model of this run", model="")
+    lost = replace(
+        WELL, failure="RunFailed: initialise: r: no worker's database holds a model; start a new run", model=""
+    )
 
     assert not judged(outcome=lost, state_lost=True)
     assert judged(outcome=lost)

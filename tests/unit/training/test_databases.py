@@ -1,5 +1,6 @@
 """What a late invocation takes back of what it has stored in a database, and what it leaves to those who may go by it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
 from crossover.dataplane.traffic import Traffic
 from crossover.dataplane.vector import Vector, VectorKind
-from crossover.errors import StaleAttempt
+from crossover.errors import Missing, StaleAttempt
+from crossover.experiment import Exchange
 from crossover.keys import Keys
 from crossover.training import databases
+from tests.architectures.harness import small
 
 KEYS, ROUND, HOLDER = Keys("r", 0), 3, 0
 CONTRIBUTION, VELOCITY = KEYS.gradient(ROUND, HOLDER, 0), KEYS.own_optimizer(ROUND + 1, HOLDER, "velocity")
@@ -62,3 +65,19 @@ def test_the_run_was_resumed(taken_over: bool) -> None:
         stored.settle()
 
     assert stored.left() == (set() if taken_over else {CONTRIBUTION, VELOCITY})  # the next attempt is yet to read them
+
+
+def test_a_database_that_has_lost_what_no_other_holds_is_named() -> None:
+    """With local steps: nothing is made up for it, and no model of the new attempt stands."""
+    experiment = replace(small("spirt", workers=2), exchange=Exchange(what="delta", every=1))
+    vector = Vector(VectorKind.STATE, memoryview(bytearray(4)).cast("f"))
+    tensors = [MemoryTensorStore(Traffic()) for _ in range(2)]
+    for worker, store in enumerate(tensors):
+        for key in (*databases.state_keys(experiment, KEYS, ROUND, worker).optimizer, KEYS.model(ROUND, worker)):
+            store.create(key, vector)
+    tensors[0].create(KEYS.own_optimizer(ROUND, 0, "velocity"), vector)
+    ctx: Any = SimpleNamespace(run="r", keys=Keys("r", 7), experiment=experiment, tensors=tensors)
+    with pytest.raises(Missing, match=r"worker 1's database holds no more .*; start a new run"):
+        databases._share(ctx, (0, 1), ROUND, KEYS)
+
+    assert not any(store.exists(ctx.keys.model(ROUND, worker)) for worker, store in enumerate(tensors))
