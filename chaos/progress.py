@@ -91,7 +91,7 @@ _DISORDER = {
     "(?:^|a)[^pe]*a": "announces what it has not stored: a worker's report, the supervisor's word",
     "p[^axr]*u|u[^px]*[kr]": "stores an update behind the report of it",
 }
-_LATE_KEPT = {"[wmup][^kb]*d": "agrees on what follows a round, and has not kept what it begins with"}
+_LATE_KEPT = {"[wmup][^kbr]*d": "agrees on what follows a round, and has not kept what it begins with"}
 
 
 def keeps_the_order(run: JudgedRun) -> list[str]:

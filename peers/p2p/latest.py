@@ -6,7 +6,6 @@ two attempts of a peer choose differently, the checkpoint that was created first
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -93,8 +92,11 @@ class LatestMailboxes:
                 return
             if ask():
                 self._member.confirm()
-                with suppress(Refused):  # the others do not count on this one, and are clearing away
+                try:
                     self.keep()
+                except Refused:  # the broker has lost the mailboxes, unless the others do not count on this one, and are clearing away
+                    if not self._ctx.objects.exists(self._ctx.keys.over):
+                        self.open(self._replica)
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
             pause(calm_s=ask.left_s)
 
