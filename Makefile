@@ -7,7 +7,7 @@ SHELL := /bin/bash
 ODD := ; & | < > $$ ` ( ) { } [ ] ' " \ * ? ! \#
 odd = $(strip $(foreach each,$(ODD),$(findstring $(each),$(1))) $(word 2,$(1)))
 given = $(filter command environment,$(origin $(1)))
-$(foreach name,ARCH ON OUT SEEDS ONLY PROCESSOR,$(if $(call given,$(name)),$(if $(call odd,$(value $(name))),\
+$(foreach name,ARCH CONFIG ON OUT SEEDS ONLY PROCESSOR MAX_USD,$(if $(call given,$(name)),$(if $(call odd,$(value $(name))),\
 	$(error $(name): expected a plain name or folder, not $(value $(name))))))
 
 ARCH ?= spirt
@@ -19,16 +19,16 @@ PYTEST ?= -n 2 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 CROSSOVER := $(VENV)/bin/crossover
-REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml
+REQUIREMENTS := requirements.txt requirements-dev.txt pyproject.toml setup.py
 STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | sha256sum | cut -c1-16)
-SOURCES := crossover chaos cdk stacks functions peers layer $(wildcard app.py)
+SOURCES := crossover cdk stacks functions peers layer lab $(filter-out tests/aws/test_%,$(wildcard tests/aws/*.py)) $(wildcard tools/arm_*.py tools/layer_*.py) tests/chaos/world tests/moto_patches $(wildcard app.py)
 
 # Every experiment on digits whose architecture exists: config/x-y.yaml with stacks/x_y.py.
 CONFIGS := $(filter-out %-cifar10 pricing published,$(basename $(notdir $(wildcard config/*.yaml))))
 exists = $(wildcard stacks/$(subst -,_,$(1)).py)
 ARCHITECTURES := $(strip $(foreach config,$(CONFIGS),$(if $(call exists,$(config)),$(config))))
-CONFIG := $(subst _,-,$(ARCH))
-OUT ?= results/$(CONFIG)
+NAME := $(subst _,-,$(ARCH))
+OUT ?= results/$(NAME)
 
 # On a bare machine hundreds of megabytes come over the network, and one connection that breaks would end the set-up. What a package
 # manager prints is shown only where it fails, its last lines.
@@ -45,7 +45,7 @@ ifeq ($(ARCH),all)
 	@for config in $(ARCHITECTURES); do $(CROSSOVER) run config/$$config.yaml --on $(ON) --out results/$$config; done
 	@$(CROSSOVER) compare $(addprefix results/,$(ARCHITECTURES)) --out results/comparison
 else
-	@$(CROSSOVER) run config/$(CONFIG).yaml --on $(ON) --out $(OUT)
+	@$(CROSSOVER) run config/$(NAME).yaml --on $(ON) --out $(OUT)
 endif
 
 .PHONY: test test-all
@@ -55,15 +55,22 @@ test: setup redis-module node_modules browser ## The first ring, five minutes: e
 test-all: lint test ## Linters, and every test with a sample of the sweeps
 	$(PYTHON) -m pytest --ignore tests/witnesses -m slow $(PYTEST)
 
+# A pytest suite on an account of one's own: docs/aws.md, "Unproven". Each step says its price and asks; MAX_USD=1 is a ceiling in dollars
+# instead. Without tests/conftest.py, which hides the account from all other tests.
+.PHONY: test-aws
+test-aws: setup node_modules layer ## Try on your AWS account what docs/aws.md calls unproven, about fifty cents; MAX_USD=1, CONFIG=config/gpu.yaml
+	CROSSOVER_TEST_AWS="on $(if $(filter command,$(origin CONFIG)),$(CONFIG)) $(if $(MAX_USD),--most-usd $(MAX_USD))" \
+		$(PYTHON) -m pytest --noconftest -s -rs tests/aws/test_account.py
+
 .PHONY: test-every-call
 test-every-call: setup redis-module node_modules browser ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)
 
 SEEDS ?= 0-999
 .PHONY: chaos
-chaos: setup ## Look for schedules of faults that break a promise: ARCH=all or one, SEEDS=0-999
-	@for config in $(if $(filter all,$(ARCH)),$(ARCHITECTURES),$(CONFIG)); do echo "$$config"; \
-		$(CROSSOVER) chaos config/$$config.yaml --seeds $(SEEDS) || failed=1; done; [ -z "$${failed:-}" ]
+chaos: setup ## Look for schedules of faults that break a promise: ARCH=all or one, or CONFIG=mine.yaml; SEEDS=0-999
+	@for config in $(or $(if $(filter command,$(origin CONFIG)),$(CONFIG)),$(patsubst %,config/%.yaml,$(if $(filter all,$(ARCH)),$(ARCHITECTURES),$(NAME)))); do echo "$$config"; \
+		$(PYTHON) -m tests.chaos.world $$config --seeds $(SEEDS) || failed=1; done; [ -z "$${failed:-}" ]
 
 .PHONY: check
 check: setup redis-module lint witness-environment-asl_validator ## Linters, types, quick tests, synthesis with validation and cdk-nag
@@ -76,7 +83,7 @@ check: setup redis-module lint witness-environment-asl_validator ## Linters, typ
 # Judges that we did not write, each in build/witnesses/<name>, made from what lies in tests/witnesses/<name>/. Those that take longer than
 # a minute or two are named here; the others are asked in CI.
 WITNESSES := $(patsubst tests/witnesses/test_%.py,%,$(wildcard tests/witnesses/test_*.py))
-LONG_WITNESSES := cfn_lint checkov sanitizers valkey_8
+LONG_WITNESSES := cfn_lint checkov debian_boot sanitizers valkey_8
 
 .PHONY: witnesses witnesses-quick
 witnesses: $(WITNESSES:%=witness-%) ## Ask every judge that we did not write; witness-<name> for one
@@ -88,10 +95,16 @@ witness-environment-%: setup
 	@$(PYTHON) -m tests.witnesses.environments $*
 
 .PHONY: lint
-lint: setup ## ruff check, ruff format --check, mypy --strict
+lint: setup ## ruff check, ruff format --check, mypy --strict, wording
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy --strict $(SOURCES)
+	@$(PYTHON) -m tools.wording
+	@$(PYTHON) -m tools.freshness
+
+.PHONY: freshness
+freshness: setup ## List prices and documented limits that are old
+	@$(PYTHON) -m tools.freshness
 
 .PHONY: bench
 bench: setup redis-module ## Benchmarks to benchmarks/out/<name>.json; ONLY=name for one
@@ -108,7 +121,7 @@ bench-quick: setup redis-module ## Every benchmark with --quick, a few minutes t
 redis-module: packages ## Build the tensor engine, redis_module/build/tensors.so (g++ only)
 	@$(MAKE) --no-print-directory -s -C redis_module core
 
-# PyTorch for ARM and the data plane's packages, pruned and packed; a minute from nothing, nothing to do while they are up to date.
+# PyTorch for ARM and the data plane's packages, pruned and packed; 1 to 10 minutes from nothing, nothing to do while they are up to date.
 .PHONY: layer
 layer: setup node_modules ## What AWS needs: the CDK's command line, build/layer-torch.zip and build/layer-dataplane.zip
 	@$(PYTHON) -m layer.build

@@ -1,11 +1,12 @@
-"""How many configurations `crossover advise` gets through in a minute, and how far its best is from that of simulating all of them.
+"""Configurations that `crossover advise` evaluates in a minute, and how far its best is from that of simulating all of them.
 
     python -m benchmarks.advise [--quick | --grid NAME | --serverless]      one part: a bit of the search, one grid, dollars saved
 
 Three grids of 500 configurations and more, spread evenly over all candidates of three experiments: MobileNet on CIFAR-10 for 50 epochs with
 up to 64 workers, a small network on digits, a ResNet whose updates are whole epochs. Each cell is simulated as the search would do it.
 
-And what the advice is worth where only functions are on hand: dollars against the file that comes with the project, at no more time.
+The last part is the value of the advice if only functions are allowed: dollars against the file that comes with the project, at no more
+time.
 """
 
 import argparse
@@ -16,13 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.report import Figure, write
-from crossover.advice import candidates, evidence, subject
+from crossover.advice import candidates, evidence
+from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise, standing
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Profile, Question
-from crossover.advice.needs import ON_HAND, problem
+from crossover.advice.question import ON_HAND, Wishes, problem
 from crossover.advice.search import search
-from crossover.advice.wishes import Wishes
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[1] / "config"
@@ -38,8 +39,8 @@ GRIDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def asked(name: str) -> tuple[Question, list[Candidate]]:
-    """A grid's experiment, and all candidates that can be."""
+def load_grid_question(name: str) -> tuple[Question, list[Candidate]]:
+    """Return a grid's question, and all candidates that are feasible."""
     file, changes = GRIDS[name]
     question, sizes, _ = subject.of(load(CONFIG / f"{file}.yaml", changes))
     every = candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
@@ -47,7 +48,9 @@ def asked(name: str) -> tuple[Question, list[Candidate]]:
 
 
 def off_by(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -> float:
-    """By what share at most a cell of the grid is better, in dollars and time together, than each one that the search has simulated."""
+    """Return by what share a cell of the grid is better, at most, in dollars and time together, than each one that the search has
+    simulated.
+    """
     worst = 0.0
     for other in whole.values():
         near = min(max(mine.seconds / other.seconds, mine.usd / other.usd) for mine in found.values())
@@ -55,9 +58,9 @@ def off_by(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -
     return worst
 
 
-def measured(name: str) -> list[Figure]:
-    """The grid searched and simulated in full."""
-    question, everything = asked(name)
+def measure_grid(name: str) -> list[Figure]:
+    """Search a grid, simulate all of it, and return the figures that compare the two."""
+    question, everything = load_grid_question(name)
     began_s = time.process_time()
     step = max(1, len(everything) // CELLS)
     grid = everything[::step]
@@ -85,8 +88,9 @@ def measured(name: str) -> list[Figure]:
 
 
 def serverless() -> list[Figure]:
-    """The papers' AllReduce as its file says, and the advice with functions alone, whose p95 is not above that file's middle: for the same
-    updates, and for the local steps of the runs that come with the project and reach REACHED.
+    """Compare the papers' AllReduce, as its file says, with the advice for functions alone whose p95 is not above that file's median time.
+
+    The advice is for the same updates, and for the local steps of the runs that come with the project and reach REACHED.
     """
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
     question, sizes, _ = subject.of(asked)
@@ -104,18 +108,19 @@ def serverless() -> list[Figure]:
     wished = Wishes(deadline_s=shipped.seconds, on_hand=("lambda",))
     own = advise(question, wished, sizes, processes=1)
     wished = replace(wished, target=REACHED)
-    shown, _ = evidence.asked(asked, [], REACHED)
+    shown, _ = evidence.settings_reaching(asked, [], REACHED)
     asking = [subject.of(each.experiment) for each in shown if each.experiment.exchange.what != "gradients"]
     local = min((advise(question, wished, sizes, processes=1) for question, sizes, _ in asking), key=standing)
     return [
         Figure("serverless: the shipped file, dollars", shipped.usd, "$"),
         Figure("serverless: the shipped file, seconds", shipped.seconds, "s"),
-        *_saved("the same updates", own, shipped, ">= 0.35"),
-        *_saved(f"local steps of the shipped runs, to {REACHED:g}", local, shipped, ">= 0.45"),
+        *_report_savings("the same updates", own, shipped, ">= 0.35"),
+        *_report_savings(f"local steps of the shipped runs, to {REACHED:g}", local, shipped, ">= 0.45"),
     ]
 
 
-def _saved(name: str, found: Advice, shipped: Estimate, goal: str) -> list[Figure]:
+def _report_savings(name: str, found: Advice, shipped: Estimate, goal: str) -> list[Figure]:
+    """Return the figures of one advice, and print its winner. `shipped`: the estimate for the project's own file."""
     winner = found.winner
     print(f"{name}: {winner.candidate.words}: {winner.words}; in time: {found.met}")
     return [
@@ -125,9 +130,9 @@ def _saved(name: str, found: Advice, shipped: Estimate, goal: str) -> list[Figur
     ]
 
 
-def searched(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
-    """All candidates of a grid's experiment, or each `every`th, searched."""
-    question, everything = asked(name)
+def measure_search(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
+    """Search all candidates of a grid's experiment, or each `every`th, and return the figures."""
+    question, everything = load_grid_question(name)
     everything = everything[::every]
     began_s, spent_s = time.perf_counter(), time.process_time()
     search(question, everything, processes=1)
@@ -153,11 +158,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     alone.add_argument("--grid", choices=GRIDS, help="one grid alone")
     alone.add_argument("--serverless", action="store_true", help="dollars that functions alone would save")
     given = parser.parse_args(arguments)
-    parts: list[Callable[[], list[Figure]]] = [searched, *(partial(measured, name) for name in GRIDS), serverless]
+    parts: list[Callable[[], list[Figure]]] = [
+        measure_search,
+        *(partial(measure_grid, name) for name in GRIDS),
+        serverless,
+    ]
     if given.grid:
-        parts = [partial(measured, given.grid)]
+        parts = [partial(measure_grid, given.grid)]
     elif given.quick or given.serverless:
-        parts = [partial(searched, "digits", every=400) if given.quick else serverless]
+        parts = [partial(measure_search, "digits", every=400) if given.quick else serverless]
     figures = list[Figure]()
     for part in parts:
         figures += part()

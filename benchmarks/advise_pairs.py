@@ -1,10 +1,11 @@
-"""How much quicker `crossover advise` is than in another checkout, in pairs, and whether it gives the same answers.
+"""Speed of `crossover advise` compared with another checkout, in pairs, and whether both give the same answers.
 
     git worktree add /tmp/before REVISION
     python -m benchmarks.advise_pairs --before /tmp/before [--draws 20] [--every 8] [--whole]
 
-Drawn questions, each over every eighth way to train (`--whole`: the README's question over all of them, alone), answered by one process in
-the one checkout and then in the other. An answer is the same where winner and front are, or their figures within the search's slack.
+The questions are drawn; each searches every eighth candidate (`--whole`: the README's question alone, over all candidates). One process
+answers it in the one checkout and then in the other. Two answers are the same if winner and Pareto front are, or if their figures are
+within the search's slack.
 """
 
 import argparse
@@ -32,8 +33,8 @@ ASKED: dict[str, Any] = {
 }
 
 
-def drawn(number: int) -> dict[str, Any]:
-    """A question of its own for each number."""
+def draw_question(number: int) -> dict[str, Any]:
+    """Return the random question of that number."""
     rng = random.Random(f"advice {number}")
     file = rng.choice(("all-reduce-cifar10", "spirt-cifar10", "all-reduce-s3", "spirt", "mlless-cifar10", "single"))
     changes = [
@@ -53,11 +54,11 @@ def drawn(number: int) -> dict[str, Any]:
     }
 
 
-def answered(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
-    """What the checkout that this process runs in says."""
-    from crossover.advice import advice, candidates, subject
-    from crossover.advice.needs import ON_HAND
-    from crossover.advice.wishes import Wishes
+def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
+    """Answer a question with the code of the checkout in which this process runs. `every`: search only each so-manieth candidate."""
+    from crossover.advice import advice, candidates
+    from crossover.advice import question as subject
+    from crossover.advice.question import ON_HAND, Wishes
     from crossover.validation import load
 
     config = Path("config") / f"{asked['file']}.yaml"
@@ -72,8 +73,8 @@ def answered(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
     return {"answer": front, "seconds": process_time() - began_s, "simulated": len(found.searched.simulated)}
 
 
-def in_checkout(folder: Path, asked: Mapping[str, Any], every: int) -> dict[str, Any]:
-    """`answered` in a process of its own, by the code of `folder`."""
+def answer_in_checkout(folder: Path, asked: Mapping[str, Any], every: int) -> dict[str, Any]:
+    """Call `answer_question` in a process of its own, with the code of `folder`. If it fails, the answer is the last line of its error."""
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parents[1]}"}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = ['']\n" + CODE]
     given = json.dumps([asked, every])
@@ -92,12 +93,12 @@ spec = importlib.util.spec_from_file_location("pairs", {__file__!r})
 pairs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(pairs)
 asked, every = json.load(sys.stdin)
-print(json.dumps(pairs.answered(asked, every)))
+print(json.dumps(pairs.answer_question(asked, every)))
 """
 
 
-def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Equal, or as many with figures within the slack."""
+def is_same_answer(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether two answers are equal, or have as many entries with figures within SLACK."""
     if one == other or len(one) != len(other) or not all(isinstance(each, list) for each in (*one, *other)):
         return one == other
     figures = [pair for mine, its in zip(one, other, strict=True) for pair in zip(mine[1:], its[1:], strict=True)]
@@ -115,11 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.quick:
         given.draws, given.every = 1, 400
-    asked = [(ASKED, 1)] if given.whole else [(drawn(number), given.every) for number in range(1, given.draws + 1)]
+    asked = (
+        [(ASKED, 1)] if given.whole else [(draw_question(number), given.every) for number in range(1, given.draws + 1)]
+    )
     factors, equal = list[float](), list[bool]()
     for question, every in asked:
-        before, now = (in_checkout(folder.resolve(), question, every) for folder in (given.before, here))
-        equal.append(same(before["answer"], now["answer"]))
+        before, now = (answer_in_checkout(folder.resolve(), question, every) for folder in (given.before, here))
+        equal.append(is_same_answer(before["answer"], now["answer"]))
         factors.append(before["seconds"] / now["seconds"] if now["seconds"] else 1.0)
         told = {"asked": question, "same": equal[-1], "factor": round(factors[-1], 2), "before": before, "now": now}
         print(json.dumps(told), flush=True)

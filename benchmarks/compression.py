@@ -2,9 +2,9 @@
 
     python -m benchmarks.compression [--quick]      --quick: batch 8, few rounds: to see that it runs
 
-Encoding is all that a worker does before others have what they need of it, with error feedback where a codec has it by default: what it
-makes of its own contribution, too. Decoding is reading one worker's contribution; PowerSGD's is the product of the factors, and what is
-left out of it. Given are ratios of medians taken in turns.
+Encoding is all that a worker does before others have what they need of it. If a codec has error feedback by default, decoding its own
+contribution is part of that. Decoding is reading one worker's contribution; for PowerSGD it is the product of the factors, and the
+residual. The figures are ratios of medians taken in turns.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Work = dict[str, tuple[Callable[[], object], Callable[[], object]]]
 
 
 def work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
-    """What is timed, by its name, behind what goes before it untimed."""
+    """Return (preparation, timed function) by name; the preparation is not timed."""
     found: Work = {}
     parameters = sum(shape.numel() for shape in shapes)
     for name, (exchange, _) in CODECS.items():
@@ -46,6 +46,7 @@ def work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
 
 
 def _one_exchange(name: str, own: contributions.OneExchange, gradient: Tensor) -> Work:
+    """Return the work of a codec with one exchange per round."""
     contribution, out = own.begin(gradient, round=0), torch.empty_like(gradient)
     (body,) = contribution.bodies.values()
     data = buffers.view(body)
@@ -60,6 +61,8 @@ def _one_exchange(name: str, own: contributions.OneExchange, gradient: Tensor) -
 
 
 def _two_exchanges(name: str, own: contributions.TwoExchanges, gradient: Tensor) -> Work:
+    """Return the work of a codec with two exchanges per round."""
+
     def encode() -> Tensor:
         following = own.proceed(own.begin(gradient, round=1).values)
         assert isinstance(following, contributions.Contribution)
@@ -75,7 +78,7 @@ def _two_exchanges(name: str, own: contributions.TwoExchanges, gradient: Tensor)
 
 
 def _nothing() -> None:
-    pass
+    """Do nothing: the preparation of work that needs none."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """One epoch of SPIRT on the local cloud: its wall time against the gradients and evaluations inside it, shared evenly by the cores.
 
-What exceeds 1 is what the databases, the functions' start, the state machine and the waiting cost. The second epoch of two is taken: the
-first one's functions start cold. The images are noise of CIFAR-10's shape, so nothing has to be downloaded.
+What exceeds 1 is the cost of the databases, the functions' start, the state machine and the waiting. The second epoch of two is taken,
+because the first one's functions start cold. The images are noise of CIFAR-10's shape, so nothing has to be downloaded.
 
     python -m benchmarks.epoch [--quick] [--batch 512] [--minibatches 6]
 """
@@ -21,7 +21,7 @@ _WORKERS = 4
 
 
 def noise(experiment: Any) -> Any:
-    """A data set (`package.module:loader`) of as many random images as the experiment's limit asks for, and a few to validate on."""
+    """Return a data set (`package.module:loader`) of as many random images as the experiment's limit asks for, and a few to validate on."""
     import torch
 
     from crossover.learning.datasets import Samples
@@ -50,7 +50,7 @@ def measure(*, batch: int, minibatches: int) -> list[Figure]:
     experiment = validation.load(config, settings)
     with tempfile.TemporaryDirectory(prefix="crossover-") as folder, Watch() as memory:
         records = run_local(experiment, Path(folder), lambda progress: None).records
-    wall_s, computing_s = of_epoch(records, epoch=2)
+    wall_s, computing_s = epoch_seconds(records, epoch=2)
     cores = os.cpu_count() or 1
     about = f"SPIRT, {_WORKERS} workers x {minibatches} minibatches of {batch} on {cores} cores"
     return [
@@ -62,8 +62,8 @@ def measure(*, batch: int, minibatches: int) -> list[Figure]:
     ]
 
 
-def of_epoch(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float, float]:
-    """(seconds from the epoch's first invocation to its last one's end, seconds of computing in it)."""
+def epoch_seconds(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float, float]:
+    """Return (seconds from the epoch's first invocation to the end of its last one, seconds of computing in it)."""
     own = [record for record in records if record["epoch"] == epoch]
     began = min(record["started_at"] for record in own)
     ended = max(record["started_at"] + record["slot_wait_s"] + record["wall_s"] for record in own)

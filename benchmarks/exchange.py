@@ -2,9 +2,8 @@
 
     python -m benchmarks.exchange [--quick]      --quick: 4 processes, 0.4 M elements, few rounds: to see that it runs
 
-Every process runs the architectures' own exchange code, on one thread. A round lasts from a common start to the last process's end; what is
-given is the ratio of medians, taken in turns. The database keeps nothing on the disk here: what is compared is computing and moving, not
-syncing.
+Every process runs the architectures' own exchange code, on one thread. A round lasts from a common start to the last process's end; the
+figures are ratios of medians, taken in turns. The database writes nothing to the disk here: computing and moving are compared, not syncing.
 """
 
 import argparse
@@ -27,20 +26,18 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from benchmarks.report import Figure, write
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.context.run_facts import RunFacts
-from crossover.dataplane import connecting
-from crossover.dataplane.protocols import TensorStore
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import HEADER_BYTES, VectorKind
+from crossover.data import connecting
+from crossover.data.clients import MemoryClients
+from crossover.data.encoding import HEADER_BYTES, VectorKind
+from crossover.data.protocols import TensorStore, Traffic
 from crossover.experiment import Exchange as OneExchange
 from crossover.experiment import Experiment, Storage
-from crossover.local import processes
-from crossover.local.redis_server import RedisServer
-from crossover.training.long_worker.group import Group, GroupExchange
-from crossover.training.long_worker.life import keys_of
-from crossover.training.long_worker.waits import Waits
+from crossover.local import servers
+from crossover.local.servers import RedisServer
+from crossover.training.group import Group, GroupExchange
+from crossover.training.long_worker import keys_of
+from crossover.training.waits import Waits
+from crossover.workflow.context import Context, Resources, RunFacts
 from functions.all_reduce import AllReduce
 from functions.scatter_reduce import ScatterReduce
 
@@ -57,7 +54,7 @@ GOALS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One group of processes."""
+    """A group of processes and the size of its vectors."""
 
     workers: int
     elements: int
@@ -68,13 +65,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Channel:
-    """What vectors travel through. `url`: of Redis, or of an S3 endpoint."""
+    """A store that carries the vectors. `url`: of Redis, or of an S3 endpoint."""
 
     name: str
     url: str
 
     @property
     def is_s3(self) -> bool:
+        """True if the channel is S3."""
         return self.url.startswith("http")
 
 
@@ -93,9 +91,10 @@ class OneStore(MemoryClients):
         return nullcontext(0.0)
 
 
-def connected(channel: Channel, traffic: Traffic) -> TensorStore:
+def connect_store(channel: Channel, traffic: Traffic) -> TensorStore:
+    """Return a store that is connected to the channel."""
     if channel.is_s3:
-        from crossover.dataplane.s3 import S3ObjectStore
+        from crossover.data.s3 import S3ObjectStore
 
         client = _s3_client(channel.url)
         return connecting.object_tensors(S3ObjectStore(BUCKET, traffic, client=client))
@@ -115,7 +114,7 @@ def _s3_client(address: str) -> Any:
 
 
 def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
-    """A context whose tensor store is the channel, and what that store moves."""
+    """Return a context whose tensor store is the channel, and the counts of what that store moves."""
     traffic = Traffic()
     storage = Storage(channel="s3" if channel.is_s3 else "redis")
     experiment = Experiment(
@@ -125,7 +124,7 @@ def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
         storage=storage,
         exchange=OneExchange(every=1),
     )
-    resources = Resources(OneStore(connected(channel, traffic)))
+    resources = Resources(OneStore(connect_store(channel, traffic)))
     resources.facts["r"] = RunFacts(experiment, "", {"minibatches": 1}, setting.elements, 0, 0.0)
     ctx = Context(resources, run="r")
     return ctx, traffic if channel.is_s3 else ctx.traffic["tensor_store"]
@@ -139,7 +138,9 @@ def process(
     start: Barrier,
     results: "multiprocessing.Queue[Any]",
 ) -> None:
-    """One worker: every way in turns, `rounds` times after one to warm up; the seconds of each round, the traffic of one."""
+    """Run one worker: every way to exchange in turns, `rounds` times after one to warm up. Puts its rank, the seconds of each round and the
+    traffic of one round into `results`.
+    """
     torch.set_num_threads(1)
     own = torch.randn(setting.elements, generator=torch.Generator().manual_seed(rank))
     out, mixed = torch.empty_like(own), torch.empty_like(own)
@@ -183,6 +184,7 @@ def process(
 
 
 def _gloo(own: Tensor, mixed: Tensor) -> None:
+    """Average the vectors of all processes by gloo."""
     mixed.copy_(own)
     distributed.all_reduce(mixed)
     mixed.div_(distributed.get_world_size())
@@ -191,6 +193,7 @@ def _gloo(own: Tensor, mixed: Tensor) -> None:
 def _way(
     ctx: Context, exchange: GroupExchange, rank: int, setting: Setting, own: Tensor, out: Tensor
 ) -> Callable[[int], Callable[[], None]]:
+    """Return a function that prepares a round and returns its exchange."""
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 
     def prepare(round: int) -> Callable[[], None]:
@@ -201,17 +204,18 @@ def _way(
 
 
 def _moved(traffic: Traffic | None) -> tuple[int, int]:
+    """Return the bytes (out, in) so far; zeros without a store."""
     return (traffic.as_record()["bytes_out"], traffic.as_record()["bytes_in"]) if traffic else (0, 0)
 
 
 def _check(out: Tensor, mixed: Tensor, setting: Setting) -> None:
-    """The same mean as torch.distributed's, within rounding."""
+    """Raise AssertionError if the mean differs from torch.distributed's by more than rounding."""
     if float((out - mixed).abs().max()) > 1e-6 * setting.workers:
         raise AssertionError("an exchange's mean differs from torch.distributed's")
 
 
 def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Figure]:
-    """The figures of one group of processes."""
+    """Run one group of processes and return its figures."""
     many = multiprocessing.get_context("fork")  # after the imports, before any torch operation: memory stays shared
     start, results = many.Barrier(setting.workers), many.Queue()
     group = [
@@ -247,7 +251,7 @@ def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Fig
 
 
 def _result(results: "multiprocessing.Queue[Any]", group: Sequence[BaseProcess]) -> Any:
-    """The next one; a process that failed fails the benchmark at once."""
+    """Return the next result. Raises RuntimeError as soon as a process has failed."""
     while True:
         failed = [each.exitcode for each in group if each.exitcode]
         if failed:
@@ -257,7 +261,7 @@ def _result(results: "multiprocessing.Queue[Any]", group: Sequence[BaseProcess])
 
 
 def _excess(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, header_bytes: int) -> int:
-    """Bytes sent or received beyond (or short of) the closed form; every vector in S3 stands behind a header."""
+    """Return how many bytes were sent or received beyond the closed form, or short of it. In S3 every vector has a header."""
     size, others = 4 * setting.elements, setting.workers - 1
     if exchange == "AllReduce":
         puts, gets = (2, others) if rank == 0 else (1, 1)
@@ -280,7 +284,7 @@ def main() -> None:
         settings = [Setting(w, elements, label, 7, True) for label, elements in sizes for w in (4, 8)]
         settings += [Setting(16, elements, label, 3, False) for label, elements in (*sizes, ("23.5 M", 23_520_842))]
     figures: list[Figure] = []
-    with processes.temporary_folder() as folder:
+    with servers.temporary_folder() as folder:
         module = ROOT / "redis_module" / "build" / "tensors.so"
         with (
             RedisServer(folder / "redis", module=module, settings={"appendonly": "no"}) as server,
@@ -300,18 +304,18 @@ def main() -> None:
 
 
 class s3:
-    """moto's S3 in a process of its own, with one bucket; yields its address."""
+    """Context manager that runs moto's S3 in a process of its own, with one bucket, and yields its address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def __enter__(self) -> str:
-        from crossover.local.ports import free_port
+        from crossover.local.servers import free_port
 
         port = free_port()
         command = [str(Path(sys.executable).with_name("moto_server")), "-p", str(port)]
         with open(self._folder / "s3.log", "wb") as log:
-            self._process = processes.start(command, folder=self._folder, output=log)
+            self._process = servers.start_process(command, folder=self._folder, output=log)
         address = f"http://127.0.0.1:{port}"
         client = _s3_client(address)
         for _ in range(200):
@@ -323,7 +327,7 @@ class s3:
         raise RuntimeError(f"moto_server did not start; {self._folder / 's3.log'} says why")
 
     def __exit__(self, *_: object) -> None:
-        processes.stop(self._process)
+        servers.stop_process(self._process)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.filter [--quick]      --quick: a small vector, few rounds: to see that it runs
 
-Given are ratios of medians taken in turns, at thresholds that send 5 % and 1 % of the coordinates.
+The figures are ratios of medians taken in turns, at thresholds that send 5 % and 1 % of the coordinates.
 """
 
 import argparse
@@ -13,11 +13,13 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.report import Figure, write
-from crossover.algorithms import significance, sparse
+from crossover.algorithms import compression, significance
 
 
 def medians_s(work: dict[str, tuple[Callable[[], object], Callable[[], object]]], *, rounds: int) -> dict[str, float]:
-    """Median seconds of each, taken in turns after one to warm up; before each its untimed preparation."""
+    """Return the median seconds of each timed function, taken in turns after one round to warm up. `work`: (preparation, timed function) by
+    name; preparations are not timed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(rounds + 1):
         for name, (prepare, run) in work.items():
@@ -31,6 +33,7 @@ def medians_s(work: dict[str, tuple[Callable[[], object], Callable[[], object]]]
 
 
 def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
+    """Return the figures for a vector of that many elements. `label`: its size in words."""
     random = torch.Generator().manual_seed(1)
     shared, accumulated = torch.randn(elements, generator=random), 0.1 * torch.randn(elements, generator=random)
     residual, copy = accumulated.clone(), torch.empty(elements)
@@ -43,14 +46,14 @@ def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
     def taken(threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
         return significance.take_significant(residual, shared, threshold=threshold, step=0)
 
-    update = sparse.encode(*taken(thresholds[0.05]), elements=elements)
+    update = compression.encode(*taken(thresholds[0.05]), elements=elements)
     found = medians_s(
         {
             "copy": (renew, lambda: copy.copy_(shared)),
             "5 %": (renew, lambda: taken(thresholds[0.05])),
             "1 %": (renew, lambda: taken(thresholds[0.01])),
             "norm": (renew, lambda: significance.is_significant(residual, shared, threshold=1.0, step=0)),
-            "add": (renew, lambda: sparse.add_to(copy, update)),
+            "add": (renew, lambda: compression.add_to(copy, update)),
         },
         rounds=rounds,
     )

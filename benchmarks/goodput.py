@@ -1,12 +1,13 @@
-"""Goodput under faults: what a run commits while something dies every minute, beside what it commits in minutes that are left alone.
+"""Goodput under faults: what a run commits in minutes that begin with a fault, compared with what it commits in minutes without one.
 
     python -m benchmarks.goodput [--minutes 15] [--every 60] [--only spirt all_reduce p2p_instance]
 
-On the local cloud, for real: SIGKILL of a function's environment at work or of a program, a restart of the broker, in turn, at the
-beginning of every other minute of one run: between two runs, a machine's drift in speed would hide what a fault costs. Counted are
-distinct committed samples, those of the epochs that all workers agreed on, a second; what was computed and lost, or computed twice, is
-not. The bound is what the pauses of the retry policy and the broker's own absence leave of a run that stands still meanwhile: one that
-computes can be above it. The accuracy of a run without faults comes from the reference, trained as long.
+The run is real, on the local cloud. The faults are SIGKILL of a function's busy environment or of a program, and a restart of the broker,
+in turn, at the beginning of every other minute of one run; between two runs, a machine's drift in speed would hide what a fault costs.
+Counted are distinct committed samples per second: those of the epochs on which all workers agreed. What was computed and lost, or computed
+twice, is not counted. The bound is the share of time that the pauses of the retry policy and the broker's absence leave, if a run makes no
+progress meanwhile; a run that computes meanwhile can exceed it. The accuracy of a run without faults comes from the reference, trained for
+as many epochs.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from benchmarks.report import Figure, write
 if TYPE_CHECKING:
     from crossover.experiment import Experiment
     from crossover.local.cloud import LocalCloud
-    from crossover.running.following import Progress
+    from crossover.running.monitor import Progress
 
 CONFIG = Path(__file__).parents[1] / "config"
 EPOCHS = 100_000  # more than the minutes have room for
@@ -43,11 +44,13 @@ KINDS = {  # what can die; an all-reduce has no broker, peers have no functions
 
 
 class Enough(Exception):
-    """The minutes are over."""
+    """Exception: the minutes are over."""
 
 
 @dataclass(frozen=True)
 class Fault:
+    """A fault of the run. `pause_s`: seconds that the retry policy or the absence costs at least, on average."""
+
     at_s: float
     kind: str
     pause_s: float  # what policy or absence costs at the least, on average
@@ -55,20 +58,22 @@ class Fault:
 
 @dataclass
 class Run:
-    """When each epoch was committed (monotonic seconds) and how accurate the model was, and what was done to the run."""
+    """The times at which epochs were committed (monotonic seconds), with the model's accuracy, and the faults."""
 
     samples: int = 0  # of an epoch
     commits: list[tuple[float, float]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     def rate(self, every_s: float, *, struck: bool) -> float:
-        """Committed samples a second in the stretches of `every_s` that began with a fault, or in those that followed them."""
+        """Return the committed samples per second in the stretches of `every_s` seconds that began with a fault (`struck`), or in those
+        that followed them.
+        """
         since = [fault.at_s + (0.0 if struck else every_s) for fault in self.faults]
         committed = sum(a < at_s <= a + every_s for a in since for at_s, _ in self.commits)
         return self.samples * committed / (every_s * len(since))
 
     def recoveries_s(self, usual_s: float) -> list[float]:
-        """Per fault: how much longer than usual the longest of the epochs took that it can have held up."""
+        """Return for each fault how many seconds longer than usual the longest epoch took that the fault can have delayed."""
         gaps = [(before, after) for (before, _), (after, _) in zip(self.commits, self.commits[1:], strict=False)]
         found = []
         for fault in self.faults:
@@ -78,35 +83,37 @@ class Run:
         return found
 
     def usual_s(self) -> float:
+        """Return the median seconds of an epoch."""
         return statistics.median(b - a for (a, _), (b, _) in zip(self.commits, self.commits[1:], strict=False))
 
 
 def shipped(architecture: str, *, epochs: int) -> "Experiment":
+    """Return the project's own experiment of an architecture."""
     from crossover import validation
 
     return validation.load(CONFIG / f"{architecture.replace('_', '-')}.yaml", [f"training.epochs={epochs}"])
 
 
 def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> Run:
-    """One run with `minutes` of disturbed seconds and as many undisturbed ones, in stretches of `every_s` in turn."""
-    from crossover.local import processes
+    """Run one experiment with `minutes` of time disturbed by faults and as much without, in stretches of `every_s` seconds in turn."""
+    from crossover.local import servers
     from crossover.local.cloud import LocalCloud
-    from crossover.running.cdk_process import synthesized
-    from crossover.running.deployed_run import run_deployed
+    from crossover.running.deployed import run_deployed, synthesize_assembly
 
     experiment = shipped(architecture, epochs=EPOCHS)
     found, over, begun = Run(), threading.Event(), threading.Event()
 
     def committed(progress: "Progress") -> None:
+        """Record an epoch. Raises Enough if the minutes are over."""
         found.commits.append((time.monotonic(), progress.val_metric))
         begun.set()
         if found.faults and time.monotonic() - found.faults[0].at_s > 2 * 60 * minutes:
             over.set()
             raise Enough
 
-    with processes.temporary_folder() as folder, TemporaryDirectory(prefix="crossover-") as out:
+    with servers.temporary_folder() as folder, TemporaryDirectory(prefix="crossover-") as out:
         with LocalCloud(folder / "cloud") as cloud:
-            cloud.deploy(synthesized(experiment, folder / "assembly"))
+            cloud.deploy(synthesize_assembly(experiment, folder / "assembly"))
             hand = Hand(cloud, experiment, found, random.Random(seed))
             thread = threading.Thread(target=hand.work, args=(begun, over, every_s, round(60 * minutes / every_s)))
             thread.start()
@@ -124,7 +131,7 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
 
 
 class Hand:
-    """What strikes: each kind in turn."""
+    """Source of the faults: each kind in turn."""
 
     def __init__(self, cloud: "LocalCloud", experiment: "Experiment", run: Run, rng: random.Random) -> None:
         self._cloud, self._experiment, self._run, self._rng = cloud, experiment, run, rng
@@ -135,15 +142,18 @@ class Hand:
         }
 
     def samples(self) -> int:
-        """Of an epoch, over all workers."""
-        from crossover.running.stack import Deployed
+        """Return the training samples of an epoch, over all workers."""
+        from crossover.running.monitor import Deployed
 
-        s3, bucket = self._cloud.client("s3"), Deployed.of(self._experiment, self._cloud.session()).bucket
+        s3, bucket = self._cloud.client("s3"), Deployed.load(self._experiment, self._cloud.session()).bucket
         listed = s3.list_objects_v2(Bucket=bucket, Prefix="data/")["Contents"]
         key = next(each["Key"] for each in listed if each["Key"].endswith("/manifest.json"))
         return int(json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())["train_samples"])
 
     def work(self, begun: threading.Event, over: threading.Event, every_s: float, faults: int) -> None:
+        """Cause faults until there are `faults` of them or the run is `over`; every second stretch of `every_s` seconds has none. `begun`:
+        set at the first commit.
+        """
         begun.wait()
         next_s = time.monotonic() + every_s
         for kind in itertools.islice(itertools.cycle(KINDS[self._experiment.architecture]), faults):
@@ -155,7 +165,8 @@ class Hand:
             print(f"{self._experiment.architecture}: {kind} after {len(self._run.commits)} epochs", flush=True)
 
     def _kill_an_environment(self, over: threading.Event) -> float:
-        from crossover.asl.events import RETRY
+        """Kill a function's busy environment, and return the mean pause of the retry policy in seconds."""
+        from crossover.workflow.state_machines import RETRY
         from tests.local.victims import kill_random
 
         while not kill_random(self._cloud.lambdas, self._rng) and not over.wait(0.01):
@@ -163,14 +174,16 @@ class Hand:
         return float(RETRY[0]["IntervalSeconds"]) / 2  # full jitter: anything from 0 to the interval
 
     def _kill_a_program(self, over: threading.Event) -> float:
-        from crossover.running.stack import Deployed
+        """Kill a program, and return 0: it is started again at once."""
+        from crossover.running.monitor import Deployed
         from tests.local.victims import programs
 
-        fleet = Deployed.of(self._experiment, self._cloud.session()).fleet
+        fleet = Deployed.load(self._experiment, self._cloud.session()).fleet
         os.kill(self._rng.choice(programs(self._cloud.fleets, fleet)), signal.SIGKILL)
         return 0.0  # started again as soon as it is noticed; on AWS five seconds later
 
     def _restart_the_broker(self, over: threading.Event) -> float:
+        """Restart the broker, and return the seconds of its absence."""
         began_s, mq = time.monotonic(), self._cloud.client("mq")
         for broker in mq.list_brokers()["BrokerSummaries"]:
             mq.reboot_broker(BrokerId=broker["BrokerId"])
@@ -178,6 +191,7 @@ class Hand:
 
 
 def figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
+    """Return the figures of a run with faults."""
     kinds = ", ".join(sorted({fault.kind for fault in run.faults}))
     about = f"{architecture}, {len(run.faults)} faults ({kinds}), {every_s:.0f} s from each, and as long without"
     recoveries = run.recoveries_s(run.usual_s())
@@ -197,6 +211,7 @@ def figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
 
 
 def undisturbed_accuracy(architecture: str, epochs: int) -> float:
+    """Return the accuracy of the reference, trained for `epochs` epochs without faults."""
     from crossover.learning.datasets import load
     from crossover.learning.reference import train_reference
 

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from benchmarks.report import Figure, write
 from crossover.experiment import Experiment, Training
-from crossover.learning.batch import Batch
-from crossover.learning.models import registry
+from crossover.learning import zoo
+from crossover.learning.batches import Batch
 
 MODELS = ("resnet18_cifar", "mobilenet")
 SHAPE, CLASSES = (3, 32, 32), 10
@@ -54,6 +54,7 @@ def main() -> int:
 
 
 def _batches(count: int) -> list[Batch]:
+    """Return four random batches of `count` images."""
     random = torch.Generator().manual_seed(1)
     return [
         Batch(
@@ -66,6 +67,7 @@ def _batches(count: int) -> list[Batch]:
 
 
 def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
+    """Return a step of the project's GPU worker, which takes the step's number."""
     from peers.gpu.cuda import CudaLearner
 
     training = Training(model=model, batch_size=count, precision="bf16", memory_format="channels_last")
@@ -84,7 +86,8 @@ def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], Non
 
 
 def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
-    network = registry.factory(model)(CLASSES, SHAPE).cuda().train()
+    """Return a step of the plain loop, which takes the step's number."""
+    network = zoo.factory(model)(CLASSES, SHAPE).cuda().train()
 
     def step(number: int) -> None:
         batch = batches[number % len(batches)]
@@ -97,7 +100,9 @@ def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
 
 
 def _alternating(steps: dict[str, Callable[[int], None]], count: int, seconds: float) -> dict[str, list[float]]:
-    """Images per second in slices that take turns, so that a clock that changes changes it for both."""
+    """Measure images per second in slices that take turns, so that a changing clock rate affects all steps alike. `count`: images of a
+    step; `seconds`: for each of `steps`, about half of it.
+    """
     for step in steps.values():
         for number in range(5):
             step(number)

@@ -18,9 +18,10 @@ _EVERY_S = 0.25
 
 
 class Watch:
-    """Context manager that samples the process tree until it ends; `peak_mb` and `processes` at that moment hold afterwards.
+    """Context manager that samples the memory of the process tree until it exits. Then `peak_mb` and `processes` hold the peak and the
+    number of processes at that moment.
 
-    A process seen once as a descendant stays one, also when its parent ends before it.
+    A process that was once seen as a descendant is counted even after its parent has ended.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Watch:
         self._thread.join()
 
     def _watch(self) -> None:
+        """Sample until the context exits."""
         own = psutil.Process()
         while not self._over.wait(_EVERY_S):
             self._seen |= {process.pid: process for process in [own, *own.children(recursive=True)]}
@@ -50,14 +52,15 @@ class Watch:
                 self.peak_mb, self.processes = total_mb, len(sizes)
 
     def _pss(self, process: psutil.Process) -> int:
+        """Return the process's proportional set size in bytes; 0 if it has ended, and it is no longer watched then."""
         with contextlib.suppress(psutil.Error, OSError):
             return int(process.memory_full_info().pss)
         self._seen.pop(process.pid, None)
         return 0
 
 
-def importing(count: int) -> Watch:
-    """`count` processes beside each other that import PyTorch and wait until all of them have."""
+def measure_imports(count: int) -> Watch:
+    """Measure `count` processes that import PyTorch and wait until all of them have done so."""
     command = [sys.executable, "-c", "import torch; print(flush=True); input()"]
     with Watch() as watch, contextlib.ExitStack() as running:
         started = [
@@ -78,7 +81,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one process alone")
     figures = []
     for count in (1,) if parser.parse_args().quick else (1, 4):
-        watch = importing(count)
+        watch = measure_imports(count)
         figures.append(Figure(f"this process and {count} that imported PyTorch, peak", watch.peak_mb, "MB"))
         figures.append(Figure("  processes at that moment", watch.processes, ""))
     write("memory", figures)

@@ -1,4 +1,4 @@
-"""What every benchmark writes: measured values against their goals, as benchmarks/out/<name>.json."""
+"""Output of every benchmark: measured values against their goals, as benchmarks/out/<name>.json."""
 
 import json
 import operator
@@ -22,7 +22,7 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value. `goal` is a comparison such as "<= 1.4"; None: told without a goal. A missed goal stays in the file."""
+    """A measured value. `goal`: a comparison such as "<= 1.4", or None. A missed goal is still written to the file."""
 
     name: str
     value: float
@@ -31,7 +31,7 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the goal is met; None without one."""
+        """True if the goal is met; None without a goal."""
         if self.goal is None:
             return None
         comparison, _, bound = self.goal.partition(" ")
@@ -54,7 +54,7 @@ def write(name: str, figures: Sequence[Figure], *, out: Path = OUT) -> Path:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; no names of hosts or users."""
+    """Return the facts about this machine on which the figures depend, without names of hosts or users."""
     about: dict[str, Any] = {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -69,6 +69,7 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
+    """Return the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -78,4 +79,5 @@ def _processor() -> str:
 
 
 def _rounded(value: float) -> float:
+    """Return the value rounded to four digits."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""How long projections take: processor seconds of one core, and how far off they are on the papers' rows that no fit has seen.
+"""Processor seconds that projections take on one core, and their error on the papers' rows that no fit has seen.
 
     python -m benchmarks.simulation [--quick]      --quick: a tenth of the epochs, and 1,000 workers at most
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.report import Figure, write
-from crossover.calibration.judgement import median_error
 from crossover.experiment import Data, Experiment, Functions, Gpu, Training
 from crossover.simulation import AWS, Workload, simulate
+from crossover.simulation.papers import median_error
 from crossover.simulation.repetitions import project
 
 BASE = Experiment(
@@ -29,7 +29,7 @@ SIZES = (1_000_000, 1_000_000_000)
 
 
 def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | None = None) -> float:
-    """Processor seconds of one projection."""
+    """Return the processor seconds of one projection. `parameters`: size of the model, by default its own."""
     training = replace(BASE.training, epochs=epochs)
     setting = replace(BASE, architecture=architecture, workers=workers, training=training, gpu=Gpu(instances=workers))
     work = Workload.of(BASE)
@@ -38,8 +38,8 @@ def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | N
     return time.process_time() - began_s
 
 
-def repeated_s() -> float:
-    """Seconds until a projection's bands are there, the start of the processes included."""
+def measure_repetitions_s() -> float:
+    """Return the seconds of a projection with its bands, including the start of the processes."""
     setting = replace(BASE, architecture="all_reduce", workers=4, training=replace(BASE.training, epochs=50))
     began_s = time.perf_counter()
     project(setting, AWS, repetitions=30, processes=2)
@@ -73,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         each = spent_s("spirt", workers=64, epochs=10, parameters=parameters)
         figures.append(Figure(f"SPIRT, 64 workers x 10 epochs, {parameters:,} parameters", each, "s", "<= 60"))
     figures.append(
-        Figure("30 repetitions, all_reduce, 4 workers x 50 epochs, two processes", repeated_s(), "s", "<= 10")
+        Figure(
+            "30 repetitions, all_reduce, 4 workers x 50 epochs, two processes", measure_repetitions_s(), "s", "<= 10"
+        )
     )
     figures.append(Figure("median error over the papers' rows held out", median_error(), "", "<= 0.15"))
     write("simulation", figures)

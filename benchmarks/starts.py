@@ -1,8 +1,8 @@
-"""Processor seconds of commands that look at one file, and until `crossover advise` has told a first estimate.
+"""Processor seconds of commands that read one file, and until `crossover advise` reports its first estimate.
 
     python -m benchmarks.starts [--times 5]
 
-Each in a process of its own, the least of several; on a quiet machine walls are hardly more.
+Each command runs in a process of its own; the figure is the minimum of several runs. On a quiet machine wall time is hardly more.
 """
 
 import argparse
@@ -35,7 +35,7 @@ except SystemExit: end()
 
 
 def spent_s(command: str) -> float:
-    """Processor seconds of one start."""
+    """Return the processor seconds of one run of a command."""
     told = subprocess.run(
         [sys.executable, "-c", CODE, *command.split()],
         cwd=ROOT,

@@ -1,8 +1,8 @@
 """One training step of MobileNet, batch 512: the learner against plain eager torch (float32, NCHW, gradients set to None), one thread each;
 and one epoch on the local cloud against the computing inside it (benchmarks/epoch.py).
 
-The contestants live in processes of their own, because how memory is allocated is decided once per process; they take turns, so that what
-else the machine does meets all of them. A figure is the median over the turns of the ratio within a turn.
+Each contestant has a process of its own, because the way memory is allocated is decided once per process. They take turns, so that other
+load on the machine disturbs all of them alike. A figure is the median over the turns of the ratio within a turn.
 
     python -m benchmarks.step [--quick] [--batch 512] [--turns 7] [--minibatches 6]
 """
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies bf16 itself (AVX512-BF16 or AMX; on ARM the bf16 extension)."""
+    """Return whether the processor multiplies bf16 itself (AVX512-BF16 or AMX; on ARM the bf16 extension)."""
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
     except OSError:
@@ -69,7 +69,7 @@ def has_bf16() -> bool:
 
 
 def compete(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Seconds of each turn's step, and peak memory in MB, by contestant; two turns before the first counted one warm up."""
+    """Return the seconds of each turn's step, and the peak memory in MB, by contestant. Two turns before the first counted one warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     memory_mb: dict[str, float] = {}
     with ExitStack() as stack:
@@ -89,12 +89,13 @@ def compete(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, f
 
 
 def _contestant(name: str, batch: int) -> "subprocess.Popen[str]":
+    """Start a contestant's process."""
     command = [sys.executable, "-m", "benchmarks.step", "--contestant", name, "--batch", str(batch)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def serve(name: str, batch: int) -> None:
-    """A contestant: one step for each line that comes in, its seconds and the process's peak memory (MB) as the answer."""
+    """Run a contestant: one step for each line of input, answered with its seconds and the process's peak memory (MB)."""
     import resource
 
     step = plain(batch) if name == "plain" else learner(batch, precision=name)
@@ -106,12 +107,12 @@ def serve(name: str, batch: int) -> None:
 
 
 def plain(batch: int) -> Callable[[], object]:
-    """What a tutorial does: layers one by one, a float32 NCHW batch, loss, backward, gradients set to None before."""
+    """Return a step as a tutorial writes it: layers one by one, a float32 NCHW batch, loss, backward, gradients set to None before."""
     import torch
     from torch import nn
     from torch.nn import functional as F
 
-    from crossover.learning.models.registry import factory
+    from crossover.learning.zoo import factory
 
     torch.set_num_threads(1)
     model = factory("mobilenet")(10, (3, 32, 32))
@@ -127,8 +128,9 @@ def plain(batch: int) -> Callable[[], object]:
 
 
 def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
+    """Return a step of the project's learner."""
     from crossover.experiment import Experiment, from_resolved
-    from crossover.learning.batch import Batch
+    from crossover.learning.batches import Batch
     from crossover.learning.learner import Learner
 
     settings = Experiment(name="step", architecture="spirt").resolved()
@@ -141,6 +143,7 @@ def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], obj
 
 
 def _samples(batch: int):  # type: ignore[no-untyped-def]  # tensors, and torch stays out of the parent
+    """Return random images and labels."""
     import torch
 
     random = torch.Generator().manual_seed(1)

@@ -1,9 +1,9 @@
-"""What a study adds to its trials: seconds of each beyond the runs themselves, and memory from the first trials to the last.
+"""Overhead of a study: seconds of each trial beyond the runs themselves, and memory from the first trials to the last.
 
     python -m benchmarks.study [--trials 200] [--quick]
 
 Digits, one worker, one epoch, inline. The overhead is a study's seconds per trial less those of the same runs, called one after another in
-a process of their own: what is left is order, bookkeeping, tables and page. Starting Python and torch is left out of both.
+a process of their own: what remains is order, bookkeeping, tables and page. The start of Python and torch is left out of both.
 """
 
 import argparse
@@ -22,28 +22,29 @@ WARM = 20  # trials until a process has all that it keeps
 
 
 def mb() -> float:
-    """Resident now."""
+    """Return this process's resident memory in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
-def of_study(trials: int, folder: Path) -> tuple[list[float], float, float, float]:
-    """(MB after each trial, seconds of all, processor seconds of all, seconds of the tables)."""
-    from crossover.study import conduct, machines, report
-    from crossover.study.file import of
-    from crossover.study.trials import Accepting, of_grid
+def run_study(trials: int, folder: Path) -> tuple[list[float], float, float, float]:
+    """Run a study and return (MB after each trial, seconds of all, processor seconds of all, seconds of the tables)."""
+    from crossover.study import report, runner
+    from crossover.study import trials as machines
+    from crossover.study.file import parse_study
+    from crossover.study.trials import TrialFactory, make_grid_trials
 
     plain = {
         "base": str(CONFIG),
         "grid": {"training.epochs": [1], "training.learning_rate": [0.05, 0.1]},
         "seeds": trials // 2,
     }
-    asked, used = of(plain, folder / "study.yaml"), list[float]()
+    asked, used = parse_study(plain, folder / "study.yaml"), list[float]()
     began, busy = time.perf_counter(), time.process_time()
-    planned = of_grid(asked, Accepting(asked, travels=False))
-    conduct.begin(asked, folder / "out", where="inline", resume=False)
-    conductor = conduct.Conductor(
-        study=asked, out=folder / "out", machine=machines.InThisProcess(), tell=lambda line: used.append(mb())
+    planned = make_grid_trials(asked, TrialFactory(asked, travels=False))
+    runner.begin_study(asked, folder / "out", where="inline", resume=False)
+    conductor = runner.Conductor(
+        study=asked, out=folder / "out", machine=machines.InlineTrials(), tell=lambda line: used.append(mb())
     )
     rows = conductor.carry_out(planned, total=asked.count)
     ran = time.perf_counter()
@@ -52,15 +53,15 @@ def of_study(trials: int, folder: Path) -> tuple[list[float], float, float, floa
     return used, done - began, time.process_time() - busy, done - ran
 
 
-def of_runs(trials: int, folder: Path) -> tuple[float, float]:
-    """Seconds of a run, and processor seconds."""
+def run_trials(trials: int, folder: Path) -> tuple[float, float]:
+    """Run the same trials without a study and return (seconds of a run, its processor seconds)."""
     from crossover import running
-    from crossover.study.file import of
-    from crossover.study.trials import Accepting, of_grid
+    from crossover.study.file import parse_study
+    from crossover.study.trials import TrialFactory, make_grid_trials
 
     plain = {"base": str(CONFIG), "grid": {"training.epochs": [1]}, "seeds": trials}
-    asked = of(plain, folder / "study.yaml")
-    planned = of_grid(asked, Accepting(asked, travels=False))
+    asked = parse_study(plain, folder / "study.yaml")
+    planned = make_grid_trials(asked, TrialFactory(asked, travels=False))
     began, busy = time.perf_counter(), time.process_time()
     for trial in planned:
         running.run_inline(trial.experiment, folder / "runs" / trial.name, lambda progress: None)
@@ -77,18 +78,20 @@ def main() -> None:
     if asked.part:
         with TemporaryDirectory() as folder:
             if asked.part == "runs":
-                of_runs(2, Path(folder) / "warm")
-                print(*of_runs(trials, Path(folder)))
+                run_trials(2, Path(folder) / "warm")
+                print(*run_trials(trials, Path(folder)))
             else:
-                of_runs(2, Path(folder) / "warm")
-                used, *seconds = of_study(trials, Path(folder))
+                run_trials(2, Path(folder) / "warm")
+                used, *seconds = run_study(trials, Path(folder))
                 print(used[min(WARM, trials - 1)], used[-1], max(used), *seconds)
         return
     parts = dict[str, list[list[float]]]()
     for part in ("runs", "study", "runs"):  # runs before and after: a machine's drift shows
         command = [sys.executable, "-m", "benchmarks.study", "--trials", str(trials), "--part", part]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        parts.setdefault(part, []).append([float(each) for each in said])
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        parts.setdefault(part, []).append(
+            [float(each) for each in printed[-1].split()]
+        )  # the runs' own lines come before
     run_s, run_busy_s = (statistics.mean(each[n] for each in parts["runs"]) for n in (0, 1))
     ((warm_mb, end_mb, most_mb, seconds, busy_s, tables_s),) = parts["study"]
     write(

@@ -2,8 +2,8 @@
 
     python -m benchmarks.tensor_engine [--quick]      --quick: vectors of 0.4 M elements and fewer rounds, to see that it runs
 
-The database keeps nothing on the disk here: what is compared is computing and moving, not syncing. Each figure is the ratio of two medians
-that were taken in turns, so that both sides met the same neighbours.
+The database writes nothing to the disk here: computing and moving are compared, not syncing. Each figure is the ratio of two medians that
+were taken in turns, so that other load on the machine disturbs both sides alike.
 """
 
 import argparse
@@ -24,18 +24,15 @@ from torch import Tensor
 from benchmarks.report import Figure, write
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor, view
-from crossover.algorithms.optimizers.step import step
-from crossover.algorithms.update import Update
-from crossover.dataplane.fetch_compute import FetchCompute
-from crossover.dataplane.protocols import StateKeys, TensorCompute
-from crossover.dataplane.redis_address import redis_address
-from crossover.dataplane.redis_client import RedisClient
-from crossover.dataplane.redis_compute import RedisCompute
-from crossover.dataplane.redis_wire import RedisConnection
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind
-from crossover.local import processes
-from crossover.local.redis_server import RedisServer
+from crossover.algorithms.optimizers import Update
+from crossover.algorithms.updates import step
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.fetch_compute import FetchCompute
+from crossover.data.protocols import StateKeys, TensorCompute, Traffic
+from crossover.data.redis_client import RedisClient, RedisConnection, redis_address
+from crossover.data.redis_tensors import RedisCompute
+from crossover.local import servers
+from crossover.local.servers import RedisServer
 from tests.conformance.servers import TlsFiles, TlsRedisServer, self_made
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +43,7 @@ STATE, NEXT = StateKeys("model", ("velocity",)), StateKeys("model1", ("velocity1
 
 @dataclass(frozen=True)
 class Side:
-    """One client of the server under test."""
+    """Clients of the server under test: ours, a store on it, and redis-py."""
 
     client: RedisClient
     store: RedisCompute
@@ -54,7 +51,7 @@ class Side:
 
 
 def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Callable[[], object]) -> dict[str, float]:
-    """Median seconds of each, taken in turns; one round to warm up. `after` is untimed."""
+    """Return the median seconds of each function, taken in turns after one round to warm up. `after`: called after each, untimed."""
     times: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(rounds + 1):
         for name, run in work.items():
@@ -68,6 +65,7 @@ def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Cal
 
 
 def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
+    """Connect the clients to the server, over TLS if `encrypted`."""
     certificate = tls.certificate.read_text()
     client = RedisClient(redis_address(server.tls_url if encrypted else server.url, certificate=certificate))
     here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
@@ -79,27 +77,32 @@ def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
 # --- fetch, compute, store by redis-py --------------------------------------------------------------------------------
 
 
-def fetched(python: redis.Redis, key: str) -> Tensor:
+def fetch(python: redis.Redis, key: str) -> Tensor:
+    """Fetch a vector by redis-py."""
     return tensor(python.execute_command("AI.TENSORGET", key, "BLOB"))  # type: ignore[no-untyped-call]
 
 
-def stored(python: redis.Redis, key: str, values: Tensor) -> None:
+def store(python: redis.Redis, key: str, values: Tensor) -> None:
+    """Store a vector by redis-py."""
     python.execute_command("AI.TENSORSET", key, "FLOAT", values.numel(), "BLOB", view(values))  # type: ignore[no-untyped-call]
 
 
 def mean_by_redis_py(python: redis.Redis, keys: list[str]) -> None:
-    stored(python, "out", mean([fetched(python, key) for key in keys], [1.0] * len(keys)))
+    """Fetch vectors, average them and store the mean, by redis-py."""
+    store(python, "out", mean([fetch(python, key) for key in keys], [1.0] * len(keys)))
 
 
 def step_by_redis_py(python: redis.Redis) -> None:
-    model, gradient, velocity = (fetched(python, key) for key in ("model", "gradient", "velocity"))
+    """Fetch model, gradient and velocity, take an optimizer step and store the results, by redis-py."""
+    model, gradient, velocity = (fetch(python, key) for key in ("model", "gradient", "velocity"))
     update = Update(number=1, learning_rate=RATE, momentum=MOMENTUM)
     model, (velocity,) = step(model, gradient, [velocity], update)
-    stored(python, "model1", model)
-    stored(python, "velocity1", velocity)
+    store(python, "model1", model)
+    store(python, "velocity1", velocity)
 
 
 def step_by(compute: TensorCompute) -> None:
+    """Take an optimizer step by the store's own computing."""
     compute.update(STATE, "gradient", out=NEXT, update=Update(number=1, learning_rate=RATE, momentum=MOMENTUM))
 
 
@@ -107,6 +110,7 @@ def step_by(compute: TensorCompute) -> None:
 
 
 def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
+    """Return the figures of averaging vectors in the database and by fetching them."""
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))
@@ -143,6 +147,7 @@ def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rou
 
 
 def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
+    """Return the figures of an optimizer step in the database and by fetching the vectors."""
     for key, values, kind in zip(
         ("model", "gradient", "velocity"),
         local,
@@ -171,7 +176,7 @@ def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, roun
 
 
 def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
-    """One vector to the database and back."""
+    """Return the figures of moving one vector to the database and back."""
     data = view(values)
     into = memoryview(bytearray(data.nbytes))
     vector = Vector(VectorKind.MODEL, data)
@@ -181,10 +186,10 @@ def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
         {
             "set": lambda: on.client.command("SET", "plain", data),
             "tensorset": lambda: on.store.put("vector", vector),
-            "redis_py_tensorset": lambda: stored(on.python, "vector_by_redis_py", values),
+            "redis_py_tensorset": lambda: store(on.python, "vector_by_redis_py", values),
             "get": lambda: on.client.command("GET", "plain", place=lambda _: into),
             "tensorget": lambda: on.store.get("vector", out=into),
-            "redis_py_tensorget": lambda: fetched(on.python, "vector_by_redis_py"),
+            "redis_py_tensorget": lambda: fetch(on.python, "vector_by_redis_py"),
         },
         rounds=6 * rounds,
         after=lambda: None,
@@ -212,7 +217,7 @@ def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
 
 
 def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str, seconds: float) -> list[Figure]:
-    """How long another client's PING takes while means are computed one after another."""
+    """Return how long another client's PING takes while means are computed one after another."""
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))
@@ -253,7 +258,7 @@ def main() -> None:
     sizes = {"0.4 M": 400_000} if quick else {"4.2 M": 4_200_000, "11.7 M": 11_700_000}
     rounds = 3 if quick else 5
     figures: list[Figure] = []
-    with processes.temporary_folder() as folder:
+    with servers.temporary_folder() as folder:
         tls = self_made(folder / "tls")
         module = ROOT / "redis_module" / "build" / "tensors.so"
         with TlsRedisServer(folder / "redis", module=module, tls=tls) as server:

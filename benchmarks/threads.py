@@ -1,7 +1,7 @@
 """One training step of MobileNet, batch 512, by one thread and by two, in alternating pairs: what a second vCPU is worth.
 
-By the clock, which whatever else runs on the machine disturbs, and by the processor time of the thread that calls: threads that wait for
-work sleep here instead of spinning, so that is what the step would take on cores of its own.
+Measured by wall time, which everything else on the machine disturbs, and by the processor time of the calling thread. Threads that wait for
+work sleep here instead of spinning, so that is the time the step would take on cores of its own.
 
     python -m benchmarks.threads [--quick] [--batch 512] [--pairs 7]
 """

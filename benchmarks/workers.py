@@ -1,10 +1,10 @@
-"""What a worker's process owns, beyond the pages that it shares with the others: sixteen of them on one machine.
+"""Memory that a worker's process owns beyond the pages it shares with others: sixteen workers on one machine.
 
     python -m benchmarks.workers [--quick]      --quick: four workers
 
-Execution environments of the local cloud, forked after the imports: before their first step, after one step of MobileNet on 32 images,
-which leaves the step's memory with the process for the next one (crossover/learning/memory.py says why), and a second later, when a worker
-that waits for the others has given it back (crossover/clients/slots.py).
+The processes are execution environments of the local cloud, forked after the imports. Measured are three moments: before their first step;
+after one step of MobileNet on 32 images, which keeps the step's memory for the next one (crossover/learning/memory.py says why); and a
+second later, when a waiting worker has given it back (crossover/data/clients.py).
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.report import Figure, write
-from crossover.clients import slots
-from crossover.local.lambda_runtime import Function, Lambdas
+from crossover.data import clients
+from crossover.local.lambdas import Function, Lambdas
 
 ROOT = Path(__file__).parents[1]
 CODE = """
@@ -36,17 +36,17 @@ def train(event, context):
     before = own()
 
     import torch
-    from crossover.clients import slots
+    from crossover.data import clients
     from crossover.algorithms import buffers
     from crossover.experiment import Experiment, Training
-    from crossover.learning.batch import Batch
+    from crossover.learning.batches import Batch
     from crossover.learning.learner import Learner
 
     experiment = Experiment(name="x", architecture="all_reduce", training=Training(model="mobilenet", threads=1))
     affine = {"scale": [1 / 255] * 3, "shift": [0.0] * 3}
     cores = event["slots"]
     learner = Learner(
-        experiment, classes=10, input_shape=(3, 32, 32), affine=affine, slot=lambda: slots.slot(cores)
+        experiment, classes=10, input_shape=(3, 32, 32), affine=affine, slot=lambda: clients.slot(cores)
     )
     buffers.tensor(learner.model).normal_(0.0, 0.05)  # a worker's model comes from elsewhere
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
@@ -58,8 +58,8 @@ def train(event, context):
 """
 
 
-def owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
-    """Bytes of each worker: before a step, after it, and a second later."""
+def measure_owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
+    """Return the bytes that each worker owns: before a step, after it, and a second later."""
     code, meeting = folder / "code", folder / "meeting"
     code.mkdir()
     meeting.mkdir()
@@ -77,7 +77,7 @@ def owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
         waits=True,
     )
     cores = os.cpu_count() or 1
-    slots.create(folder / "slots", cores)
+    clients.create(folder / "slots", cores)
     payload = json.dumps({"folder": str(meeting), "workers": workers, "slots": str(folder / "slots")}).encode()
     lambdas = Lambdas(folder / "workspace", concurrency=workers, cores=cores)
     try:
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="four workers")
     workers = 4 if parser.parse_args().quick else 16
     with TemporaryDirectory(prefix="crossover-") as folder:
-        found = owned(workers, Path(folder))
+        found = measure_owned(workers, Path(folder))
     before, after, waiting = (max(each) / 1e6 for each in zip(*found, strict=True))
     of = f"largest of {workers} workers"
     write(

@@ -1,4 +1,4 @@
-"""The shared broker, as an experiment's stack sees it: facts that `stacks/broker.py` published."""
+"""The shared broker, as an experiment's stack sees it: the values that `stacks/broker.py` published."""
 
 from constructs import Construct
 
@@ -9,20 +9,25 @@ PART = "broker"
 
 
 class Broker:
-    """Facts, resolved at deployment; a template names them only where somebody talks."""
+    """The broker's published values, resolved at deployment. A template names them only if one of its functions or programs uses the
+    broker.
+    """
 
     def __init__(self, scope: Construct, project: str) -> None:
         self._scope, self._project = scope, project
 
     def _fact(self, name: str) -> str:
+        """Return one published value of the broker."""
         return look_up(self._scope, self._project, PART, name)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of who talks: amqps://host:5671, and the ARN of a secret, JSON with username and password."""
+        """The environment of a user of the broker: its address, amqps://host:5671, and the ARN of a secret that holds JSON with username
+        and password.
+        """
         return {"BROKER": self._fact("endpoint"), "BROKER_SECRET": self._fact("secret")}
 
     @property
     def grants(self) -> list[Grant]:
-        """What who talks may do."""
+        """The permissions that a user of the broker needs: to read its secret."""
         return [secret(self._fact("secret"))]

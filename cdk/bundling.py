@@ -1,8 +1,8 @@
-"""The first-party files that a handler can reach, so that its zip holds those and nothing else. Third-party packages come from layers.
+"""The first-party files that a handler can reach, so that its zip holds only those. Third-party packages come from layers.
 
-Imports at module level run when the function starts: the packages behind them must be there. Imports inside functions are deferred on
-purpose (`crossover/context` is the composition root); their files belong into the zip as well, unless importing them needs a package
-that the function lacks: a step without the torch layer cannot reach what imports torch.
+Imports at module level run when the function starts: the packages behind them must be installed. Imports inside functions are deferred
+on purpose (`crossover/workflow/context.py` is the composition root); their files belong into the zip as well, unless importing them
+needs a package that the function lacks: a step without the torch layer cannot reach what imports torch.
 """
 
 import shutil
@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossover import user_code
 from crossover.errors import CrossoverError
-from crossover.own_code import imports
-from crossover.own_code.packages import FIRST_PARTY, TORCH
+from crossover.user_code import FIRST_PARTY, TORCH
 
 
 class Unreachable(CrossoverError):
-    """A handler imports at module level what its layers do not have: a fault of the project, found at synthesis."""
+    """The error for a handler that imports at module level a package that its layers lack: a fault of the project, found at synthesis."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class FileImports:
 
 @dataclass(frozen=True)
 class Closure:
-    """What a handler can reach."""
+    """The files that a handler can reach."""
 
     files: tuple[Path, ...]  # relative to the root, sorted
     computing: tuple[str, ...] = ()  # the modules among them that import torch themselves
 
 
 class Sources:
-    """The project's Python files below `root`, parsed when first asked for."""
+    """The project's Python files below `root`. Each is parsed when it is first needed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,7 +45,7 @@ class Sources:
         self._needs: dict[str, frozenset[str]] = {}
 
     def path(self, module: str) -> Path | None:
-        """The file of a first-party module, relative to the root; None for all others."""
+        """Return the file of a first-party module, relative to the root, or None for any other module."""
         if module.split(".")[0] not in FIRST_PARTY:
             return None
         base = Path(*module.split("."))
@@ -55,23 +55,26 @@ class Sources:
         return None
 
     def imports(self, module: str) -> FileImports:
+        """Return what the file of a first-party module imports. Raises AssertionError if the module has no file."""
         if module not in self._imports:
             path = self.path(module)
             assert path is not None, module
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-            found = imports.read((self.root / path).read_text(encoding="utf-8"), package=package)
+            found = user_code.read_imports((self.root / path).read_text(encoding="utf-8"), package=package)
             at_once = found.at_once.keys() | {module.rpartition(".")[0]} - {""}  # a parent package is imported first
             self._imports[module] = FileImports(self._known(at_once), self._known(found.deferred.keys() - at_once))
         return self._imports[module]
 
     def _known(self, names: Collection[str]) -> frozenset[str]:
-        """First-party modules that exist (of `from a import b`, b may be an attribute), third-party top-level packages."""
+        """Return those of `names` that are first-party modules (in `from a import b`, b may be an attribute), and the top-level packages
+        of the third-party ones.
+        """
         first = {name for name in names if self.path(name)}
         tops = {name.split(".")[0] for name in names}
         return frozenset(first | {top for top in tops - set(FIRST_PARTY) if top not in sys.stdlib_module_names})
 
     def needs(self, module: str) -> frozenset[str]:
-        """Third-party packages that must be there to import `module`."""
+        """Return the third-party packages that must be installed to import `module`."""
         if module not in self._needs:
             reached = self._reach([module], deferred=False, leave_out=frozenset())
             packages = frozenset().union(*(self.imports(name).at_once for name in reached))
@@ -79,11 +82,14 @@ class Sources:
         return self._needs[module]
 
     def wanted(self, module: str) -> frozenset[str]:
-        """Third-party packages that `module` or anything it can reach imports at module level."""
+        """Return the third-party packages that `module` or any module it can reach imports at module level."""
         reached = self._reach([module], deferred=True, leave_out=frozenset())
         return frozenset().union(*(self.needs(name) for name in reached))
 
     def _reach(self, todo: list[str], *, deferred: bool, leave_out: frozenset[str]) -> set[str]:
+        """Return the first-party modules that the modules in `todo` import, and these themselves. `deferred`: follow imports inside
+        functions too; `leave_out`: packages; a module that needs one of them is skipped. `todo` is emptied.
+        """
         seen: set[str] = set()
         while todo:
             module = todo.pop()
@@ -97,9 +103,10 @@ class Sources:
         return seen
 
     def closure(self, module: str, *, available: frozenset[str], own: Collection[str] = ()) -> Closure:
-        """What `module` can reach where only `available` third-party packages are installed. `own`: what own code imports beside it.
-
-        Raises Unreachable if importing `module` itself needs another one.
+        """Return the files to bundle for `module`. `available`: the third-party packages that its layers provide; `own`: first-party
+        modules that user code imports, which are bundled too. Imports inside functions are followed; modules that need torch are left
+        out if torch is not available. Raises Unreachable if importing `module`, or anything it can reach, needs a package that no layer
+        has.
         """
         if missing := self.needs(module) - available:
             raise Unreachable(
@@ -116,9 +123,8 @@ class Sources:
 
 
 def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:
-    """Copy the files, contents alone: CDK's asset hash is of names and contents, so equal sources give equal zips.
-
-    `own`: those of own code, by their places; they lie beside ours, where Python looks first.
+    """Copy the files of `closure` from `root` to `out`, contents alone: CDK's asset hash covers names and contents, so equal sources
+    give equal zips. `own`: files of user code, {path in the zip: source}; they lie beside the project's, where Python looks first.
     """
     for path, source in ({each: root / each for each in closure.files} | {**(own or {})}).items():
         target = out / path

@@ -1,4 +1,4 @@
-"""What the stacks of experiments are made of, by one import."""
+"""The constructs that the stacks of experiments consist of, in one import."""
 
 from cdk.broker import Broker
 from cdk.experiment_stack import ExperimentStack, Props

@@ -1,4 +1,4 @@
-"""What the stacks of all experiments have in common: whose they are, when they end, and what is told of them."""
+"""The base of all experiments' stacks: name, tags, end of life, and the values that each publishes."""
 
 import json
 from collections.abc import Mapping
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from aws_cdk import Stack
+from aws_cdk import Environment, Stack
 from constructs import Construct
 
 from cdk import organisation
 from cdk.expiry_machine import EXPERIMENT
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from cdk.parameters import leaning, publish
-from crossover import __version__, own_code
-from crossover.architecture import architecture_of, steps
-from crossover.architecture.infrastructure import most_minibatches, shared_stacks
+from cdk.parameters import import_shared_words, publish
+from crossover import __version__, bundling
 from crossover.experiment import Experiment
+from crossover.workflow import state_machines
+from crossover.workflow.architecture import architecture_of, steps
+from crossover.workflow.infrastructure import most_minibatches, shared_stacks
 
 # Of what `run` reads, that which a person wants to see after `cdk deploy`.
 OUTPUTS = {
@@ -30,32 +31,42 @@ OUTPUTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Props:
-    """`built`: the folder with layers and tensor modules. `now`: when the lifetime begins."""
+    """The properties of an experiment's stack. `built`: the folder with layers and tensor modules. `now`: when the lifetime begins.
+    `env`: account and region; without it the stack fits any.
+    """
 
     experiment: Experiment
     built: Path
     now: datetime
+    env: Environment | None = None
 
 
 class ExperimentStack(Stack):
-    """Named and tagged; a subclass adds its constructs, and last publishes their facts."""
+    """A named and tagged stack. A subclass adds its constructs, and publishes their facts last."""
 
     def __init__(self, scope: Construct, props: Props) -> None:
         experiment = props.experiment
         super().__init__(
             scope,
             stack_name(experiment.project, experiment.name),
+            env=props.env,
             description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
             tags={**organisation.of(scope).tags, **stack_tags(experiment, EXPERIMENT, now=props.now)},
             analytics_reporting=False,
         )
         tag(self, experiment, EXPERIMENT)
-        organisation.bound(self)
+        organisation.apply_account_policy(self)
         self._experiment = experiment
 
+    @property
+    def state_machines(self) -> dict[str, state_machines.Machine]:
+        """The state machines of the architecture's trees, made for as many workers and minibatches as the experiment has."""
+        architecture, minibatches = architecture_of(self._experiment), most_minibatches(self._experiment)
+        return state_machines.machines(architecture, self._experiment, minibatches=minibatches)
+
     def publish(self, facts: Mapping[str, str]) -> None:
-        """Under `/crossover/<project>/<experiment>/`, where a run looks. `shape` is what a run must fit into: more workers,
-        or more minibatches than the Maps were made for, are refused.
+        """Publish `facts` under `/crossover/<project>/<experiment>/`, where a run reads them. The value `shape` limits a run: one with
+        more workers, or more minibatches than the Maps were made for, is refused.
         """
         experiment = self._experiment
         shape = {
@@ -65,8 +76,8 @@ class ExperimentStack(Stack):
             "compute": experiment.database.compute,
             "channel": experiment.storage.channel,
         }
-        leans = leaning(experiment.project, shared_stacks(experiment))
+        leans = import_shared_words(experiment.project, shared_stacks(experiment))
         values = {"shape": json.dumps(shape), "version": __version__, **leans, **facts}
-        if own := own_code.fingerprint(experiment):
+        if own := bundling.fingerprint(experiment):
             values["own_code"] = own  # a run refuses functions that hold another state of it
         publish(self, experiment.project, experiment.name, values, OUTPUTS)

@@ -1,16 +1,17 @@
-"""Everything has an end: a schedule that ends runs and deletes the stacks of a project whose time is over.
+"""The end of every stack: a schedule that ends runs and deletes the stacks of a project that have expired.
 
-A look that finds a stack an hour past its end fails, and tells the topic in the stack's tag `notify` (`lifetime.notify`).
+A check that finds a stack an hour past its end fails, and notifies the topic in the stack's tag `notify` (`lifetime.notify`).
 
-When a stack ends stands in its tag `expires-at`. CDK writes it into the assembly's manifest, not into the template; CloudFormation puts it
-on the stack and on every resource at each deployment. So the template of the same YAML is always the same, and deploying again prolongs.
+A stack's tag `expires-at` says when it ends. CDK writes the tag into the assembly's manifest, not into the template; CloudFormation puts it
+on the stack and on every resource at each deployment. So the template of the same YAML is always the same, and deploying again prolongs the
+lifetime.
 
-The machine below looks four times an hour. It deletes experiments that are over; only when none is left it deletes the broker, and one look
-later the network, which holds the machine itself. Its role may do little else: CloudFormation deletes with the role that deployed.
+The machine below checks four times an hour. It deletes experiments that have expired; only when none is left it deletes the broker, and one
+check later the network, which holds the machine itself. Its role may do little else: CloudFormation deletes with the role that deployed.
 
-Before that, and as soon as the moment has passed that the run under way has put into its bucket (`Keys.deadline`: what is left of the
-budget at the highest rate, `maximum_run_hours`), it stops the executions of the experiment's machines and empties its fleets: nobody's
-command need be alive for that. Which machines and fleets those are, the stack's own listing says, never a name.
+Before that, and as soon as the deadline has passed that the current run has put into its bucket (`Keys.deadline`: what is left of the
+budget at the highest rate, `maximum_run_hours`), it stops the executions of the experiment's machines and empties its fleets, so no
+command has to be alive for that. The stack's own list of resources says which machines and fleets those are, never a name.
 """
 
 import json
@@ -25,7 +26,7 @@ from cdk import grants
 from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
 from cdk.names import arn, bucket_prefix, parameter_path, stack_name
-from crossover.keys import UNDER_WAY
+from crossover.data.keys import UNDER_WAY
 
 LOOK_EVERY_MINUTES = 15
 DEADLINES = "runs/*/deadline/*"  # as Keys.deadline names them
@@ -33,8 +34,8 @@ INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the mome
 
 
 def _ending_runs(project: str, only: str) -> list[grants.Grant]:
-    """To stop the runs of stacks that are deployed later than this role. Names keep it to this project's; whose a machine is, the stack's
-    listing says.
+    """Return the permissions to stop the runs of stacks that are deployed later than this role. Names restrict them to this project; the
+    list of a stack's resources says whose a machine is. `only`: name of the one stack to end, '' for all of the project.
     """
     names, own = f"{only}-*" if only else f"{project}-*", {PROJECT: project}
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in own.items()}}
@@ -86,6 +87,9 @@ LISTING = grants.Grant(
 
 
 def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
+    """Return the permissions to describe and delete the project's stacks. `only`: name of the one stack to delete, '' for all of the
+    project.
+    """
     stacks = arn("cloudformation", f"stack/{only or project + '-*'}/*")
     unknown = (
         "The id in a stack's ARN is made by CloudFormation"
@@ -110,8 +114,9 @@ def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
 class Expiry(Construct):
     """The machine, its schedule, and a role for each.
 
-    `only`: the stack that this stands in, which no network's expiry ends; it then deletes that stack alone. Of it what this `outlives` is
-    deleted first, so that a deletion that fails is tried again at the next look.
+    `only`: name of the stack that this construct is part of, if no network's expiry ends it; that stack alone is deleted then.
+    `outlives`: constructs that CloudFormation deletes before the schedule, so that a deletion that fails is tried again at the next
+    check.
     """
 
     def __init__(
@@ -138,6 +143,7 @@ class Expiry(Construct):
             role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )
+        grants.depend_by_reference(machine, role)
         acknowledge(
             machine,
             {

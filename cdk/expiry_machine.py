@@ -1,13 +1,13 @@
-"""The machine of the expiry in Amazon States Language: pure functions, tested without AWS.
+"""The expiry's state machine in Amazon States Language: pure functions, tested without AWS.
 
-Which stacks there are, and whose, CloudFormation says: the tagging API goes on listing stacks that are gone. The expressions are JSONata:
-in a path, a filter's single match is a list to some interpreters and a value to others.
+CloudFormation says which stacks exist and whose they are: the tagging API goes on listing stacks that are gone. The expressions are
+JSONata: in a path, a filter's single match is a list to some interpreters and a value to others.
 """
 
 import json
 from typing import Any
 
-from crossover.keys import UNDER_WAY
+from crossover.data.keys import UNDER_WAY
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
@@ -32,10 +32,10 @@ WITHOUT_DEADLINE: list[ExpiryState] = [
 
 
 def definition(project: str, *, only: str = "") -> ExpiryState:
-    """The machine, which is started with `{"now": <moment>}`: a pure function, so that it is tested without AWS.
+    """Return the definition of the machine, which is started with `{"now": <moment>}`.
 
-    `only`: the one stack that it looks at. State names are keys of one dictionary each and no two blocks share a subject: Step Functions
-    wants them unique in the whole machine.
+    `only`: name of the one stack that it checks; '' for all of the project. State names are keys of one dictionary each and no two
+    blocks share a subject: Step Functions wants them unique in the whole machine.
     """
     states = {
         "Begin": {
@@ -44,7 +44,7 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
             "Next": "Look at each stack" if only else "List stacks",
         },
         **({} if only else _list(project, then="Look at each stack")),
-        "Look at each stack": _look(project, then="End the runs of each stack"),
+        "Look at each stack": _describe_stacks_state(project, then="End the runs of each stack"),
         "End the runs of each stack": _end_runs(then="Delete each stack"),
         "Delete each stack": _each(
             "Delete",
@@ -54,7 +54,7 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
             then="All well?",
         )
         | {"Assign": {"faults": "{% [$append($faults, $states.result.Cause)] %}"}},
-        **_complain(),
+        **_end_check(),
     }
     return {
         "Comment": "Ends the runs and deletes the stacks whose time is over",
@@ -65,7 +65,9 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
 
 
 def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
-    """The ids of all stacks whose names begin as ours do, page by page."""
+    """Build the states that list, page by page, the ids of all stacks whose names begin with the project's. `then`: name of the next
+    state.
+    """
     ours = f"$states.result.StackSummaries[$substring(StackName, 0, {len(project) + 1}) = '{project}-'].StackId"
     return {
         "List stacks": {
@@ -90,13 +92,14 @@ def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
     }
 
 
-def _look(project: str, *, then: str) -> ExpiryState:
-    """What each stack says of itself: what is not tagged as this project's is foreign, whatever its name. `over`: the ids to delete;
-    `ended`: the ids of those whose runs end.
+def _describe_stacks_state(project: str, *, then: str) -> ExpiryState:
+    """Build the Map state that describes the listed stacks. It assigns `over` (ids of the stacks to delete), `ended` (ids of the stacks
+    whose runs must be stopped), `faults` (stacks over an hour late, or not describable) and `topics` (where to report faults). Stacks
+    without this project's tag are ignored, whatever their names. `then`: name of the next state.
     """
     ours = f"$ours := $states.result[project = '{project}']"
     leans = f"$not(kind in ['{BROKER}', '{NETWORK}']) and $not(stands = '{ALONE}')"  # on what is shared
-    processor = {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": _asked(project)}
+    processor = {"ProcessorConfig": {"Mode": "INLINE"}, "StartAt": "Describe", "States": _describe_one_stack(project)}
     return {
         "Type": "Map",
         "Items": "{% $names %}",
@@ -119,8 +122,8 @@ def _look(project: str, *, then: str) -> ExpiryState:
     }
 
 
-def _asked(project: str) -> dict[str, ExpiryState]:
-    """One stack: its tags, and of an experiment of ours the deadline of the run under way."""
+def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
+    """Build the states that describe one stack: its tags and, for an experiment of the project, the deadline of its current run."""
     named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
     unknown = (
         f"$contains($states.errorOutput.Cause, 'does not exist') ? {{'project': '{project}'}} : {{'project': '{project}', "
@@ -181,13 +184,13 @@ def _asked(project: str) -> dict[str, ExpiryState]:
 
 
 def _past(field: str, *, by: str = "$moment") -> str:
-    """Whether the field holds a moment, and it has come."""
+    """Return a JSONata condition: `field` holds a moment that is not later than the variable `by`."""
     return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= {by})"
 
 
-def _complain() -> dict[str, ExpiryState]:
-    """The end of a look: failed where a stack is there that should have gone an hour ago, of which nothing is to be learned, or whose
-    deletion is refused. Once an hour the topics that the stacks name are told, by the machine itself: an alarm is billed by the hour.
+def _end_check() -> dict[str, ExpiryState]:
+    """Build the states that end a check. It fails if a stack still exists an hour after its end, cannot be described, or could not be
+    deleted. Once an hour the machine itself notifies the topics in the stacks' tags: an alarm would be billed by the hour.
     """
     words = "{% 'the clean-up cannot delete: ' & $join($faults, '; ') %}"
     tell = "{% $substring($moment, 14, 2) < '15' ? $topics : [] %}"
@@ -205,7 +208,9 @@ def _complain() -> dict[str, ExpiryState]:
 
 
 def _end_runs(*, then: str) -> ExpiryState:
-    """Stop what runs in the machines of each stack, and empty its fleets. What is refused, the next look tries again."""
+    """Build the Map state that stops the executions of each ended stack's machines and empties its fleets. The next check repeats calls
+    that fail. `then`: name of the next state.
+    """
     of_type = "$states.result.StackResourceSummaries[ResourceType = '{}'{}].PhysicalResourceId"
     not_this = " and PhysicalResourceId != $states.context.StateMachine.Id"  # which may stand in the stack that it ends
     machines = of_type.format("AWS::StepFunctions::StateMachine", not_this)
@@ -258,7 +263,9 @@ def _end_runs(*, then: str) -> ExpiryState:
 
 
 def _stop(*, then: str) -> ExpiryState:
-    """Stop each machine's running executions; an execution that waits for children, as `run` does, stops them with it."""
+    """Build the Map state that stops each machine's running executions. An execution that waits for children, as `run` does, stops them
+    with it. `then`: name of the next state.
+    """
     cause = "the experiment's time is over, or its run's: lifetime.ttl_hours, budget_usd, maximum_run_hours"
     states = {
         "List its executions": {
@@ -288,7 +295,10 @@ def _stop(*, then: str) -> ExpiryState:
 
 
 def _each(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
-    """One call for each item; deleting, stopping or emptying twice does nothing. What fails stays for the next look."""
+    """Build a Map state that makes one AWS call for each item. Failures are ignored: the next check repeats them, and deleting, stopping
+    or emptying twice does no harm. `verb`: name of the inner state; `call`: service and action; `items`: JSONata list; `then`: name of
+    the next state.
+    """
     states = {
         verb: {
             "Type": "Task",

@@ -1,4 +1,4 @@
-"""EC2 fleets for programs: peers, GPU workers. Deployed empty; `run` sets the capacity and takes it back.
+"""EC2 fleets for programs: peers, GPU workers. They are deployed empty; `run` raises the capacity and resets it.
 
 Instances do not know their rank beforehand: each claims one by a conditional PUT with a lease, under `runs/<id>/`.
 """
@@ -23,10 +23,9 @@ from cdk.network import SharedNetwork
 from cdk.packaging import ROOT
 from cdk.step_functions import StateMachines
 from cdk.storage import Buckets
-from crossover import own_code
-from crossover.architecture import Program
-from crossover.architecture.instances import Instances, is_burstable
+from crossover import bundling as own_code
 from crossover.experiment import Experiment
+from crossover.workflow.architecture import Instances, Program, is_burstable
 from layer import lock
 
 REQUIREMENTS = "requirements.txt"  # in the program's zip
@@ -35,11 +34,11 @@ VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the imag
 
 
 class ProgramFleet(Construct):
-    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `program`: on Debian, or with a GPU on AWS's image for
-    it, which has torch.
+    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `program`: on Debian, or with a GPU on AWS's Deep
+    Learning image, which has torch.
 
-    A program may reach the run's objects and what it `uses`, and its environment says where that is: no secret, an ARN to read it by.
-    `groups`: security groups beside the programs' own.
+    A program may access the run's objects and the constructs in `uses`; its environment holds their addresses, and the ARNs of secrets
+    instead of the secrets. `groups`: security groups in addition to the programs' own.
     """
 
     def __init__(
@@ -71,6 +70,8 @@ class ProgramFleet(Construct):
         for part in uses:
             told |= part.environment
             may += part.grants
+        if asked.spot:
+            told["METADATA"] = "http://169.254.169.254"  # where the program polls for the interruption notice
         told |= {**environment, "FLEET": name, "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60))}
         facts = {
             **common_facts(self, network.project, name, asked.instance_type),
@@ -86,8 +87,8 @@ class ProgramFleet(Construct):
         )
 
     def _code(self, module: str, *, torch: bool) -> assets.Asset:
-        """The files that the program reaches, and what pip installs for it in the versions that are tested here, by their hashes: with
-        `torch` that too, in the version that functions have.
+        """Build the asset of the files that the program reaches, with a requirements file for pip: the tested versions with their
+        hashes. `torch`: include torch, in the version that functions have.
         """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
@@ -99,6 +100,7 @@ class ProgramFleet(Construct):
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
 
     def _profile(self, code: assets.Asset, may: Sequence[grants.Grant]) -> iam.CfnInstanceProfile:
+        """Build the instance profile. `may`: permissions in addition to those that every host of a fleet needs."""
         group = arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{self._name}")
         allowed = [
             *may,
@@ -118,6 +120,7 @@ class ProgramFleet(Construct):
     def _template(
         self, asked: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
     ) -> ec2.CfnLaunchTemplate:
+        """Build the launch template. `script`: user data; `groups`: ids of security groups."""
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
         account = organisation.of(self)
         tags = [
@@ -158,8 +161,8 @@ class ProgramFleet(Construct):
         return template(self, "Template", launch_template_data=data)
 
     def _group(self, asked: Instances, template: ec2.CfnLaunchTemplate) -> None:
-        """No desired capacity in the template: deploying again must not change what a run has set. L1, as the launch template, for
-        L2 asks for a whole IVpc, of which deployment resolves the subnet's id alone.
+        """Build the Auto Scaling group. The template has no desired capacity: deploying again must not change what a run has set. Group
+        and launch template are L1 constructs, because L2 asks for a whole IVpc, and only the subnet's id is known here.
         """
         group = autoscaling.CfnAutoScalingGroup(
             self,

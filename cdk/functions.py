@@ -1,4 +1,4 @@
-"""One Lambda function per step: memory, layers, network and permissions follow from what the step declares."""
+"""One Lambda function per step. Its memory, layers, network and permissions follow from what the step declares."""
 
 import tempfile
 from pathlib import Path
@@ -18,15 +18,16 @@ from cdk.network import SharedNetwork
 from cdk.packaging import Package, Packages
 from cdk.redis_hosts import RedisHosts
 from cdk.storage import Buckets
-from crossover import own_code
-from crossover.architecture import Architecture, steps
+from crossover import bundling
 from crossover.experiment import Experiment
 from crossover.workflow import Step, Uses
+from crossover.workflow.architecture import Architecture, steps
 
 
 class LambdaFunctions(Construct):
-    """Of every step of the architecture's trees. `databases` and `broker` go to the steps that declare them, and so does the network: of
-    steps that use the bucket alone the functions stay outside of it. `by_step`: what Step Functions invokes, by the step's name.
+    """The functions of all steps of the architecture's trees. Steps that declare `databases` or `broker` get access to them and run
+    inside the network; functions of steps that use the bucket alone stay outside of it. `by_step`: the function that Step Functions
+    invokes, by the step's name.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class LambdaFunctions(Construct):
                 layers,
                 Path(folder),
                 image=experiment.functions.packaging == "image",
-                own=own_code.bundled(experiment),
+                own=bundling.bundled(experiment),
                 own_steps=experiment.outside,
             )
             for step in steps(architecture):
@@ -63,6 +64,9 @@ class LambdaFunctions(Construct):
                 self.by_step[step.name] = self._function(step, packages.of(step, torch=torch), torch=torch)
 
     def _function(self, step: Step, package: Package, *, torch: bool) -> lambda_.IFunction:
+        """Build the function of one step, its log group and its role; return its alias `live` if SnapStart is on. Raises AssertionError
+        if the step needs both the network and Step Functions, because there is no route.
+        """
         name, functions = self.names[step.name], self._experiment.functions
         scope = Construct(self, step.name)
         assert not ("machines" in step.uses and step.uses & grants.VPC_SERVICES), (
@@ -75,6 +79,7 @@ class LambdaFunctions(Construct):
             retention=logs.RetentionDays.TWO_WEEKS,
             removal_policy=RemovalPolicy.DESTROY,
         )
+        role = self._role(scope, step, name)
         function = lambda_.Function(
             scope,
             "Function",
@@ -89,7 +94,7 @@ class LambdaFunctions(Construct):
             timeout=Duration.seconds(functions.timeout_s),
             environment=self._environment(step),
             environment_encryption=organisation.key(self),
-            role=self._role(scope, step, name),
+            role=role,
             log_group=group,
             # platform.report as JSON: billed time, INIT and peak memory, joined to the steps' records by request id.
             logging_format=lambda_.LoggingFormat.JSON,
@@ -97,6 +102,7 @@ class LambdaFunctions(Construct):
             application_log_level_v2=lambda_.ApplicationLogLevel.INFO,
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if functions.snap_start else None,
         )
+        grants.depend_by_reference(function, role)
         if self._in_vpc(step):
             resource = function.node.default_child
             assert isinstance(resource, lambda_.CfnFunction)
@@ -119,10 +125,11 @@ class LambdaFunctions(Construct):
         return function
 
     def _in_vpc(self, step: Step) -> list[RedisHosts | Broker]:
-        """What the step reaches inside the network: not tensors that lie in the bucket (`storage.channel: s3`)."""
+        """Return the services that the step uses inside the network. None for tensors that lie in the bucket (`storage.channel: s3`)."""
         return [part for service, part in self._services.items() if part and service in step.uses]
 
     def _role(self, scope: Construct, step: Step, name: str) -> iam.Role:
+        """Build the role of the function `name`, with the permissions that the step's uses need."""
         storage = self._storage
         allowed = [grants.logs(f"/aws/lambda/{name}"), *grants.objects(storage.bucket, storage.data)]
         if self._in_vpc(step):
@@ -134,7 +141,9 @@ class LambdaFunctions(Construct):
         return grants.role(scope, "Role", service="lambda", grants=allowed)
 
     def _environment(self, step: Step) -> dict[str, str]:
-        """Deployment facts, and only those of services that the step declares. No secret: an ARN to read it by."""
+        """Return the function's environment: deployment facts, and only those of services that the step declares. It holds the ARN of a
+        secret, never the secret.
+        """
         facts = self._storage.environment(self._experiment)
         for part in self._in_vpc(step):
             facts |= part.environment

@@ -1,4 +1,4 @@
-"""What a step, machine or host may do, as data. A resource with a wildcard says why it has one; cdk-nag reads the reasons.
+"""Permissions of steps, machines and hosts, as data. A resource with a wildcard has a reason, which cdk-nag reads.
 
 Policies are inline: whoever refers to a role waits for its permissions, without a dependency of its own.
 """
@@ -6,7 +6,8 @@ Policies are inline: whoever refers to a role waits for its permissions, without
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aws_cdk import Stack
+import jsii
+from aws_cdk import CfnResource, IStableAnyProducer, Lazy, Stack
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from constructs import Construct, IConstruct
@@ -22,7 +23,9 @@ VPC_SERVICES: frozenset[Uses] = frozenset({"tensors", "bus"})
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """`why`: the reason for the wildcards in `resources`. `denied`: takes away what another grant gives."""
+    """One permission. `why`: the reason for the wildcards in `resources`. `denied`: whether it forbids the actions, instead of allowing
+    them.
+    """
 
     actions: Sequence[str]
     resources: Sequence[str]
@@ -34,7 +37,9 @@ class Grant:
 def role(
     scope: Construct, id: str, *, service: str, grants: Iterable[Grant], conditions: Mapping[str, object] | None = None
 ) -> iam.Role:
-    """A role for an AWS service that may do exactly `grants`, and use the organisation's key for it."""
+    """Build a role that the AWS service `service` may assume, with exactly `grants`. If these reach encrypted data, add the use of the
+    account's KMS key. `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
+    """
     grants = list(grants)
     grants += _key(scope, grants)
     statements = [
@@ -58,18 +63,39 @@ def role(
     return made
 
 
+def depend_by_reference(user: IConstruct, role: iam.Role) -> None:
+    """Remove `role` from DependsOn of a function or machine: CDK lists it there although the resource refers to it anyway."""
+    resource, entry = user.node.default_child, role.node.default_child
+    assert isinstance(resource, CfnResource) and isinstance(entry, CfnResource)
+    resource.add_override("DependsOn", Lazy.any(_Dependencies(resource, besides=entry)))
+
+
+@jsii.implements(IStableAnyProducer)
+class _Dependencies:
+    """The logical ids of all dependencies of `resource` except `besides`, resolved when the template is written."""
+
+    def __init__(self, resource: CfnResource, *, besides: CfnResource) -> None:
+        self._resource, self._besides = resource, besides.node.path
+
+    def produce(self) -> list[str] | None:
+        """Return the logical ids, or None if there is none."""
+        found = [each for each in self._resource.obtain_dependencies() if isinstance(each, CfnResource)]
+        return [each.logical_id for each in found if each.node.path != self._besides] or None
+
+
 # What reaches something that the organisation's key has encrypted.
 _ENCRYPTED = {"s3:GetObject", "s3:PutObject", "secretsmanager:GetSecretValue", "sns:Publish"}
 
 
 def _key(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
+    """Return the permission to use the account's KMS key, if there is one and `grants` reach data that it encrypts."""
     key = organisation.of(scope).kms_key
     reaches = any(_ENCRYPTED.intersection(grant.actions) for grant in grants)
     return [Grant(actions=["kms:Decrypt", "kms:GenerateDataKey"], resources=[key])] if key and reaches else []
 
 
 def explain(holder: IConstruct, grant: Grant) -> None:
-    """Write down why the wildcards of `grant` stand, where cdk-nag looks for it."""
+    """Acknowledge the wildcards of `grant` for cdk-nag, with their reason. Raises AssertionError if there is no reason."""
     for resource in grant.resources:
         plain = finding_of(Stack.of(holder).resolve(resource))
         if "*" in plain:
@@ -78,8 +104,8 @@ def explain(holder: IConstruct, grant: Grant) -> None:
 
 
 def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
-    """Read, write and delete in runs (checkpoints go when newer ones stand), read data and the base of a model, which lies in the bucket of
-    runs. ListBucket: without it a missing key answers 403 instead of 404, and steps ask for such keys.
+    """Return the permissions to read, write and delete runs (older checkpoints are deleted), and to read data and a model's base, which
+    lies in the runs' bucket. They include ListBucket: without it a missing key answers 403 instead of 404, and steps ask for such keys.
     """
     buckets = list(data)
     holding = buckets if bucket in buckets else [bucket, *buckets]
@@ -96,18 +122,21 @@ def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
 
 
 def secret(secret_arn: str) -> Grant:
+    """Return the permission to read one secret."""
     return Grant(actions=["secretsmanager:GetSecretValue"], resources=[secret_arn])
 
 
 def certificates(bucket: s3.IBucket) -> Grant:
-    """Read the Redis hosts' certificates."""
+    """Return the permission to read the Redis hosts' certificates."""
     return Grant(
         actions=["s3:GetObject"], resources=[bucket.arn_for_objects("hosts/redis/*")], why="One certificate per host."
     )
 
 
 def logs(group_name: str, *, why: str = "Streams of its own log group.") -> Grant:
-    """Write to one log group. Not CreateLogGroup: a late line would bring a deleted group back."""
+    """Return the permission to write to one log group. It lacks CreateLogGroup: a late line would bring a deleted group back. `why`: the
+    reason for the wildcard.
+    """
     return Grant(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
         resources=[arn("logs", f"log-group:{group_name}:*")],
@@ -126,9 +155,9 @@ NETWORK_INTERFACES = (
 
 
 def network_interfaces(function: str) -> list[Grant]:
-    """What Lambda needs to put a function into a VPC, and not for the function's own code to use.
+    """Return the permissions that Lambda needs to put a function into a VPC, and their denial to the function's own code.
 
-    Source: docs.aws.amazon.com/lambda/latest/dg/configuration-vpc.html; the condition's key stands in the calls of the code alone.
+    Source: docs.aws.amazon.com/lambda/latest/dg/configuration-vpc.html; only the code's own calls carry the condition's key.
     """
     return [
         Grant(
@@ -146,7 +175,9 @@ def network_interfaces(function: str) -> list[Grant]:
 
 
 def start_machines(names: Iterable[str]) -> list[Grant]:
-    """Start machines by name, follow and stop their executions; `sync:2` learns of their end through a rule that Step Functions owns."""
+    """Return the permissions to start machines by name, and to follow and stop their executions. `sync:2` learns of their end through a
+    rule that Step Functions owns.
+    """
     names = list(names)
     return [
         Grant(actions=["states:StartExecution"], resources=[arn("states", f"stateMachine:{name}") for name in names]),
@@ -163,7 +194,7 @@ def start_machines(names: Iterable[str]) -> list[Grant]:
 
 
 def run_distributed_maps(name: str) -> list[Grant]:
-    """A distributed Map starts its iterations as executions of its own machine."""
+    """Return the permissions for the machine `name` to run distributed Maps, whose iterations are executions of that machine."""
     why = "Iterations of this machine's own Maps, whose names Step Functions makes."
     own = [arn("states", f"execution:{name}:*"), arn("states", f"execution:{name}/*:*")]
     return [
@@ -174,7 +205,7 @@ def run_distributed_maps(name: str) -> list[Grant]:
 
 
 def session_manager() -> Grant:
-    """A shell on a host without SSH."""
+    """Return the permissions for a shell on a host without SSH."""
     return Grant(
         actions=[
             "ssm:UpdateInstanceInformation",

@@ -1,4 +1,4 @@
-"""Guards against what people forget: tags that say whose it is and when it ends, and a budget."""
+"""Guards against forgotten resources: tags with owner and end of life, and a budget."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,14 +7,16 @@ from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
 from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, NOTIFY, PROJECT, STANDS
-from crossover.architecture.infrastructure import shared_stacks
+from crossover.data.keys import MOMENT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.keys import MOMENT
+from crossover.workflow.infrastructure import shared_stacks
 
 
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
-    """Tags of the stack itself, which CloudFormation hands down at each deployment. They stand in the manifest, not in the template."""
+    """Return the tags of the stack itself, which CloudFormation hands down at each deployment. They are in the manifest, not in the
+    template. `kind`: value of the tag stack-kind; `now`: when the lifetime begins.
+    """
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
     alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
     told = {NOTIFY: topic} if (topic := experiment.lifetime.notify) else {}
@@ -22,21 +24,23 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:
-    """The tags that do not change, on every resource of the template."""
+    """Put the tags that do not change on every resource of the stack's template."""
     for key, value in _owner_tags(experiment, kind).items():
         Tags.of(stack).add(key, value)
 
 
 def _owner_tags(experiment: Experiment, kind: str) -> dict[str, str]:
+    """Return the tags for project, experiment and owner. Shared stacks have no owner."""
     if kind != EXPERIMENT:  # the same whoever deploys the shared stacks, else each experiment would update them
         return {PROJECT: experiment.project, "experiment": "shared"}
     return {PROJECT: experiment.project, "experiment": experiment.name, "owner": experiment.owner}
 
 
 class Budget(Construct):
-    """A letter to the owner at 80 % and 100 % of what the resources tagged `experiment` may cost a month; nothing without a limit.
+    """An e-mail to the owner at 80 % and 100 % of the monthly cost limit for resources tagged `experiment`; no budget without a limit.
 
-    Billing data are hours old and the tag `experiment` must be activated for cost allocation once per account: a warning, not a brake.
+    Billing data are hours old, and the tag `experiment` must be activated for cost allocation once per account: this is a warning, not a
+    limit.
     """
 
     def __init__(self, scope: Construct, id: str, *, limit_usd: float | None, owner: str, experiment: str) -> None:

@@ -1,4 +1,4 @@
-"""What Redis hosts and program fleets share: Debian images, user data, the log group of their boots."""
+"""The parts that Redis hosts and program fleets share: Debian images, user data, the log group of their boots."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from constructs import Construct
 
 from cdk import organisation
 from cdk.names import boot_log
-from crossover.architecture.instances import image_parameter, processor
+from crossover.workflow.architecture import image_parameter, processor
 
 BOOT = Path(__file__).parent / "boot"
 USER_DATA_LIMIT_BYTES = 16_384
@@ -20,7 +20,9 @@ BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the de
 
 
 def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
-    """The organisation's own image, else the newest one whose id an SSM parameter holds, read at deployment; one parameter per path."""
+    """Return the account file's image, or else a parameter that resolves at deployment to the newest public image. There is one template
+    parameter per SSM path.
+    """
     if own := organisation.of(stack).image(instance_type, gpu=gpu):
         return own
     path = image_parameter(instance_type, gpu=gpu)
@@ -32,40 +34,50 @@ def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
     return existing.value_as_string
 
 
-def standing_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLaunchTemplate:
-    """A launch template whose first version keeps the image that was newest when it was made.
+def pin_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLaunchTemplate:
+    """Build a launch template whose first version keeps the image that was newest when it was made.
 
-    CloudFormation reads a parameter that names the latest image anew at each update, whatever the update is for; an instance that refers to
-    it is then replaced, data and all. A launch template is not replaced by another image: it gets another version, and its first one stays
-    as it is. Instances that name FIRST_VERSION therefore keep their image until another `generation` makes another template.
+    CloudFormation resolves a parameter that names the latest image again at each update, whatever the update is for; an instance that
+    refers to it is then replaced, and its data are lost. A launch template is not replaced by another image: it gets another version,
+    and its first one stays as it is. Instances that name FIRST_VERSION therefore keep their image until another `generation` makes
+    another template.
     """
     named = Stack.of(scope).resolve(image_id)
     return ec2.CfnLaunchTemplate(
         scope,
         f"Image{fingerprint(str(named), str(generation))}",
-        launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(image_id=image_id),
+        launch_template_data=ec2.CfnLaunchTemplate.LaunchTemplateDataProperty(
+            image_id=image_id,
+            # Instances say the same of themselves; scanners read each template alone.
+            metadata_options=ec2.CfnLaunchTemplate.MetadataOptionsProperty(
+                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
+            ),
+        ),
     )
 
 
 def user_data(script: str, facts: Mapping[str, str]) -> str:
-    """`script` (of `boot_script`, or where the template holds it) behind a header of assignments, base64. Facts hold addresses and ARNs,
-    never secrets.
+    """Return `script` (from `boot_script`, or a reference to where the template holds it) behind a header of shell assignments, base64.
 
-    The header's values may be known at deployment only; they are quoted for the shell, and none may hold a quote.
+    `facts`: the variables: addresses and ARNs, never secrets. Their values may be known at deployment only; they are quoted for the
+    shell, and none may contain a quote.
     """
     header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
     return Fn.base64(Fn.join("", [*header, script]))
 
 
 def boot_script(name: str) -> str:
-    """`boot/<name>` without its comments, which count towards the limit; a line `@other@` stands for that file's text."""
+    """Return `boot/<name>` without its comments, which count towards the limit of user data. A line `@other@` is replaced by that file's
+    text.
+    """
     text = re.sub(r"^ *# .*\n", "", (BOOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return re.sub(r"^@([\w.]+)@\n", lambda match: boot_script(match[1]), text, flags=re.MULTILINE)
 
 
 def common_facts(scope: Construct, project: str, name: str, instance_type: str) -> dict[str, str]:
-    """What `boot/common.sh` reads. `name`: of the host in its log. SESSION_AGENT: the version of Session Manager's agent, and its digest
-    for the processor; empty where the organisation pins none, and then none is installed.
+    """Return the variables that `boot/common.sh` reads. `name`: the host's name in the log. SESSION_AGENT is the version of Session
+    Manager's agent, and SESSION_AGENT_SHA256 its digest for the processor; both are empty if the account file pins none, and none is
+    installed then.
     """
     agent = organisation.of(scope).session_agent
     return {
@@ -79,5 +91,5 @@ def common_facts(scope: Construct, project: str, name: str, instance_type: str) 
 
 
 def fingerprint(*parts: str) -> str:
-    """Short hash for logical ids of what has to be made anew when one of `parts` changes."""
+    """Return a short hash of `parts`, for logical ids of resources that must be replaced when one of them changes."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]

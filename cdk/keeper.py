@@ -1,9 +1,9 @@
-"""A function that never runs: it keeps Lambda's network interface in the functions' subnet for as long as the network stands.
+"""A function that never runs: it keeps Lambda's network interface in the functions' subnet as long as the network exists.
 
-Functions of the same subnet and groups share an interface. Lambda makes it with the first of them, which takes a minute or more, and takes
-it away after the last, up to 20 minutes later and with a role that must still be there. With the keeper neither belongs to an experiment:
-those come and go on an interface that is there, and the network, which has to wait for it, takes it away with the keeper's role. It costs
-nothing. That Lambda shares the interface so is documented; that a keeper holds it is unproven (docs/aws.md).
+Functions of the same subnet and groups share an interface. Lambda makes it with the first of them, which takes a minute or more, and
+deletes it after the last, up to 20 minutes later and with a role that must still exist. With the keeper neither wait belongs to an
+experiment: experiments use an interface that exists already, and only the deletion of the network has to wait for it, together with the
+keeper's role. It costs nothing. AWS documents that functions share the interface; that a keeper holds it is unproven (docs/aws.md).
 """
 
 from aws_cdk import Duration, RemovalPolicy
@@ -19,7 +19,7 @@ CODE = "exports.handler = async () => ({});"
 
 
 class Keeper(Construct):
-    """In the subnet and group in which the experiments' functions are."""
+    """The keeper function, in the subnet and security group of the experiments' functions."""
 
     def __init__(self, scope: Construct, id: str, *, project: str, subnet: str, group: str) -> None:
         super().__init__(scope, id)
@@ -31,6 +31,8 @@ class Keeper(Construct):
             retention=logs.RetentionDays.TWO_WEEKS,
             removal_policy=RemovalPolicy.DESTROY,
         )
+        may = [grants.logs(f"/aws/lambda/{name}"), *grants.network_interfaces(name)]
+        role = grants.role(self, "Role", service="lambda", grants=may)
         function = lambda_.Function(
             self,
             "Function",
@@ -41,14 +43,10 @@ class Keeper(Construct):
             handler="index.handler",
             code=lambda_.Code.from_inline(CODE),
             timeout=Duration.seconds(3),
-            role=grants.role(
-                self,
-                "Role",
-                service="lambda",
-                grants=[grants.logs(f"/aws/lambda/{name}"), *grants.network_interfaces(name)],
-            ),
+            role=role,
             log_group=log,
         )
+        grants.depend_by_reference(function, role)
         resource = function.node.default_child
         assert isinstance(resource, lambda_.CfnFunction)
         resource.vpc_config = lambda_.CfnFunction.VpcConfigProperty(subnet_ids=[subnet], security_group_ids=[group])

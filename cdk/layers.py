@@ -1,6 +1,7 @@
 """The two Lambda layers: `dataplane` on every function, `torch` only on steps that compute.
 
-`make layer` builds them into `build/`. Synthesis goes without: it takes a placeholder, and a CloudFormation Rule refuses to deploy it.
+`make layer` builds them into `build/`. Synthesis works without them: it uses a placeholder, and a CloudFormation Rule refuses to deploy
+it.
 """
 
 from pathlib import Path
@@ -17,9 +18,8 @@ ARCHITECTURE = lambda_.Architecture.ARM_64
 
 
 class Layers(Construct):
-    """Layer versions made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip, or placeholders that do not deploy.
-
-    None where functions are images, which hold their packages themselves.
+    """Layer versions made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip, or placeholders that cannot be deployed. There
+    are none if functions are images, which hold their packages themselves.
     """
 
     def __init__(self, scope: Construct, id: str, *, packaging: str, folder: Path) -> None:
@@ -31,10 +31,11 @@ class Layers(Construct):
             self._versions = [dataplane, self._layer("torch", "PyTorch for ARM, pruned")]
 
     def of(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
-        """What a function carries."""
+        """Return the layers of a function. `torch`: whether it needs torch."""
         return self._versions if torch else self._versions[:1]
 
     def _layer(self, name: str, description: str) -> lambda_.LayerVersion:
+        """Build one layer from its zip, or from a placeholder that cannot be deployed."""
         built = self._folder / f"layer-{name}.zip"
         if not built.exists():
             refuse_deployment(self, f"{name.capitalize()}Layer", what=f"The {name} layer", target="layer")

@@ -9,17 +9,19 @@ from constructs import IConstruct
 
 
 def check(app: App) -> None:
-    """Synthesis fails on every finding that is not acknowledged."""
+    """Make synthesis fail on every finding that is not acknowledged."""
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
 
 
 def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
-    """`reasons`: why a finding, such as `AwsSolutions-S1`, stands as it is, for `construct` and what is below it."""
+    """Accept findings for `construct` and everything below it. `reasons`: {finding, such as `AwsSolutions-S1`: why it is accepted}."""
     Validations.of(construct).acknowledge(*(Acknowledgment(id=rule, reason=why) for rule, why in reasons.items()))
 
 
 def finding_of(resolved: Any) -> str:
-    """A resolved value as cdk-nag writes it in a finding: references in angle brackets, joins put together."""
+    """Return a resolved value as cdk-nag writes it in a finding: references in angle brackets, joins put together. Raises TypeError for
+    a value of another form.
+    """
     match resolved:
         case str():
             return resolved

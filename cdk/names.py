@@ -1,4 +1,4 @@
-"""Names of what is deployed. Fixed names, so that ARNs can be formatted without references, which would be circular."""
+"""Names of deployed resources. They are fixed, so that ARNs can be formatted without references, which would be circular."""
 
 from aws_cdk import Aws, Stack
 from constructs import IConstruct
@@ -8,12 +8,14 @@ from crossover.validation.combinations import FUNCTION_NAME_LIMIT
 
 
 def stack_name(project: str, part: str) -> str:
-    """`part`: network, broker or an experiment's name."""
+    """Return the name of a project's stack. `part`: network, broker or an experiment's name."""
     return f"{project}-{part}"
 
 
 def resource_name(scope: IConstruct, part: str) -> str:
-    """Of a function, state machine or host, behind its stack's. Raises ConfigError where AWS would refuse it for its length."""
+    """Return the name of a function, state machine or host: its stack's name, then `part`. Raises ConfigError if the name is too long
+    for AWS.
+    """
     name = f"{Stack.of(scope).stack_name}-{part.replace('_', '-')}"
     if len(name) > FUNCTION_NAME_LIMIT:
         raise ConfigError(
@@ -24,20 +26,20 @@ def resource_name(scope: IConstruct, part: str) -> str:
 
 
 def parameter_path(project: str, *parts: str) -> str:
-    """Of an SSM parameter: `/crossover/<project>/network/vpc`, `/crossover/<project>/<experiment>/bucket`."""
+    """Return the path of an SSM parameter: `/crossover/<project>/network/vpc`, `/crossover/<project>/<experiment>/bucket`."""
     return "/".join(["/crossover", project, *parts])
 
 
 def bucket_prefix(stack: str) -> str:
-    """How the names of a stack's buckets begin, or a project's: CloudFormation makes them of the stack's name, shortened."""
+    """Return the beginning of the bucket names of a stack or a project: CloudFormation makes them of the stack's name, shortened."""
     return stack[:20]
 
 
 def boot_log(project: str) -> str:
-    """The log group of the network's stack to which hosts write how they booted."""
+    """Return the name of the network stack's log group to which hosts write how they booted."""
     return f"/crossover/{project}/boot"
 
 
 def arn(service: str, resource: str) -> str:
-    """An ARN of this account and region, formatted at deployment: `arn("states", "stateMachine:crossover-spirt-run")`."""
+    """Return an ARN of this account and region, formatted at deployment: `arn("states", "stateMachine:crossover-spirt-run")`."""
     return f"arn:{Aws.PARTITION}:{service}:{Aws.REGION}:{Aws.ACCOUNT_ID}:{resource}"

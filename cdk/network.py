@@ -1,4 +1,4 @@
-"""The shared network, as an experiment's stack sees it: ids that `stacks/network.py` published."""
+"""The shared network, as an experiment's stack sees it: the ids that `stacks/network.py` published."""
 
 from typing import Literal
 
@@ -10,10 +10,11 @@ PART = "network"
 
 
 class SharedNetwork:
-    """Ids, resolved at deployment; a template names only those that are asked for.
+    """The ids of the shared network, resolved at deployment. A template names only those that are used.
 
     `hosts_subnet` is public, for hosts and programs: they install their packages themselves, and there is no NAT. `functions_subnet` is
-    private, with routes to S3 and Secrets Manager alone. Into `hosts_group` Redis from the functions comes, into the others nothing.
+    private, with routes to S3 and Secrets Manager alone. `hosts_group` admits Redis connections from the functions; the other groups
+    admit nothing.
     """
 
     def __init__(self, scope: Construct, project: str) -> None:
@@ -23,4 +24,5 @@ class SharedNetwork:
         self,
         what: Literal["vpc", "hosts_subnet", "hosts_group", "programs_group", "functions_subnet", "functions_group"],
     ) -> str:
+        """Return the id of one resource of the network."""
         return look_up(self._scope, self.project, PART, what)

@@ -1,5 +1,5 @@
-"""What an organisation says of its account (config/account.yaml), as constructs ask for it: it stands in the tree's context, as CDK's own
-flags do, so that no construct has to hand it on. Without a file nothing here changes a template.
+"""The settings of an AWS account (config/account.yaml) for constructs. They lie in the tree's context, as CDK's own flags do, so that no
+construct has to hand them on. Without the file no template changes.
 """
 
 import json
@@ -15,19 +15,19 @@ from crossover.validation.account_file import AccountFile, checked
 CONTEXT = "crossover:account"
 
 
-def introduce(app: App, account: AccountFile) -> None:
-    """Before the first stack is made."""
+def set_account_file(app: App, account: AccountFile) -> None:
+    """Put the account file's settings into the app's context. Call it before the first stack is made."""
     app.node.set_context(CONTEXT, json.dumps(asdict(account)))
 
 
 def of(scope: IConstruct) -> AccountFile:
-    """What was said; nothing, where nobody did."""
+    """Return the account file's settings from the CDK context; empty settings if there are none."""
     said = scope.node.try_get_context(CONTEXT)
     return checked(json.loads(said)) if said else AccountFile()
 
 
 def key(scope: IConstruct) -> kms.IKey | None:
-    """The organisation's key, which its stack refers to by the ARN."""
+    """Return the account's KMS key, imported into the stack once by its ARN, or None if the account file names none."""
     arn, stack, id = of(scope).kms_key, Stack.of(scope), "AccountKey"
     if not arn:
         return None
@@ -35,8 +35,8 @@ def key(scope: IConstruct) -> kms.IKey | None:
     return there if there is not None else kms.Key.from_key_arn(stack, id, arn)  # type: ignore[return-value]
 
 
-def bound(stack: Stack) -> None:
-    """Every role of the stack by the organisation's boundary, and every resource by its tags."""
+def apply_account_policy(stack: Stack) -> None:
+    """Apply the account file's permissions boundary to the stack's roles and its tags to all resources."""
     account = of(stack)
     if account.permissions_boundary:
         policy = iam.ManagedPolicy.from_managed_policy_arn(stack, "Boundary", account.permissions_boundary)

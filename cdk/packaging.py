@@ -1,7 +1,7 @@
-"""What a function consists of: a zip beside layers, or a container image for a PyTorch that does not fit into a layer.
+"""The package of a function: a zip with layers, or a container image for a PyTorch that does not fit into a layer.
 
-Neither is built here. Layers lie in `build/` or are placeholders; an image is a folder with a Dockerfile, which the CDK command line builds
-when the stack is deployed. So synthesis needs neither Docker nor network either way.
+Neither is built here. Layers lie in `build/` or are placeholders; an image is a folder with a Dockerfile, which the CDK command line
+builds when the stack is deployed. So synthesis needs neither Docker nor network either way.
 """
 
 import shutil
@@ -14,8 +14,8 @@ from aws_cdk import aws_lambda as lambda_
 
 from cdk import bundling
 from cdk.layers import RUNTIME, Layers
-from crossover.own_code import packages
-from crossover.own_code.dependencies import Reach
+from crossover import user_code
+from crossover.user_code import Reach
 from crossover.workflow import AT_START, Step
 from layer import lock
 from layer.contents import pinned
@@ -28,7 +28,7 @@ PLATFORM = ecr_assets.Platform.LINUX_ARM64
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """The arguments of a function that say what runs in it."""
+    """The arguments of a function that say what code runs in it."""
 
     code: lambda_.Code
     handler: str
@@ -38,7 +38,9 @@ class Package:
 
 @dataclass
 class Packages:
-    """Packages of steps; what several steps share is staged once, below `folder`. CDK copies an asset as soon as a function takes it."""
+    """The packages of steps. Files that several steps share are staged once, below `folder`. CDK copies an asset as soon as a function
+    uses it.
+    """
 
     layers: Layers
     folder: Path
@@ -49,7 +51,8 @@ class Packages:
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
     def of(self, step: Step, *, torch: bool) -> Package:
-        available = packages.COMPUTING if torch else packages.RUNTIME | packages.DATAPLANE
+        """Return the package of one step. `torch`: whether its function has torch."""
+        available = user_code.COMPUTING if torch else user_code.RUNTIME | user_code.DATAPLANE
         out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
         handler = f"{step.module}.{step.name}"
         if not out.exists():
@@ -75,8 +78,10 @@ class Packages:
 
 
 def stage_image(out: Path) -> None:
-    """The Dockerfile, and what pip installs by it: the versions are those of requirements.txt, the data plane's with their hashes."""
+    """Copy the Dockerfile to `out` and write the lists that pip installs by it: the versions of requirements.txt, those of the data
+    plane with their hashes.
+    """
     shutil.copyfile(DOCKERFILE, out / "Dockerfile")
-    dataplane = sorted(lock.hashed(pinned(name.replace("_", "-"))) for name in packages.DATAPLANE)
+    dataplane = sorted(lock.add_hashes(pinned(name.replace("_", "-"))) for name in user_code.DATAPLANE)
     (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n", encoding="utf-8")
     (out / "torch.txt").write_text(pinned("torch") + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
-"""What stacks tell one another and the runner: plain strings in SSM parameters.
+"""Values that stacks publish for one another and for the runner: plain strings in SSM parameters.
 
-Not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and an export that is in
-use cannot be changed. A parameter is read when a stack is deployed; `add_dependency` orders the stacks. One export there is of each shared
-stack, of a word that never changes: CloudFormation deletes no stack whose export another one imports.
+They are not CloudFormation exports: deploying a second architecture must not drop an export that the first still imports, and an export
+that is in use cannot be changed. A parameter is read when a stack is deployed; `add_dependency` orders the stacks. Each shared stack has
+one export, of a word that never changes: CloudFormation deletes no stack whose export another one imports.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,9 @@ def publish(
     values: Mapping[str, str],
     outputs: Mapping[str, str] = {},
 ) -> None:
-    """One parameter per value, under `/crossover/<project>/<part>/`. `outputs`: what stands in the stack's Outputs too, described."""
+    """Publish each value as a parameter under `/crossover/<project>/<part>/`. `outputs`: {name: description} of the values to list in
+    the stack's Outputs too.
+    """
     folder = Construct(scope, "Published")
     for name, value in values.items():
         id = "".join(word.capitalize() for word in name.split("_"))
@@ -36,16 +38,20 @@ def publish(
 
 
 def look_up(scope: Construct, project: str, part: str, name: str) -> str:
-    """The value that another stack published, resolved at deployment: synth needs neither network nor credentials."""
+    """Return the value that another stack published, resolved at deployment: synthesis needs neither network nor credentials."""
     return ssm.StringParameter.value_for_string_parameter(scope, parameter_path(project, part, name))
 
 
-def be_leaned_on(scope: Construct, project: str, part: str) -> None:
-    """Of a shared stack: as long as a stack that `leans` on it stands, it cannot be deleted, whoever asks for it."""
+def prevent_deletion_while_used(scope: Construct, project: str, part: str) -> None:
+    """Export a word of a shared stack, so that CloudFormation does not delete the stack while another one imports the word (see
+    `import_shared_words`).
+    """
     CfnOutput(scope, "Standing", value=part, export_name=f"{project}-{part}")
 
 
-def leaning(project: str, parts: Iterable[str]) -> dict[str, str]:
-    """What a stack publishes that needs shared ones: their words, imported; nothing of one that stands alone."""
+def import_shared_words(project: str, parts: Iterable[str]) -> dict[str, str]:
+    """Return the value that a stack publishes if it depends on shared stacks: their words, imported. Empty for a stack that depends on
+    none.
+    """
     words = [Fn.import_value(f"{project}-{part}") for part in parts]
     return {"leans_on": Fn.join(" ", words)} if words else {}

@@ -1,4 +1,4 @@
-"""Redis with the tensor module, on hosts of their own: one per worker, or one that all share."""
+"""Redis with the tensor module, on hosts of its own: one per worker, or one that all workers share."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from cdk.hosts import (
     common_facts,
     fingerprint,
     image,
-    standing_image,
+    pin_image,
     user_data,
 )
 from cdk.nag import acknowledge
@@ -25,9 +25,9 @@ from cdk.names import boot_log, resource_name
 from cdk.network import SharedNetwork
 from cdk.storage import Buckets
 from cdk.unbuilt import PLACEHOLDER, refuse_deployment
-from crossover.architecture import instances
-from crossover.architecture.instances import processor
 from crossover.experiment import Database
+from crossover.workflow import architecture
+from crossover.workflow.architecture import processor
 
 PORT = 6379
 BOOT_TIMEOUT_S = 1_500
@@ -35,10 +35,11 @@ PASSWORD_LENGTH = 40
 
 
 class RedisHosts(Construct):
-    """`count` hosts. `environment` and `grants`: of who uses them, who finds their URLs by rank. Each host uploads its certificate to
-    `hosts/redis/<rank>.pem`. `built`: the folder with the tensor module for the hosts' processor.
+    """`count` Redis hosts. `environment` and `grants` are for their users, which find the hosts' URLs by rank. Each host uploads its
+    certificate to `hosts/redis/<rank>.pem`. `built`: the folder with the tensor module for the hosts' processor.
 
-    L1, for L2 asks for a whole IVpc, of which deployment resolves the ids of subnet and group alone, and takes no launch template.
+    The hosts are L1 constructs, because L2 asks for a whole IVpc, of which only the ids of subnet and group are known, and takes no
+    launch template.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class RedisHosts(Construct):
         self.secret_arn = secret.secret_arn
         self._module = self._built_module(built)
         newest = image(Stack.of(self), settings.instance_type, gpu=False)
-        self._image = standing_image(self, newest, generation=settings.image_generation)
+        self._image = pin_image(self, newest, generation=settings.image_generation)
         # Once for all hosts: a template has at most 1 MB, and 64 of these scripts would leave no room in it.
         self._script = CfnMapping(self, "Boot", mapping={"redis": {"script": boot_script("redis.sh")}})
         hosts = [self._host(rank) for rank in range(count)]
@@ -85,7 +86,9 @@ class RedisHosts(Construct):
         }
 
     def _built_module(self, folder: Path) -> assets.Asset:
-        """`folder`/tensors-<processor>.so as `make host-module` builds it, or a placeholder that does not deploy."""
+        """Return the asset of `folder`/tensors-<processor>.so, which `make host-module` builds, or a placeholder that cannot be
+        deployed.
+        """
         kind = processor(self._settings.instance_type)
         built = folder / f"tensors-{kind}.so"
         if not built.exists():
@@ -99,8 +102,8 @@ class RedisHosts(Construct):
         return assets.Asset(self, "Module", path=str(built.resolve()))
 
     def _profile(self, rank: int) -> iam.CfnInstanceProfile:
-        """Read the module and the password, write its own certificate and the boot's log, answer the session manager. A role for each host:
-        one that was broken into must not pass for another.
+        """Build the host's instance profile: it may read the module and the password, write its own certificate and the boot's log, and
+        answer the session manager. Each host has its own role: an attacker on one host must not pass for another.
         """
         module, certificate = self._module, self._storage.bucket.arn_for_objects(f"hosts/redis/{rank}.pem")
         allowed = [
@@ -115,11 +118,11 @@ class RedisHosts(Construct):
         return iam.CfnInstanceProfile(self, f"Profile{rank}", roles=[role.role_name])
 
     def _host(self, rank: int) -> ec2.CfnInstance:
-        """A host, and the wait for its own signal: the deployment fails with the first that does not come up.
+        """Build a host, and a wait for its own signal: the deployment fails with the first host that does not come up.
 
-        User data run at an instance's first boot alone, and a wait condition counts once. So host, handle and condition carry a fingerprint
-        of all that the boot is made of: what changes is another host with a handle of its own, the others stay as they are, with their
-        data.
+        User data run at an instance's first boot alone, and a wait condition counts once. So host, handle and condition carry a
+        fingerprint of everything that determines the boot: a host whose fingerprint changes is replaced, with a handle of its own; the
+        others stay as they are, with their data.
         """
         salt = self._fingerprint(rank)
         handle = CfnWaitConditionHandle(self, f"Ready{rank}{salt}")
@@ -129,11 +132,14 @@ class RedisHosts(Construct):
         return host
 
     def _fingerprint(self, rank: int) -> str:
-        """Of the user data but for the address that is signalled to, the image, and the type, whose memory the boot divides up."""
+        """Return a hash of the user data (without the address to signal to), the image, and the instance type, because the boot divides
+        up its memory.
+        """
         boot = [self._user_data(rank, signal_url=""), self._image.ref, self._settings.instance_type]
         return fingerprint(json.dumps(Stack.of(self).resolve(boot)), boot_script("redis.sh"))
 
     def _instance(self, id: str, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
+        """Build the EC2 instance of one host. `id`: its construct id; `handle`: where it signals the end of its boot."""
         host = ec2.CfnInstance(
             self,
             id,
@@ -155,7 +161,7 @@ class RedisHosts(Construct):
                         encrypted=True,
                         kms_key_id=organisation.of(self).kms_key,
                         volume_type="gp3",
-                        volume_size=instances.DATABASE_GB,
+                        volume_size=architecture.DATABASE_GB,
                         delete_on_termination=True,
                     ),
                 )
@@ -176,6 +182,7 @@ class RedisHosts(Construct):
         return host
 
     def _user_data(self, rank: int, *, signal_url: str) -> str:
+        """Return the user data of one host. `signal_url`: where it signals the end of its boot."""
         facts = {
             **common_facts(
                 self, self._network.project, resource_name(self, f"redis-{rank}"), self._settings.instance_type

@@ -1,7 +1,7 @@
-"""The state machines of an architecture, from the definitions that `crossover/asl` generates.
+"""The state machines of an architecture, as `crossover/workflow/state_machines.py` makes them from its tree.
 
-`DefinitionBody.from_string` grants nothing: what each machine may do is read off its definition. Names are fixed, and ARNs are formatted
-from them, so machines may start one another without circular references.
+`DefinitionBody.from_string` grants nothing: the permissions of each machine follow from what it refers to. Names are fixed, and ARNs are
+formatted from them, so machines may start one another without circular references.
 """
 
 import json
@@ -16,16 +16,12 @@ from cdk import grants
 from cdk.functions import LambdaFunctions
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
-from crossover import asl
-from crossover.architecture import Architecture
-from crossover.architecture.infrastructure import most_minibatches
-from crossover.asl.placeholders import PLACEHOLDER
-from crossover.experiment import Experiment
+from crossover.workflow.state_machines import RUN_MACHINE, Machine, References
 
 
 class StateMachines(Construct):
-    """Of the trees: `run`, one per Child, one per entry of `machines`; `names` and `arns` are by these short names. `environment` and
-    `grants`: of a program that starts them.
+    """The state machines of the trees: `run`, one per Child, one per entry of `machines`; `names` and `arns` are by these short names.
+    `environment` and `grants` are for a program that starts them.
     """
 
     def __init__(
@@ -33,36 +29,37 @@ class StateMachines(Construct):
         scope: Construct,
         id: str,
         *,
-        architecture: Architecture,
-        experiment: Experiment,
+        machines: Mapping[str, Machine],
         functions: LambdaFunctions,
     ) -> None:
         super().__init__(scope, id)
-        definitions = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
         self._functions = functions.by_step
-        self.names = {name: resource_name(self, name) for name in definitions}
+        self.names = {name: resource_name(self, name) for name in machines}
         self.arns = {name: arn("states", f"stateMachine:{full}") for name, full in self.names.items()}
         self.environment = {f"MACHINE_{name.upper()}": machine for name, machine in self.arns.items()}
         self.grants = grants.start_machines(self.names.values())
         self.facts = {"machines": " ".join(self.names.values())}
-        if architecture.run:
-            self.facts["run_machine"] = self.arns[asl.RUN_MACHINE]
-        for name, definition in definitions.items():
-            self._machine(name, json.dumps(definition, indent=1))
+        if RUN_MACHINE in machines:
+            self.facts["run_machine"] = self.arns[RUN_MACHINE]
+        for name, made in machines.items():
+            self._machine(name, made)
 
-    def _machine(self, name: str, text: str) -> None:
-        used = {whole: (kind, target) for whole, kind, target in PLACEHOLDER.findall(text)}
-        role = self._role(name, used, distributed='"DISTRIBUTED"' in text)
+    def _machine(self, name: str, made: Machine) -> None:
+        """Build one state machine and its role."""
+        role = self._role(name, made.references)
         machine = sfn.StateMachine(
             self,
             f"{name}-machine",
             state_machine_name=self.names[name],
             state_machine_type=sfn.StateMachineType.STANDARD,
-            definition_body=sfn.DefinitionBody.from_string(text),
-            definition_substitutions={whole: self._value(*target) for whole, target in used.items()},
+            definition_body=sfn.DefinitionBody.from_string(json.dumps(made.definition, indent=1)),
+            definition_substitutions={
+                f"{kind}_{target}": self._value(kind, target) for kind, target in made.references.placeholders()
+            },
             role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )
+        grants.depend_by_reference(machine, role)
         acknowledge(
             machine,
             {
@@ -72,14 +69,16 @@ class StateMachines(Construct):
         )
 
     def _value(self, kind: str, target: str) -> str:
+        """Return the ARN that a placeholder of a definition stands for. `kind`: step, machine or execution; `target`: short name."""
         if kind == "step":
             return self._functions[target].function_arn
         return arn("states", f"{'stateMachine' if kind == 'machine' else 'execution'}:{self.names[target]}")
 
-    def _role(self, name: str, used: Mapping[str, tuple[str, str]], *, distributed: bool) -> iam.Role:
-        functions = [self._functions[target].function_arn for kind, target in used.values() if kind == "step"]
-        machines = [self.names[target] for kind, target in used.values() if kind == "machine"]
+    def _role(self, name: str, references: References) -> iam.Role:
+        """Build the role of one machine, with the permissions that its references need."""
+        functions = [self._functions[step].function_arn for step in references.steps]
+        machines = [self.names[child] for child in references.children]
         allowed = [grants.Grant(actions=["lambda:InvokeFunction"], resources=functions)] if functions else []
         allowed += grants.start_machines(machines) if machines else []
-        allowed += grants.run_distributed_maps(self.names[name]) if distributed else []
+        allowed += grants.run_distributed_maps(self.names[name]) if references.distributed else []
         return grants.role(self, f"{name}-role", service="states", grants=allowed)

@@ -17,7 +17,9 @@ BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
 
 
 class Buckets(Construct):
-    """`bucket` for runs, `data` by rank (the same bucket for all, or one each)."""
+    """The buckets of an experiment: `bucket` for runs, `data` by rank (the same bucket for all, or one each). Raises ConfigError if a
+    function's environment cannot hold all their names.
+    """
 
     def __init__(self, scope: Construct, id: str, *, bucket_per_worker: bool, workers: int) -> None:
         super().__init__(scope, id)
@@ -34,7 +36,7 @@ class Buckets(Construct):
         self._tame_emptier(resource_name(self, "bucket-emptier"))
 
     def environment(self, experiment: Experiment) -> dict[str, str]:
-        """What a step or a program must know of its experiment and of where its objects lie."""
+        """Return the environment of a step or program: its experiment, and the names of the buckets."""
         return {
             "PROJECT": experiment.project,
             "EXPERIMENT": experiment.name,
@@ -43,7 +45,9 @@ class Buckets(Construct):
         }
 
     def _bucket(self, name: str) -> s3.Bucket:
-        """Emptied by CDK's own custom resource, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use nothing else."""
+        """Build a bucket. CDK's own custom resource empties it, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use
+        nothing else.
+        """
         key = organisation.key(self)
         bucket = s3.Bucket(
             self,
@@ -67,7 +71,9 @@ class Buckets(Construct):
         return bucket
 
     def _tame_emptier(self, name: str) -> None:
-        """CDK's function leaves its log group behind, because its role may create one: give it a group that goes with the stack."""
+        """Give CDK's emptying function a log group that is deleted with the stack, and take the right to create one away: it would leave
+        its log group behind.
+        """
         provider = Stack.of(self).node.find_child(EMPTIER)
         group = logs.LogGroup(
             self,
@@ -78,6 +84,7 @@ class Buckets(Construct):
         )
         role, handler = (provider.node.find_child(child) for child in ("Role", "Handler"))
         assert isinstance(role, CfnResource) and isinstance(handler, CfnResource), "CDK's bucket emptier has changed"
+        handler.remove_resource_dependency(role)  # its reference implies it
         role.add_property_deletion_override("ManagedPolicyArns")
         allowed = grants.logs(f"/aws/lambda/{name}")
         grants.explain(role, allowed)

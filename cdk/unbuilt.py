@@ -1,4 +1,4 @@
-"""What synthesis takes in the place of something that was not built: a placeholder, which CloudFormation refuses to deploy."""
+"""Placeholders for files that were not built. Synthesis accepts them; CloudFormation refuses to deploy them."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ PLACEHOLDER = Path(__file__).parent / "placeholder"
 
 
 def refuse_deployment(scope: IConstruct, name: str, *, what: str, target: str) -> None:
-    """A Rule, which CloudFormation checks before it creates anything. `what` is missing; `make target` builds it."""
+    """Add a Rule, which CloudFormation checks before it creates anything, and a warning. `what`: name of the missing thing; `target`:
+    the make target that builds it.
+    """
     stack, mend = Stack.of(scope), f"run `make {target}`, then deploy again"
     Annotations.of(stack).add_warning_v2(
         f"crossover:{name}", f"{what} was not built, and AWS will refuse the template: {mend}"

@@ -5,12 +5,13 @@ from aws_cdk import CfnCondition, CfnParameter, CfnRule, CfnRuleAssertion, Fn, S
 ZONE = "Zone"
 
 
-def standing_zone(stack: Stack, *, asked: str | None) -> str:
-    """The zone that the template's parameter names, the region's first where it names none.
+def pin_zone(stack: Stack, *, asked: str | None) -> str:
+    """Return the zone that the template's parameter names, or the region's first zone if it names none. `asked`: the zone of the experiment
+    file, if any.
 
-    `crossover deploy` looks for a zone that offers everything and hands it over; at a later deployment, by plain `cdk deploy` too, the CDK
-    leaves parameters at their previous values, so the zone stays. A subnet cannot move: where the file asks for another zone than the
-    parameter has, the template's rule refuses the update before anything is touched. Synthesis asks nobody.
+    `crossover deploy` looks for a zone that offers everything and passes it as the parameter; at a later deployment, by plain `cdk
+    deploy` too, the CDK leaves parameters at their previous values, so the zone stays. A subnet cannot move: if the file names another
+    zone than the parameter, the template's rule refuses the update before anything is changed. Synthesis needs no connection to AWS.
     """
     parameter = CfnParameter(
         stack, ZONE, type="String", default=asked or "", description="The zone that everything stands in; it stays"

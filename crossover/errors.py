@@ -18,6 +18,7 @@ CrossoverError
 """
 
 import errno
+import re
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # what an OSError says of a disk, or of a user's share of it
 
@@ -29,7 +30,7 @@ class CrossoverError(Exception):
 
 
 class UserError(CrossoverError):
-    """Something the user can mend; the message says how."""
+    """An error that the user can fix; the message says how."""
 
     exit_code = 2
 
@@ -91,10 +92,20 @@ class RunFailed(CrossoverError):
 
 
 def ended_with(kind: str, words: str) -> CrossoverError:
-    """What a run elsewhere ended with, raised here: the user can mend what was a UserError there too, or what `words` say followed from
-    one; all else is a RunFailed.
+    """Return the error to raise here for a run that failed elsewhere. `kind`: the error's class name there; `words`: its message. The
+    result has the user error's class that `kind` or `words` names, so that the user can fix it; otherwise it is a RunFailed.
     """
     for mendable in (OwnCodeError, ConfigError, DataError, UserError):
         if kind == mendable.__name__ or f"{mendable.__name__}: " in words:
             return mendable(words)
     return RunFailed(words)
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def quote_controls(text: str) -> str:
+    """Return the text with control characters written out (`\\x1b`), so that a stranger's name cannot command a terminal. Line ends and
+    tabs stay.
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -7,23 +7,23 @@ own model.
 
 from typing import TYPE_CHECKING
 
-from crossover.architecture import EXCHANGES, Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.keys import Keys
-from crossover.training.long_worker import life, synchronous
+from crossover.data.clients import Event
+from crossover.data.keys import Keys
+from crossover.training import long_worker, synchronous
 from crossover.workflow import step
+from crossover.workflow.architecture import EXCHANGES, Architecture
+from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.training.long_worker.group import Group
+    from crossover.training.group import Group
 
 MASTER = 0
 
 
 class AllReduce:
-    """Table 1, Synchronisation. Per round and worker D out and D in; the master 2 D out and (W - 1) D in."""
+    """AllReduce's exchange, Table 1, Synchronisation. Per round and worker D out and D in; the master 2 D out and (W - 1) D in."""
 
     def __init__(self) -> None:
         self._fetched: dict[
@@ -31,13 +31,18 @@ class AllReduce:
         ] = {}  # by length, memory that rounds share: fresh pages would cost as much as the transfer
 
     def done(self, group: "Group") -> bool:
-        return group.published(group.keys.merged(group.round))
+        """Return whether the round's merged result exists."""
+        return group.is_published(group.keys.merged(group.round))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+        """Return one piece: a contribution is sent whole."""
         return [slice(0, elements)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """The gradient to the store; the master's too, so that a retry of the master finds it there."""
+        """Store the worker's contribution and fill `out` with the aggregate; the master computes and stores the aggregate.
+
+        The master stores its contribution, too, so that a retry of the master finds it there.
+        """
         with group.stage("store"):
             group.contribute(group.keys.average(group.round, group.rank), own)
         if group.rank != MASTER:
@@ -46,46 +51,52 @@ class AllReduce:
         with group.stage("aggregate"):
             if (fetched := self._fetched.get(own.numel())) is None:
                 fetched = self._fetched[own.numel()] = own.new_empty(own.numel())
-            parts = (own if rank == MASTER else self._of(group, rank, fetched) for rank in range(group.count))
+            parts = (
+                own if rank == MASTER else self._fetch_contribution(group, rank, fetched) for rank in range(group.count)
+            )
             group.combine(parts, out, names=[group.keys.average(group.round, rank) for rank in range(group.count)])
-            group.conclude(group.keys.merged(group.round), out)
+            group.publish_combined(group.keys.merged(group.round), out)
 
-    def _of(self, group: "Group", rank: int, out: "Tensor") -> "Tensor":
+    def _fetch_contribution(self, group: "Group", rank: int, out: "Tensor") -> "Tensor":
+        """Fill `out` with the contribution of `rank` and return it. Raises ResultExists if the merged result exists already."""
         key, merged = group.keys.average(group.round, rank), group.keys.merged(group.round)
-        return group.contributed(key, out, sender=rank, unless=merged)
+        return group.fetch_contribution(key, out, sender=rank, unless=merged)
 
     def collect(self, group: "Group", out: "Tensor") -> None:
+        """Fill `out` with the master's merged result."""
         with group.stage("synchronise"):
-            group.result(group.keys.merged(group.round), out, sender=MASTER)
+            group.fetch_result(group.keys.merged(group.round), out, sender=MASTER)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+        """Return the key of the worker's own contribution."""
         return [keys.average(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+        """Return the key of the merged result, for the master."""
         return [keys.merged(round)] if rank == MASTER else []
 
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the same seeded model as every worker's first checkpoint. A resumed run goes on where all workers can."""
-    return life.start(ctx, event, AllReduce())
+    """Create the same seeded model as every worker's first checkpoint, once per run. A resumed run continues where all workers can."""
+    return long_worker.start(ctx, event, AllReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Table 1, all four stages: one long invocation, ended by the goal or near its deadline."""
+    """Run Table 1's four stages in one long invocation, until the goal is reached or the deadline is near."""
     return synchronous.train(ctx, event, AllReduce())
 
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every key of the run deleted."""
-    life.collect(ctx, event, AllReduce())
+    """Store the trained model in the bucket, and delete every key of the run."""
+    long_worker.collect(ctx, event, AllReduce())
 
 
 ARCHITECTURE = Architecture(
     "all_reduce",
-    run=life.tree(initialise, train, collect),
+    run=long_worker.tree(initialise, train, collect),
     tensor_hosts="shared",
     exchanges=EXCHANGES,
     claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},

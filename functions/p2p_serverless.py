@@ -1,25 +1,28 @@
-"""P2P with Lambda: the functions of a peer. One computes the gradient of one batch; a Map starts as many as there are batches.
+"""P2P with Lambda: the functions of a peer. Each computes the gradient of one batch; a Map starts as many as there are batches.
 
 Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine Learning" (2023), III and Figure 1: the peer's
 state machine runs its batches side by side. Model and gradients go through the object store alone: these functions need no network of their
 own.
 """
 
-from crossover.algorithms.chunking import parts
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.vector import Vector, VectorKind, decode, header
+from crossover.algorithms.schedule import parts
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind, decode, header
+from crossover.data.keys import Keys
 from crossover.errors import Corrupt
-from crossover.keys import Keys
-from crossover.training import attempts, checkpoints, gradients, own_steps
-from crossover.training.calendar import minibatch_samples
+from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, Position
+from crossover.training.progress import minibatch_samples
 from crossover.workflow import step
+from crossover.workflow.context import Context
 
 
 @step(torch=True)
 def compute_gradient(ctx: Context, event: Event) -> None:
-    """Algorithm 1, ComputeBatchGradients: one batch, at the peer's model. With local steps all of the round's, one after another."""
+    """Compute and store one batch's gradient at the peer's model: Algorithm 1, ComputeBatchGradients.
+
+    With local steps it takes all steps of the round, one after another.
+    """
     if ctx.experiment.exchange.what != "gradients":
         _take_steps(ctx, event)
         return
@@ -30,18 +33,18 @@ def compute_gradient(ctx: Context, event: Event) -> None:
         _receive_model(ctx, event)
         batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
-        gradient = gradients.compute(ctx, event, batch)
+        gradient = gradients.compute_gradient(ctx, event, batch)
     with ctx.stage("store"):
         for key, part in zip(keys, _split(ctx, event, gradient), strict=True):
             ctx.objects.put_new(key, [header(part), part.data])
-        attempts.settle(ctx, lambda: ctx.objects.delete(*keys))
+        progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(*keys))
 
 
 @step(torch=True)
 def average_part(ctx: Context, event: Event) -> None:
-    """Algorithm 1, AverageBatchesGradients, where functions do it: one part of the vector, over all batches in their order."""
+    """Average one part of the vector over all batches, in their order: Algorithm 1, AverageBatchesGradients, if functions average."""
     from crossover.algorithms import buffers
-    from crossover.algorithms.running_mean import RunningMean
+    from crossover.algorithms.averaging import RunningMean
 
     number, shares = event["minibatch"], parts(_elements(ctx), most=event["minibatches"])
     out = ctx.keys.peer_average(event["round"], event["worker"], number)
@@ -62,11 +65,11 @@ def average_part(ctx: Context, event: Event) -> None:
         average = Vector(VectorKind.GRADIENT, buffers.view(mean.result()), sum(samples))
     with ctx.stage("store"):
         ctx.objects.put_new(out, [header(average), average.data])
-        attempts.settle(ctx, lambda: ctx.objects.delete(out))
+        progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(out))
 
 
 def _take_steps(ctx: Context, event: Event) -> None:
-    """From the peer's state to what its own steps have come to."""
+    """Take the round's local steps from the peer's stored state, and store the state after them."""
     round, worker = event["round"], event["worker"]
     key, out = ctx.keys.peer_model(round, worker), ctx.keys.peer_gradient(round, worker, 0)
     if ctx.objects.exists(out):
@@ -74,15 +77,15 @@ def _take_steps(ctx: Context, event: Event) -> None:
     with ctx.stage("fetch"):
         before = checkpoints.read(ctx.objects.get(key), key=key)
         _receive(ctx, before.vectors["model"], key=key)
-    own = own_steps.take(ctx, event, checkpoints.optimizer_of(before))
+    own = gradients.take_local_steps(ctx, event, checkpoints.optimizer_of(before))
     with ctx.stage("store"):
         after = Checkpoint(Position(round, event["minibatches"]), checkpoints.vectors_of(ctx, own))
         ctx.objects.put_new(out, checkpoints.encode(after))
-        attempts.settle(ctx, lambda: ctx.objects.delete(out))
+        progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(out))
 
 
 def _gradient_keys(ctx: Context, event: Event) -> list[str]:
-    """One key, or one per part where functions average."""
+    """Return the keys of a batch's gradient: one, or one per part if functions average."""
     keys: Keys = ctx.keys
     place = event["round"], event["worker"], event["minibatch"]
     if ctx.experiment.p2p.average_in == "peer":
@@ -91,6 +94,7 @@ def _gradient_keys(ctx: Context, event: Event) -> list[str]:
 
 
 def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
+    """Return the gradient in one piece, or in parts if functions average."""
     if ctx.experiment.p2p.average_in == "peer":
         return [gradient]
     shares = parts(_elements(ctx), most=event["minibatches"])
@@ -98,15 +102,18 @@ def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
 
 
 def _receive_model(ctx: Context, event: Event) -> None:
+    """Fetch the peer's model into the learner. Raises Corrupt on another size."""
     key = ctx.keys.peer_model(event["round"], event["worker"])
     _receive(ctx, decode(ctx.objects.get(key), key=key, kind=VectorKind.MODEL), key=key)
 
 
 def _receive(ctx: Context, model: Vector, *, key: str) -> None:
+    """Copy `model` into the learner. Raises Corrupt, naming `key`, on another size."""
     if model.data.nbytes != ctx.learner.model.nbytes:
         raise Corrupt(f"{key}: {model.data.nbytes} bytes; this run's model has {ctx.learner.model.nbytes}")
     ctx.learner.model[:] = model.data
 
 
 def _elements(ctx: Context) -> int:
+    """Return the number of elements of the run's model vector: parameters and buffers."""
     return ctx.facts.parameters + ctx.facts.buffers

@@ -8,38 +8,41 @@ stores it, fetches all other chunks and concatenates them; each updates its own 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.chunking import chunk
 from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.rules import RULES
-from crossover.architecture import EXCHANGES, Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
+from crossover.algorithms.schedule import chunk
+from crossover.data.clients import Event
+from crossover.data.keys import Keys
 from crossover.experiment import Experiment
-from crossover.keys import Keys
-from crossover.training.long_worker import life, synchronous
+from crossover.training import long_worker, synchronous
 from crossover.workflow import step
+from crossover.workflow.architecture import EXCHANGES, Architecture
+from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from crossover.training.long_worker.group import Group
+    from crossover.training.group import Group
 
 
 class ScatterReduce:
-    """Table 1, Synchronisation. Per round and worker D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
+    """ScatterReduce's exchange, Table 1, Synchronisation. Per round and worker D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
 
     def __init__(self) -> None:
         self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
 
     def done(self, group: "Group") -> bool:
-        return group.published(group.keys.merged(group.round, group.rank))
+        """Return whether this worker's merged chunk exists."""
+        return group.is_published(group.keys.merged(group.round, group.rank))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+        """Return the slices of a vector of `elements` elements that the `count` workers aggregate, by rank."""
         return [chunk(elements, count, worker=worker, unit=unit) for worker in range(count)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
+        """Store the chunks for the other workers, aggregate and store this worker's chunk, then fetch the other results into `out`."""
         with group.stage("store"):
-            for part in _others(group.rank, group.count):
+            for part in _other_ranks(group.rank, group.count):
                 key = group.keys.chunk(group.round, group.rank, part)
                 group.contribute(key, own, self._slice(group, own, part))
         with group.stage("aggregate"):
@@ -49,79 +52,95 @@ class ScatterReduce:
                 self._chunks(group, own[mine], mine.start),
                 out[mine],
                 names=names,
-                agree=lambda bad: _agreed(group, own, bad),
+                agree=lambda bad: _agree_on_dropping(group, own, bad),
             )
-            group.conclude(group.keys.merged(group.round, group.rank), out, mine)
-        self._fetch(group, out, _others(group.rank, group.count))
+            group.publish_combined(group.keys.merged(group.round, group.rank), out, mine)
+        self._fetch(group, out, _other_ranks(group.rank, group.count))
 
     def _chunks(self, group: "Group", own: "Tensor", first: int) -> "Iterator[Tensor]":
-        """This worker's chunk, which begins at element `first`, of every worker's contribution, by rank, its own in its rank's place."""
+        """Yield this worker's chunk of every worker's contribution, by rank, its own included.
+
+        `own`: the chunk of its own contribution; `first`: the element at which the chunk begins.
+        """
         merged = group.keys.merged(group.round, group.rank)
         fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
         for rank in range(group.count):
             key = group.keys.chunk(group.round, rank, group.rank)
             yield (
-                own if rank == group.rank else group.contributed(key, fetched, sender=rank, first=first, unless=merged)
+                own
+                if rank == group.rank
+                else group.fetch_contribution(key, fetched, sender=rank, first=first, unless=merged)
             )
 
     def collect(self, group: "Group", out: "Tensor") -> None:
+        """Fill `out` with the merged chunks of all workers."""
         self._fetch(group, out, list(range(group.count)))
 
     def _fetch(self, group: "Group", out: "Tensor", parts: list[int]) -> None:
+        """Write the merged chunks of the workers `parts` into `out`."""
         with group.stage("synchronise"):
             for part in parts:
-                group.result(group.keys.merged(group.round, part), out[self._slice(group, out, part)], sender=part)
+                group.fetch_result(
+                    group.keys.merged(group.round, part), out[self._slice(group, out, part)], sender=part
+                )
 
     def _slice(self, group: "Group", vector: "Tensor", part: int) -> slice:
+        """Return the slice of `vector` that worker `part` aggregates."""
         return chunk(vector.numel(), group.count, worker=part, unit=group.unit)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        return [*(keys.chunk(round, rank, part) for part in _others(rank, count)), keys.verdict(round, rank)]
+        """Return the keys of the chunks that the worker stored for others, and of its vote on whom to drop."""
+        return [*(keys.chunk(round, rank, part) for part in _other_ranks(rank, count)), keys.verdict(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+        """Return the key of the worker's merged chunk."""
         return [keys.merged(round, rank)]
 
 
-def _agreed(group: "Group", own: "Tensor", bad: list[int]) -> list[int]:
-    """Each worker sees one chunk of every contribution: whom any of them would drop, all drop, before anybody combines."""
+def _agree_on_dropping(group: "Group", own: "Tensor", bad: list[int]) -> list[int]:
+    """Return the workers that all drop: each one that any worker would drop. Decided before anybody combines.
+
+    Each worker sees only one chunk of every contribution, so all exchange which ones they would drop. `bad`: those that this worker would
+    drop.
+    """
     flags = own.new_zeros(group.count)
     flags[bad] = 1.0
     group.publish(group.keys.verdict(group.round, group.rank), flags, samples=group.samples[group.rank])
     merged, found = group.keys.merged(group.round, group.rank), flags.new_empty(group.count)
-    for rank in _others(group.rank, group.count):
+    for rank in _other_ranks(group.rank, group.count):
         key = group.keys.verdict(group.round, rank)
         flags += group.fetch(key, found, sender=rank, samples=group.samples[rank], unless=merged)
     return group.agree(flags.nonzero().flatten().tolist())
 
 
-def _others(rank: int, count: int) -> list[int]:
-    """All ranks but one's own, beginning with the next: no chunk is everybody's first."""
+def _other_ranks(rank: int, count: int) -> list[int]:
+    """Return all ranks but `rank`, beginning with the next one, so that the workers do not all fetch the same chunk first."""
     return [(rank + step) % count for step in range(1, count)]
 
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the same seeded model as every worker's first checkpoint. A resumed run goes on where all workers can."""
-    return life.start(ctx, event, ScatterReduce())
+    """Create the same seeded model as every worker's first checkpoint, once per run. A resumed run continues where all workers can."""
+    return long_worker.start(ctx, event, ScatterReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Table 1, all four stages: one long invocation, ended by the goal or near its deadline."""
+    """Run Table 1's four stages in one long invocation, until the goal is reached or the deadline is near."""
     return synchronous.train(ctx, event, ScatterReduce())
 
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every key of the run deleted."""
-    life.collect(ctx, event, ScatterReduce())
+    """Store the trained model in the bucket, and delete every key of the run."""
+    long_worker.collect(ctx, event, ScatterReduce())
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """What an experiment with ScatterReduce cannot ask for."""
+    """Yield an error for each setting that ScatterReduce cannot be combined with."""
     if not RULES[e.aggregation.rule].by_coordinate:
         yield (
-            f"aggregation.rule: {e.aggregation.rule} measures distances between whole gradients, ScatterReduce aggregates chunks; "
+            f"aggregation.rule: {e.aggregation.rule} measures distances between whole gradients, but ScatterReduce aggregates chunks; "
             "expected mean, median or trimmed_mean, or another architecture"
         )
 
@@ -129,7 +148,7 @@ def checks(e: Experiment) -> Iterator[str]:
 COMPRESSIONS = tuple(name for name, codec in CODECS.items() if codec.exchanges == 1)
 ARCHITECTURE = Architecture(
     "scatter_reduce",
-    run=life.tree(initialise, train, collect),
+    run=long_worker.tree(initialise, train, collect),
     tensor_hosts="shared",
     exchanges={**EXCHANGES, "gradients": COMPRESSIONS, "delta": COMPRESSIONS},
     why_not="cut into chunks, powersgd's factors, a few percent of a gradient, would save nothing and take twice the requests",

@@ -11,7 +11,9 @@ LEVEL = 9
 
 
 def write(folder: Path, target: Path) -> None:
-    """Everything below `folder`, sorted, without times, owners or modes of this machine; `target` appears whole or not at all."""
+    """Write all files below `folder` to the zip `target`, sorted, without times, owners or modes of this machine. `target` appears whole
+    or not at all.
+    """
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -24,16 +26,17 @@ def write(folder: Path, target: Path) -> None:
 
 
 def compressor() -> str:
-    """What the bytes of a zip depend on beside its files."""
+    """Return the compressor's version and level, on which the bytes of a zip depend besides its files."""
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {LEVEL}"
 
 
 def sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unzipped(path: Path) -> int:
-    """Bytes that the files take once unpacked, which is what Lambda limits."""
+    """Return the bytes that the zip's files take once unpacked, which is what Lambda limits."""
     with zipfile.ZipFile(path) as archive:
         return sum(entry.file_size for entry in archive.infolist())

@@ -1,4 +1,6 @@
-"""`python -m layer.build [FOLDER]`: build/layer-dataplane.zip and build/layer-torch.zip, again only where what they are made of changed."""
+"""The command `python -m layer.build [FOLDER]`: it builds build/layer-dataplane.zip and build/layer-torch.zip, unless what they are made
+of is unchanged.
+"""
 
 import hashlib
 import json
@@ -17,7 +19,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Built:
-    """What stands beside a zip, as JSON. `made_of`: a hash of everything it depends on but the machine."""
+    """The description of a zip, which lies beside it as JSON. `made_of`: a hash of everything it depends on except the machine."""
 
     made_of: str
     sha256: str
@@ -27,9 +29,8 @@ class Built:
 
 
 def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = None) -> Built:
-    """`folder`/layer-<name>.zip and its description; what is there already is kept. Raises CrossoverError.
-
-    `python` compiles; by default one is looked for.
+    """Build `folder`/layer-<name>.zip and its description, unless they exist and are up to date. `python`: compiles; by default one is
+    searched for. Raises CrossoverError.
     """
     folder = folder.resolve()
     target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
@@ -65,7 +66,7 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
 
 
 def cached(layer: Layer, folder: Path) -> Built | None:
-    """What stands in `folder`, if it was made of the same and is whole."""
+    """Return the description in `folder` if zip and description are up to date and whole, else None."""
     target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
     if not (target.exists() and description.exists()):
         return None
@@ -77,7 +78,7 @@ def cached(layer: Layer, folder: Path) -> Built | None:
 
 
 def made_of(layer: Layer) -> str:
-    """A hash over requirements, the keep list, the stubs and this package's code."""
+    """Return a hash of requirements, the keep list, the stubs and this package's code."""
     digest = hashlib.sha256(repr(layer).encode())
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("*.txt"), *HERE.rglob("stubs/**/*.py")]):
         digest.update(path.relative_to(HERE).as_posix().encode() + b"\0" + path.read_bytes())
@@ -108,6 +109,7 @@ def _made(folder: Path) -> Path:
 
 
 def main() -> int:
+    """Build both layers and check their size. Return the exit status."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     try:
         for layer in layers():

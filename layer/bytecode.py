@@ -27,7 +27,7 @@ class Interpreter:
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str, **more: str) -> str:
-        """Its standard output. Raises CalledProcessError."""
+        """Run the interpreter and return its standard output. `more`: further environment variables. Raises CalledProcessError."""
         environment = {**os.environ, **self.variables, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", **more}
         environment.pop("PYTHONPATH", None)
         ended = subprocess.run(
@@ -42,11 +42,12 @@ class Interpreter:
 
     @property
     def version(self) -> str:
+        """Version of the interpreter, such as 3.13.1. Asks the interpreter each time."""
         return self.run("-c", "import platform; print(platform.python_version())").strip()
 
 
 def interpreter(folder: Path) -> Interpreter:
-    """This process's Python, one on the PATH, or Debian's unpacked below `folder`. Raises MissingTool that says what to install."""
+    """Return this process's Python, one on the PATH, or Debian's, unpacked below `folder`. Raises MissingTool that says what to install."""
     if sys.version_info[:2] == tuple(int(part) for part in PYTHON.split(".")):
         return Interpreter([sys.executable])
     found = shutil.which(f"python{PYTHON}")
@@ -62,7 +63,9 @@ def interpreter(folder: Path) -> Interpreter:
 
 
 def _answers(python: Interpreter) -> bool:
-    """A name on the PATH is not enough: version managers put programs there that only say how to install the real one."""
+    """Return whether the interpreter runs and has the right version. A name on the PATH is not enough: version managers put programs
+    there that only say how to install the real one.
+    """
     try:
         return python.version.startswith(f"{PYTHON}.")
     except (OSError, subprocess.CalledProcessError):
@@ -77,7 +80,7 @@ def _debians(folder: Path) -> Interpreter:
 
 
 def compile_tree(python: Interpreter, folder: Path, *, sourceless: bool) -> None:
-    """Compile `folder`/python as if it stood at /opt/python. `sourceless`: in place of the sources, except where those are read."""
+    """Compile `folder`/python as if it were at /opt/python. `sourceless`: delete the sources, except those that are read at import."""
     options = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(folder), "-p", "/opt"]
     python.run(*options, *(["-b"] if sourceless else []), str(folder / "python"))
     if not sourceless:

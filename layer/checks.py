@@ -1,4 +1,4 @@
-"""What must hold of the layers before they are deployed; each failure names the file and what was expected."""
+"""The conditions that the layers must meet before they are deployed. Each failure names the file and what was expected."""
 
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -29,12 +29,12 @@ RUNTIME_LIBRARIES = frozenset(
 
 
 class Unfit(CrossoverError):
-    """The layer would not work on Lambda; nothing was written."""
+    """The error for a layer that would not work on Lambda; nothing was written."""
 
 
 @dataclass(frozen=True)
 class Demands:
-    """What the native files of a layer ask of the runtime."""
+    """The requirements of a layer's native files on the runtime."""
 
     glibc: tuple[int, ...]
     glibcxx: tuple[int, ...]
@@ -42,7 +42,7 @@ class Demands:
 
 
 def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES) -> int:
-    """Bytes left of Lambda's limit beside these layers and a function. Raises Unfit below zero."""
+    """Return the bytes left of Lambda's limit beside these layers and a function. Raises Unfit if none is left."""
     sizes = {path.name: unzipped(path) for path in archives}
     left = LIMIT_BYTES - function_bytes - sum(sizes.values())
     if left < 0:
@@ -53,7 +53,7 @@ def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES
 
 
 def native(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of the ELF files in a layer."""
+    """Yield names and contents of the ELF files in a layer."""
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
             with opened.open(entry) as file:
@@ -63,7 +63,9 @@ def native(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def check_native(archive: Path) -> Demands:
-    """Raises Unfit for another processor, an unaligned segment, a version or a library that Lambda's runtime lacks."""
+    """Return what the layer's native files require of the runtime. Raises Unfit for another processor, an unaligned segment, a version
+    or a library that Lambda's runtime lacks.
+    """
     versions, wanted, own = set[str](), dict[str, str](), set[str]()
     for name, data in native(archive):
         if elf.machine(data) != elf.AARCH64:

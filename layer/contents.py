@@ -1,4 +1,6 @@
-"""What goes into each layer: wheels by name and version. Versions stand in requirements.txt, PyTorch's here, because it differs."""
+"""The contents of each layer: wheels by name and version. Versions are those of requirements.txt; PyTorch's is set here, because it
+differs.
+"""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ TYPING_EXTENSIONS = "typing-extensions==4.15.0"
 
 @dataclass(frozen=True)
 class Layer:
-    """`requirements` as pip takes them, with their hashes. `sourceless`: compiled files alone, where both would not fit."""
+    """One layer. `requirements`: as pip takes them, with their hashes. `sourceless`: whether it holds only compiled files, because both
+    would not fit.
+    """
 
     name: str
     requirements: tuple[str, ...]
@@ -24,17 +28,17 @@ class Layer:
 
 
 def layers() -> tuple[Layer, Layer]:
-    """`dataplane` for every function, `torch` for those that compute."""
+    """Return the two layers: `dataplane` for every function, `torch` for those that compute."""
     dataplane = ("pika", "safetensors", "annotated-types", "tenacity")
     return (
-        Layer("dataplane", tuple(lock.hashed(pinned(name)) for name in dataplane), sourceless=True),
+        Layer("dataplane", tuple(lock.add_hashes(pinned(name)) for name in dataplane), sourceless=True),
         # Torch names sympy, networkx, jinja2, fsspec and filelock as well; none of them is imported by what is kept.
-        Layer("torch", tuple(map(lock.hashed, (f"torch=={TORCH}", TYPING_EXTENSIONS))), sourceless=True),
+        Layer("torch", tuple(map(lock.add_hashes, (f"torch=={TORCH}", TYPING_EXTENSIONS))), sourceless=True),
     )
 
 
 def pinned(name: str) -> str:
-    """`name==version` as requirements.txt says."""
+    """Return `name==version` as in requirements.txt. Raises LookupError if the name is not in it."""
     for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         found = re.match(rf"{re.escape(name)}==\S+", line)
         if found:

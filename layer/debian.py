@@ -1,4 +1,5 @@
-"""Debian packages unpacked into a folder, without installing anything: programs of this machine's kind, an ARM system for an emulator.
+"""Debian packages unpacked into a folder, without installing anything: programs for this machine's processor, an ARM system for an
+emulator.
 
 apt works with lists, cache and status of its own. The archive is the one that this machine's apt already uses.
 """
@@ -27,21 +28,25 @@ _KINDS = {  # of machines: Debian's name, and where below /usr its dynamic loade
 
 
 def architecture() -> str:
-    """Debian's name of this machine's kind. Raises MissingTool where there is no Debian for it, or none that we know."""
+    """Return Debian's name of this machine's processor. Raises MissingTool if none is known."""
     if platform.machine() not in _KINDS:
         raise MissingTool(f"Debian's packages: none are known for {platform.machine()}")
     return _KINDS[platform.machine()][0]
 
 
 def command(root: Path, program: Path) -> list[str]:
-    """How `program` of the unpacked `root` is started with its own loader and libraries, whatever C library this machine has."""
+    """Return the command that starts `program` of the unpacked `root` with its own loader and libraries, whatever C library this machine
+    has.
+    """
     usr = root / "usr"
     libraries = usr / "lib" / f"{platform.machine()}-linux-gnu"
     return [str(usr / _KINDS[platform.machine()][1]), "--library-path", str(libraries), str(program)]
 
 
 def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
-    """`folder` with the files of these packages, fetched once. Raises MissingTool where Debian's archive cannot be had."""
+    """Return `folder` with the files of these packages, fetched at the first call. Raises MissingTool if Debian's archive is not
+    available.
+    """
 
     def fetch(work: Path) -> Path:
         _ask(work, "deb", "download", packages, architecture=architecture)
@@ -58,7 +63,9 @@ def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Pat
 
 
 def source(folder: Path, package: str) -> Path:
-    """`folder` with the source that Debian builds a package of, fetched once. Raises MissingTool where it cannot be had."""
+    """Return `folder` with the source from which Debian builds a package, fetched at the first call. Raises MissingTool if it is not
+    available.
+    """
 
     def fetch(work: Path) -> Path:
         _ask(work, "deb-src", "source", [package], architecture=architecture())
@@ -85,7 +92,7 @@ def _made(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[str]) 
 
 
 def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, architecture: str) -> None:
-    """Has apt-get fetch `kind` (deb, deb-src) of packages into `work`."""
+    """Fetch packages into `work` by apt-get. `kind`: deb or deb-src; `command`: of apt-get."""
     for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
@@ -112,7 +119,7 @@ def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, archit
 
 
 def _archive() -> str:
-    """Debian's archive as this machine's apt knows it."""
+    """Return the address of Debian's archive, as this machine's apt knows it. Raises MissingTool if it knows none."""
     asked = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]
     listed = subprocess.run(asked, check=True, capture_output=True, text=True, encoding="utf-8").stdout
     found = [line.split()[2] for line in listed.splitlines() if line.startswith("Debian Debian ")]

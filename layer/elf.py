@@ -1,4 +1,5 @@
-"""ELF files as the dynamic loader sees them: segments, needed libraries, versions; and without what only linkers and debuggers read.
+"""ELF files as the dynamic loader sees them: segments, needed libraries, versions; and a smaller copy without what only linkers and
+debuggers read.
 
 Source: System V ABI, chapters 4 and 5; ELF64 little-endian alone, which is what Lambda's processors use.
 """
@@ -15,7 +16,7 @@ PAGE = 0x10000  # the largest page of Linux on ARM
 
 
 class Malformed(ValueError):
-    """Not an ELF file that the loader would map."""
+    """The error for data that are not an ELF file that the loader would map."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +34,29 @@ class Segment:
 
     @property
     def end(self) -> int:
+        """Position in the file of the first byte behind the segment."""
         return self.offset + self.in_file
 
 
 def is_elf(data: bytes) -> bool:
+    """Return whether the data begin as a 64-bit little-endian ELF file."""
     return data[:6] == b"\x7fELF\x02\x01"
 
 
 def machine(data: bytes) -> int:
+    """Return the number of the processor that the file is for."""
     return int(HEADER.unpack_from(data)[2])
 
 
 def segments(data: bytes) -> list[Segment]:
+    """Return the entries of the program header."""
     header = HEADER.unpack_from(data)
     start, size, count = header[5], header[9], header[10]
     return [Segment(*SEGMENT.unpack_from(data, start + index * size)) for index in range(count)]
 
 
 def check_alignment(data: bytes) -> None:
-    """Raises Malformed unless every loaded segment keeps offset = address modulo its alignment: the loader maps whole pages."""
+    """Raise Malformed unless every loaded segment keeps offset = address modulo its alignment: the loader maps whole pages."""
     for segment in segments(data):
         if segment.kind == LOAD and (segment.offset - segment.address) % (segment.alignment or 1):
             raise Malformed(
@@ -60,9 +65,9 @@ def check_alignment(data: bytes) -> None:
 
 
 def stripped(data: bytes) -> bytes:
-    """The same image in memory in fewer bytes: symbol tables, debug information and section headers left out.
+    """Return an ELF file with the same image in memory in fewer bytes: without symbol tables, debug information and section headers.
 
-    Loaded segments stay byte for byte. One that stands behind the symbols (patchelf puts it there) moves down by whole pages, so that its
+    Loaded segments stay byte for byte. One that lies behind the symbols (patchelf puts it there) moves down by whole pages, so that its
     alignment holds; `strip` of binutils has corrupted such files.
     """
     found = segments(data)
@@ -84,7 +89,7 @@ def stripped(data: bytes) -> bytes:
 
 
 def _moves(found: list[Segment]) -> dict[Segment, int]:
-    """By how many bytes each loaded segment moves towards the start of the file."""
+    """Return by how many bytes each loaded segment moves towards the start of the file."""
     moves, end = dict[Segment, int](), 0
     for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
         gap = max(0, segment.offset - end)
@@ -94,18 +99,18 @@ def _moves(found: list[Segment]) -> dict[Segment, int]:
 
 
 def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
-    """That of the loaded segment it lies in; segments without bytes (the stack's flags) stay."""
+    """Return by how many bytes a segment moves: as the loaded segment that contains it. Segments without bytes (the stack's flags) stay."""
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
 
 
 def needed(data: bytes) -> set[str]:
-    """Names of the libraries that the loader looks for."""
+    """Return the names of the libraries that the loader looks for."""
     strings, entries = _dynamic(data)
     return {_text(strings, value) for tag, value in entries if tag == NEEDED}
 
 
 def versions(data: bytes) -> set[str]:
-    """Symbol versions that other libraries must offer: GLIBC_2.28, GLIBCXX_3.4.22, ..."""
+    """Return the symbol versions that other libraries must offer: GLIBC_2.28, GLIBCXX_3.4.22, ..."""
     strings, entries = _dynamic(data)
     tags = dict(entries)
     if VERNEED not in tags:
@@ -123,7 +128,7 @@ def versions(data: bytes) -> set[str]:
 
 
 def newest(versions: set[str], family: str) -> tuple[int, ...]:
-    """The highest version of `family` (GLIBC, GLIBCXX), for example (2, 28); () where none is asked for."""
+    """Return the highest version of `family` (GLIBC, GLIBCXX), for example (2, 28); () if there is none."""
     numbers = [re.fullmatch(rf"{family}_([\d.]+)", version) for version in versions]
     return max((tuple(int(part) for part in match[1].split(".")) for match in numbers if match), default=())
 

@@ -1,5 +1,5 @@
-"""What layers and hosts install, with the hash of every file, as layer/locked/*.txt says: pip then takes no other, whichever index it comes
-from. `python -m layer.locking` writes them anew.
+"""The requirements that layers and hosts install, with the hash of every file (layer/locked/*.txt): pip then takes no other file,
+whichever index it comes from. `python -m tools.layer_lock` writes them anew.
 """
 
 from pathlib import Path
@@ -11,24 +11,24 @@ INDEX = "https://download.pytorch.org/whl/cpu"  # builds without CUDA; on ARM th
 
 
 class NoWheels(CrossoverError):
-    """pip could not fetch what a layer or a lock is made of, or only unlike what is locked."""
+    """The error if pip could not fetch what a layer or a lock is made of, or the files differ from the locked ones."""
 
 
 def lines(file: str) -> list[str]:
-    """Requirements as pip takes them, each with its hashes; options of pip as they are."""
+    """Return the requirements of layer/locked/`file`.txt as pip takes them, each with its hashes, and pip's options in it."""
     return [line for line in (LOCKED / f"{file}.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
 
 
-def hashed(requirement: str) -> str:
-    """`name==version`, with the hashes that are locked for it. Raises LookupError."""
+def add_hashes(requirement: str) -> str:
+    """Return `name==version` with the hashes that are locked for it. Raises LookupError if there are none."""
     for line in (*lines("packages"), *lines("torch")):
         if line.split(" ")[0] == requirement:
             return " ".join(word for word in line.split() if word == requirement or word.startswith("--hash="))
-    raise LookupError(f"layer/locked: no hash of {requirement}; python -m layer.locking makes them anew")
+    raise LookupError(f"layer/locked: no hash of {requirement}; python -m tools.layer_lock makes them anew")
 
 
 def platform(python: str, machine: str) -> list[str]:
-    """pip's options for wheels of a Python and a processor, whatever runs pip."""
+    """Return pip's options for wheels of a Python version and a processor, whatever Python runs pip."""
     words = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     words += [word for abi in (f"cp{python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
     # Amazon Linux 2023 has glibc 2.34, Debian 13 and Ubuntu 24.04 have later ones.

@@ -1,7 +1,8 @@
-"""Which files of the wheels a function can do without.
+"""The choice of the wheels' files that a function needs.
 
-Libraries: headers, programs and tests. Python files of PyTorch: those that neither importing and using it loads (a traced list, `python -m
-layer.trace`, one per version) nor a public package that training code may use as a whole.
+Left out of libraries: headers, programs and tests. Left out of PyTorch's Python files: those that are neither loaded by importing and
+using it (a traced list, `python -m tools.layer_trace`, one per version) nor part of a public package that training code may use as a
+whole.
 """
 
 import re
@@ -35,7 +36,7 @@ WHOLE_PACKAGES = tuple(
 
 
 def keeps(path: str) -> bool:
-    """Whether the layer carries this file of a wheel."""
+    """Return whether the layer carries this file of a wheel."""
     if ".dist-info/" in path:
         return bool(METADATA.fullmatch(path))
     if ".data/" in path or (fnmatch(path, PROGRAMS) and path != WANTED_PROGRAM):
@@ -49,15 +50,15 @@ def keeps(path: str) -> bool:
 
 
 def traced() -> frozenset[str]:
-    """Paths of the Python files that PyTorch loads when it is imported and trains a model."""
+    """Return the paths of the Python files that PyTorch loads when it is imported and trains a model."""
     return frozenset((HERE / f"torch-{TORCH}.txt").read_text(encoding="utf-8").split())
 
 
 def stubs() -> dict[str, bytes]:
-    """Files of the project that replace some of PyTorch's."""
+    """Return the project's files that replace some of PyTorch's, by path."""
     return {str(path.relative_to(STUBS)): path.read_bytes() for path in sorted(STUBS.rglob("*.py"))}
 
 
 def reads_its_source(source: bytes) -> bool:
-    """Whether PyTorch looks at this file's text at import (`inspect.getsource`), so that byte code alone does not do."""
+    """Return whether PyTorch reads this file's text at import (`inspect.getsource`), so that byte code alone does not suffice."""
     return b"install_config_module(" in source or b"_overload" in source

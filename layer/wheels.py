@@ -14,8 +14,8 @@ from layer.lock import NoWheels, platform
 
 
 def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
-    """One wheel per requirement in `folder`, sorted; those that are there already are kept, where a requirement names hashes only one of
-    these. Raises NoWheels.
+    """Fetch one wheel per requirement into `folder` and return their sorted paths. Wheels that exist already are kept; if a requirement
+    names hashes, only a wheel with one of them. Raises NoWheels.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -43,7 +43,7 @@ def _present(requirement: str, folder: Path) -> Path | None:
 
 
 def members(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """Paths and contents of a wheel's files, one in memory at a time."""
+    """Yield paths and contents of a wheel's files, with one content in memory at a time."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             if not entry.is_dir():

@@ -1,1 +1,1 @@
-"""Architectures made of programs on EC2, one per worker: `p2p/` is what both peer-to-peer ones are, `gpu/` the GPU baseline."""
+"""Architectures made of programs on EC2, one per worker. `p2p/`: code of both peer-to-peer architectures; `gpu/`: the GPU baseline."""

@@ -1,28 +1,29 @@
 """P2P without Lambda: every peer is an EC2 instance that computes its batches itself, one after another."""
 
 from crossover import runtime
-from crossover.architecture import EXCHANGES, Architecture, Program
-from crossover.context import Context, Resources, process_resources
 from crossover.training.fleet import Membership, ServingSettings, serve
+from crossover.workflow.architecture import EXCHANGES, Architecture, Program
+from crossover.workflow.context import Context, Resources, process_resources
 from peers.p2p.checks import checks
 from peers.p2p.instances import instances
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """The program of one instance."""
-    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), peer)
+    """Run the program of one instance."""
+    serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    from crossover.training.peer import algorithm  # torch
-    from crossover.training.peer.computing import OnInstance
+    """Train one peer of the run."""
+    from crossover.training import peer as algorithm  # torch
+    from crossover.training.peer import OnInstance
     from peers.p2p import exchanges
 
     algorithm.train(
         ctx,
         member,
         computing=OnInstance(ctx),
-        exchange=exchanges.by_mode(ctx, member),
+        exchange=exchanges.exchange_for_mode(ctx, member),
         step=PROGRAM.step,
         instance_type=ctx.experiment.p2p.instance_type,
     )

@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING
 
 from crossover import runtime
-from crossover.algorithms.chunking import parts
-from crossover.architecture import EXCHANGES, Architecture, Program
-from crossover.clients.protocol import Event
-from crossover.context import Context, Resources, process_resources
-from crossover.dataplane.vector import Vector, VectorKind, decode, header
+from crossover.algorithms.schedule import parts
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind, decode, header
 from crossover.errors import Corrupt
-from crossover.training import attempts, checkpoints
-from crossover.training.calendar import calendar, minibatch_samples
+from crossover.training import checkpoints, progress
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.fleet import Membership, ServingSettings, serve
+from crossover.training.progress import calendar, minibatch_samples
 from crossover.workflow import ForEach
+from crossover.workflow.architecture import EXCHANGES, Architecture, Program
+from crossover.workflow.context import Context, Resources, process_resources
 from functions.p2p_serverless import average_part, compute_gradient
 from peers.p2p.checks import checks
 from peers.p2p.instances import instances
@@ -23,21 +23,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from crossover.training.peer.replica import Replica
+    from crossover.training.peer import Replica
 
 
 class ByFunctions:
-    """ComputeBatchGradients by one execution per round: the model to the object store, the gradients from there, one at a time."""
+    """Computation of a round's gradients by functions, in one execution of a state machine per round.
+
+    It is ComputeBatchGradients: the model goes to the object store, and the gradients come from there, one at a time.
+    """
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
 
     def gradient(self, event: Event, out: "Tensor") -> None:
+        """Write the mean gradient over the round's minibatches into `out`. Raises StaleAttempt if the run is over, or the rank was taken
+        over.
+        """
         ctx, model = self._ctx, Vector(VectorKind.MODEL, self._ctx.learner.model)
         self._member.confirm()
         key = ctx.keys.peer_model(event["round"], event["worker"])
         ctx.objects.put_new(key, [header(model), model.data])
-        attempts.settle(ctx, lambda: ctx.objects.delete(key))
+        progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(key))
         ctx.run_machine("gradients", event)
         if ctx.experiment.p2p.average_in == "lambda":
             ctx.run_machine("averages", event)
@@ -46,18 +52,18 @@ class ByFunctions:
             self._average(event, out)
 
     def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
-        """One function takes all of the round's: the peer's state to the object store, and from there what it has come to."""
+        """Take all of the round's local steps in one function. Replica state goes to it, and comes back, through the object store."""
         ctx, round, rank = self._ctx, event["round"], event["worker"]
         self._member.confirm()
         key, out = ctx.keys.peer_model(round, rank), ctx.keys.peer_gradient(round, rank, 0)
         state = Checkpoint(Position(round), checkpoints.vectors_of(ctx, replica.optimizer))
         ctx.objects.put_new(key, checkpoints.encode(state))
-        attempts.settle(ctx, lambda: ctx.objects.delete(key))
+        progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(key))
         ctx.run_machine("gradients", event)
-        replica.stepped(checkpoints.read(ctx.objects.get(out), key=out))
+        replica.adopt_steps(checkpoints.read(ctx.objects.get(out), key=out))
 
     def forget(self, round: int) -> None:
-        """Checkpoint and message stand: the round's model and gradients are of no use any more."""
+        """Delete the model and gradients of `round`. They are not needed once checkpoint and message are stored."""
         if round < 0:
             return
         ctx, rank = self._ctx, self._member.rank
@@ -72,7 +78,8 @@ class ByFunctions:
         ctx.objects.delete(*keys)
 
     def _average(self, event: Event, out: "Tensor") -> None:
-        from crossover.algorithms.running_mean import RunningMean
+        """Fetch the gradients of all minibatches and write their mean into `out`."""
+        from crossover.algorithms.averaging import RunningMean
 
         samples = minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"])
         mean = RunningMean(samples, total=out)
@@ -82,18 +89,20 @@ class ByFunctions:
         mean.result()
 
     def _gradients(self, event: Event, samples: list[int]) -> "Iterator[Tensor]":
+        """Yield the gradients of the round's minibatches. `samples`: of each."""
         for minibatch, expected in enumerate(samples):
             key = self._ctx.keys.peer_gradient(event["round"], event["worker"], minibatch)
-            yield self._received(key, samples=expected, elements=self._elements)
+            yield self._fetch_gradient(key, samples=expected, elements=self._elements)
 
     def _collect(self, event: Event, out: "Tensor") -> None:
-        """The average that functions have made, part by part."""
+        """Fetch the average that functions have computed, part by part, into `out`."""
         samples = sum(minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"]))
         for number, part in enumerate(self._parts(event["minibatches"])):
             key = self._ctx.keys.peer_average(event["round"], event["worker"], number)
-            out[part] = self._received(key, samples=samples, elements=part.stop - part.start)
+            out[part] = self._fetch_gradient(key, samples=samples, elements=part.stop - part.start)
 
-    def _received(self, key: str, *, samples: int, elements: int) -> "Tensor":
+    def _fetch_gradient(self, key: str, *, samples: int, elements: int) -> "Tensor":
+        """Return the gradient stored under `key`. Raises Corrupt on another sample or element count."""
         from crossover.algorithms import buffers
 
         vector = decode(self._ctx.objects.get(key), key=key, kind=VectorKind.GRADIENT)
@@ -104,27 +113,30 @@ class ByFunctions:
         return buffers.tensor(vector.data)
 
     def _parts(self, minibatches: int) -> list[slice]:
+        """Return the slices of the vector that functions average, at most one per minibatch."""
         return parts(self._elements, most=minibatches)
 
     @property
     def _elements(self) -> int:
+        """The number of elements of the run's model vector: parameters and buffers."""
         return self._ctx.facts.parameters + self._ctx.facts.buffers
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """The program of one instance."""
-    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), peer)
+    """Run the program of one instance."""
+    serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    from crossover.training.peer import algorithm  # torch
+    """Train one peer of the run."""
+    from crossover.training import peer as algorithm  # torch
     from peers.p2p import exchanges
 
     algorithm.train(
         ctx,
         member,
         computing=ByFunctions(ctx, member),
-        exchange=exchanges.by_mode(ctx, member),
+        exchange=exchanges.exchange_for_mode(ctx, member),
         step=PROGRAM.step,
         instance_type=ctx.experiment.p2p.instance_type,
     )

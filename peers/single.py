@@ -1,9 +1,8 @@
-"""One worker on one machine: what the compared architectures have to beat before they beat one another. A function, an EC2 instance, or
-one with a GPU.
+"""One worker on one machine, a function, an EC2 instance, or one with a GPU: a baseline that the compared architectures have to beat.
 
-On a function it is AllReduce's long worker with nobody to exchange with: checkpoints carry it over the limit of an invocation. On an
-instance it is the GPU baseline's worker, likewise. The whole data set is its share. The minibatches between two updates make one batch, as
-large as is wanted; BatchNorm sees each of them by itself.
+On a function it is AllReduce's long worker without an exchange: checkpoints carry it over the limit of an invocation. On an instance it is
+the GPU baseline's worker, likewise. The whole data set is its share. The minibatches between two updates make one batch of any size;
+BatchNorm sees each of them by itself.
 """
 
 from collections.abc import Iterator
@@ -11,29 +10,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from crossover import runtime
-from crossover.architecture import Architecture, Program
-from crossover.architecture.instances import Instances, computing, needs_a_gpu
-from crossover.clients.protocol import Event
-from crossover.context import Context, Resources, process_resources
+from crossover.data.clients import Event
+from crossover.data.keys import Keys
 from crossover.experiment import Experiment
-from crossover.keys import Keys
+from crossover.training import long_worker, synchronous
 from crossover.training.fleet import Membership, ServingSettings, serve
-from crossover.training.long_worker import life, synchronous
 from crossover.workflow import step
+from crossover.workflow.architecture import Architecture, Instances, Program, check_gpu_type, computing
+from crossover.workflow.context import Context, Resources, process_resources
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from crossover.algorithms.contributions import Contribution
-    from crossover.training.long_worker.group import Group
-    from crossover.training.peer.replica import Replica
+    from crossover.training.group import Group
+    from crossover.training.peer import Replica
 
-TYPES = {"instance": "c7g.xlarge", "gpu": "g4dn.xlarge"}  # where the YAML says none
+TYPES = {"instance": "c7g.xlarge", "gpu": "g4dn.xlarge"}  # if the YAML names none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Single:
-    """What the one worker runs on."""
+    """Settings of the one worker: what it runs on."""
 
     on: Literal["function", "instance", "gpu"] = "function"
     instance_type: str | None = None  # null: c7g.xlarge, and g4dn.xlarge with a GPU
@@ -44,60 +42,68 @@ class Single:
 
 
 class InFunction:
-    """Nothing is published; the mean of one contribution, in memory."""
+    """Exchange without other workers, in a function: nothing is published, and the one contribution is its own mean."""
 
     def done(self, group: "Group") -> bool:
+        """Return False: no result is ever stored."""
         return False
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+        """Return no pieces: nothing is sent."""
         return []
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
+        """Aggregate the one contribution into `out`, in memory."""
         with group.stage("aggregate"):
             group.combine([own], out, names=[f"round {group.round}: the gradient"])
 
     def collect(self, group: "Group", out: "Tensor") -> None:
-        raise AssertionError("no result of a round lies anywhere")
+        """Raise AssertionError: no result of a round is stored."""
+        raise AssertionError("no result of a round is stored")
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+        """Return no keys: none are stored."""
         return []
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+        """Return no keys: none are stored."""
         return []
 
 
 @step(torch=True)
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the seeded model as the first checkpoint. A resumed run goes on where the last one stands."""
-    return life.start(ctx, event, InFunction())
+    """Create the seeded model as the first checkpoint, once per run. A resumed run continues at the last checkpoint."""
+    return long_worker.start(ctx, event, InFunction())
 
 
 @step(torch=True, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Compute and update: one long invocation, ended by the goal or near its deadline."""
+    """Compute and update in one long invocation, until the goal is reached or the deadline is near."""
     return synchronous.train(ctx, event, InFunction())
 
 
 @step()
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every checkpoint of the run deleted."""
-    life.collect(ctx, event, InFunction())
+    """Store the trained model in the bucket, and delete every checkpoint of the run."""
+    long_worker.collect(ctx, event, InFunction())
 
 
 # --- an instance ------------------------------------------------------------------------------------------------------
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """The program of the instance."""
-    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), worker)
+    """Run the program of the instance."""
+    serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), worker)
 
 
 def worker(ctx: Context, member: Membership) -> None:
-    from crossover.training.peer import algorithm  # torch
+    """Train the one member of the run."""
+    from crossover.training import peer  # torch
     from peers.gpu import device_learner
     from peers.gpu.prefetching import Prefetching
 
-    algorithm.train(
+    ctx.keep_data()
+    peer.train(
         ctx,
         member,
         computing=Prefetching(ctx, device_learner(ctx)),
@@ -108,7 +114,7 @@ def worker(ctx: Context, member: Membership) -> None:
 
 
 class InProgram:
-    """Nothing is sent; the mean of one gradient, in memory."""
+    """Exchange without other peers, in a program: nothing is sent, and the one gradient is its own mean."""
 
     replicas_agree = True
 
@@ -116,25 +122,26 @@ class InProgram:
         self._ctx, self.every = ctx, ctx.experiment.functions.checkpoint_every
 
     def open(self, replica: "Replica") -> None:
-        """There is nobody to meet."""
+        """Do nothing: there is nobody to meet."""
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Nobody reads it."""
+        """Do nothing: nobody reads it."""
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        from crossover.training.peer.combining import combine
+        """Aggregate the one contribution into `out`."""
+        from crossover.training.peer import combine
 
         combine(self._ctx, [own.values], round=round, out=out)
 
     def keep(self) -> None:
-        """Nobody reads."""
+        """Do nothing: nobody reads a message."""
 
     def close(self) -> None:
-        """Nothing was made."""
+        """Do nothing: nothing was created."""
 
 
 def instances(e: Experiment) -> Instances:
-    """The one."""
+    """Return the one instance."""
     asked = e.settings(Single)
     return Instances(
         purpose="machine",
@@ -148,24 +155,24 @@ def instances(e: Experiment) -> Instances:
 
 
 def form(e: Experiment) -> Architecture:
-    """On a function, or as a program."""
+    """Return the architecture for `single.on`: on a function, or as a program."""
     return ARCHITECTURE if e.settings(Single).on == "function" else ON_INSTANCE
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """What an experiment with one worker cannot ask for."""
+    """Yield an error for each setting that an experiment with one worker cannot have."""
     asked = e.settings(Single)
     if asked.on == "function" and (asked.spot or asked.instance_type):
         what = f"instance_type: {asked.instance_type}" if asked.instance_type else "spot: true"
-        yield f"single.{what} belongs to an instance, and single.on is function; leave it out, or set single.on: instance or gpu"
+        yield f"single.{what} applies to an instance, but single.on is function; leave it out, or set single.on: instance or gpu"
     if asked.on == "gpu":
-        yield from needs_a_gpu(instances(e))
+        yield from check_gpu_type(instances(e))
 
 
 PROGRAM = Program(main, instances, step="train_single")
 ARCHITECTURE = Architecture(
     "single",
-    run=life.tree(initialise, train, collect),
+    run=long_worker.tree(initialise, train, collect),
     why_not="it is alone, and sends them to nobody",
     settings=Single,
     checks=checks,

@@ -1,4 +1,4 @@
-"""AllReduce of LambdaML: long functions that meet in one shared Redis host, or in the bucket alone where the YAML says so."""
+"""AllReduce of LambdaML: long functions that exchange through one shared Redis host, or through the bucket alone if the YAML says so."""
 
 from constructs import Construct
 
@@ -17,7 +17,9 @@ from functions.all_reduce import ARCHITECTURE
 
 
 class AllReduceStack(ExperimentStack):
-    """One database host for all, unless they exchange through the bucket: then nothing stands in a network. Functions, state machines."""
+    """One database host for all workers, with functions and state machines. If the workers exchange through the bucket, there is no host
+    and nothing is in a network.
+    """
 
     architecture = ARCHITECTURE
 
@@ -48,9 +50,7 @@ class AllReduceStack(ExperimentStack):
             storage=storage,
             databases=databases,
         )
-        machines = StateMachines(
-            self, "Machines", architecture=self.architecture, experiment=experiment, functions=functions
-        )
+        machines = StateMachines(self, "Machines", machines=self.state_machines, functions=functions)
         Budget(
             self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
         )

@@ -1,8 +1,8 @@
-"""Synthesis as a process of its own: `python -m stacks.apart OUT [FOLDER...]`, the resolved experiment on standard input; own code lies in
-the folders.
+"""Synthesis as a process of its own: `python -m stacks.apart OUT [FOLDER...]`, with the resolved experiment on standard input; user code
+lies in the folders.
 
-Ends with 0, or with 2 and one line that says what to mend. Where Node, in which the CDK runs from its import on, is killed with -9, this
-process ends so too: that is nobody's fault here, and a traceback would say that it is.
+Ends with 0, or with 2 and one line that says what to correct. If Node, in which the CDK runs, is killed with -9, this process kills
+itself in the same way: a traceback would suggest a fault of this project.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from crossover import own_code
+from crossover import user_code
 from crossover.errors import UserError
 from crossover.experiment import from_resolved
 
@@ -20,7 +20,8 @@ _LOOKS, _LOOK_S = 100, 0.05
 
 
 def main() -> int:
-    own_code.look_in(*sys.argv[2:])
+    """Synthesize the experiment on standard input, and return the exit status."""
+    user_code.look_in(*sys.argv[2:])
     try:
         from stacks.synthesis import synthesize  # starts Node
 
@@ -36,8 +37,8 @@ def main() -> int:
 
 
 def _node_was_killed() -> bool:
-    """Looks for a while: the broken pipe tells of an end before the kernel does. Where `node` is a script that starts the real one its exit
-    status tells: 128 + 9 of a shell, 256 - 9 of Python.
+    """Return whether a child process was killed by SIGKILL. It polls for a while: the broken pipe is noticed before the kernel reports
+    the end. If `node` is a script that starts the real one, its exit status says so: 128 + 9 from a shell, 256 - 9 from Python.
     """
     for _ in range(_LOOKS):
         try:

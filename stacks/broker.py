@@ -12,17 +12,18 @@ from cdk.broker import PART
 from cdk.nag import acknowledge
 from cdk.names import stack_name
 from cdk.network import PART as NETWORK
-from cdk.parameters import be_leaned_on, leaning, look_up, publish
+from cdk.parameters import import_shared_words, look_up, prevent_deletion_while_used, publish
 from crossover.experiment import BROKER_VERSION, Experiment
 
 USERNAME = "crossover"  # "guest" is refused
 
 
 class BrokerStack(Stack):
-    """RabbitMQ 4.2, one private instance in the functions' subnet; L1, for Amazon MQ has no L2.
+    """RabbitMQ 4.2, one private instance in the functions' subnet; L1, because Amazon MQ has no L2.
 
-    No configuration object: Amazon MQ cannot delete one. No log export: its log groups would outlive the stack. The message limit stays at
-    the engine's default, so bodies above 15 MiB go through the object store. No key of one's own: AWS takes none for RabbitMQ.
+    It has no configuration object: Amazon MQ cannot delete one. It exports no logs: its log groups would outlive the stack. The message
+    limit stays at the engine's default, so bodies above 15 MiB go through the object store. It has no key of its own: AWS takes none for
+    RabbitMQ.
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
@@ -61,9 +62,9 @@ class BrokerStack(Stack):
                 )
             ],
         )
-        be_leaned_on(self, project, PART)
+        prevent_deletion_while_used(self, project, PART)
         facts = {"endpoint": Fn.select(0, broker.attr_amqp_endpoints), "secret": secret.secret_arn}
-        publish(self, project, PART, facts | leaning(project, [NETWORK]))
+        publish(self, project, PART, facts | import_shared_words(project, [NETWORK]))
 
 
 STACK = BrokerStack

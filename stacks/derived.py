@@ -1,4 +1,4 @@
-"""The stack of an architecture without a file of its own here: what its tree asks for, as with those that only aggregate."""
+"""The stack of an architecture without a file of its own here. It is derived from the architecture's tree."""
 
 from constructs import Construct
 
@@ -14,12 +14,12 @@ from cdk.constructs import (
     SharedNetwork,
     StateMachines,
 )
-from crossover.architecture import architecture_of
-from crossover.architecture.infrastructure import database_hosts
+from crossover.workflow.architecture import architecture_of
+from crossover.workflow.infrastructure import database_hosts
 
 
 class DerivedStack(ExperimentStack):
-    """The database hosts that ARCHITECTURE names; the project's broker, where a step sends messages; functions and state machines."""
+    """The database hosts that ARCHITECTURE names; the project's broker, if a step sends messages; functions and state machines."""
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
@@ -50,9 +50,7 @@ class DerivedStack(ExperimentStack):
             databases=databases,
             broker=broker,
         )
-        machines = StateMachines(
-            self, "Machines", architecture=architecture, experiment=experiment, functions=functions
-        )
+        machines = StateMachines(self, "Machines", machines=self.state_machines, functions=functions)
         Budget(
             self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
         )

@@ -8,7 +8,7 @@ from peers.gpu import PROCESSES, PROGRAM
 
 
 class GpuStack(ExperimentStack):
-    """A fleet; with `gpu.exchange: distributed` a group within which all ports are open."""
+    """A fleet of GPU instances; with `gpu.exchange: distributed` also a security group within which all ports are open."""
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
@@ -32,7 +32,9 @@ class GpuStack(ExperimentStack):
         self.publish(storage.facts | fleet.facts)
 
     def _among_themselves(self, vpc: str) -> str:
-        """NCCL and gloo choose their ports as they go. L1: L2 asks for a whole IVpc, of which deployment resolves the id alone."""
+        """Build a security group whose members reach one another on all TCP ports, and return its id: NCCL and gloo choose their ports
+        at run time. L1, because L2 asks for a whole IVpc, of which only the id is known.
+        """
         group = ec2.CfnSecurityGroup(
             self, "Collective", vpc_id=vpc, group_description="GPU workers reach one another, nobody else them"
         )

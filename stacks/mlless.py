@@ -18,8 +18,8 @@ from functions.mlless import ARCHITECTURE
 
 
 class MLLessStack(ExperimentStack):
-    """One database host, for what workers publish; the project's broker, over which they report and the supervisor answers; a function for
-    each step; a state machine, which starts workers and supervisor side by side and again when Lambda's time is up.
+    """One database host for the updates that workers publish; the project's broker, over which they report and the supervisor answers; a
+    function for each step; and a state machine, which starts workers and supervisor side by side, and again when Lambda's time is up.
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
@@ -43,9 +43,7 @@ class MLLessStack(ExperimentStack):
             databases=databases,
             broker=broker,
         )
-        machines = StateMachines(
-            self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
-        )
+        machines = StateMachines(self, "Machines", machines=self.state_machines, functions=functions)
         Budget(
             self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
         )

@@ -1,6 +1,6 @@
 """The network that all experiments of a project share.
 
-It is slow to take away: the network interfaces of functions block the deletion of their subnet and security group for 20 to 40 minutes. So
+Deleting it is slow: the network interfaces of functions block the deletion of their subnet and security group for 20 to 40 minutes. So
 those live here and not in the experiments' stacks, which come and go.
 """
 
@@ -18,8 +18,8 @@ from cdk.keeper import Keeper
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, bucket_prefix
 from cdk.network import PART
-from cdk.parameters import be_leaned_on, publish
-from cdk.zone import standing_zone
+from cdk.parameters import prevent_deletion_while_used, publish
+from cdk.zone import pin_zone
 from crossover.experiment import Experiment
 
 REDIS_PORT, AMQPS_PORT, HTTPS_PORT = 6379, 5671, 443
@@ -29,7 +29,9 @@ THROUGH_S3 = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"
 
 
 def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyStatement:
-    """Of an endpoint: nobody's data leave by it, whatever credentials a broken function has brought along."""
+    """Return a policy statement for an endpoint that admits only this account's identities and resources: nobody's data leave by it,
+    whatever credentials a broken function has brought along.
+    """
     mine = {"aws:ResourceAccount": Aws.ACCOUNT_ID, "aws:PrincipalAccount": Aws.ACCOUNT_ID}
     return iam.PolicyStatement(
         principals=[iam.AnyPrincipal()], actions=actions, resources=resources, conditions={"StringEquals": mine}
@@ -37,13 +39,13 @@ def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyS
 
 
 class NetworkStack(Stack):
-    """A VPC without NAT: hosts in a public subnet behind closed groups, functions in a private one. One availability zone. Or groups alone,
-    in a VPC that the organisation has, with its ways out.
+    """A VPC without NAT in one availability zone: hosts in a public subnet behind closed security groups, functions in a private one. If
+    the organisation has a VPC, only the security groups; its routes are used.
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
         super().__init__(scope, id, **stack)
-        zone = standing_zone(self, asked=experiment.network.availability_zone)
+        zone = pin_zone(self, asked=experiment.network.availability_zone)
         own = organisation.of(self).network
         vpc = self._vpc(zone) if own.vpc is None else None
         made = vpc or ec2.Vpc.from_vpc_attributes(self, "Vpc", vpc_id=str(own.vpc), availability_zones=[zone])
@@ -65,7 +67,7 @@ class NetworkStack(Stack):
             subnet=functions_subnet,
             group=groups["functions"].security_group_id,
         )
-        be_leaned_on(self, experiment.project, PART)
+        prevent_deletion_while_used(self, experiment.project, PART)
         publish(
             self,
             experiment.project,
@@ -102,7 +104,9 @@ class NetworkStack(Stack):
         return vpc
 
     def _endpoints(self, vpc: ec2.Vpc, group: ec2.SecurityGroup, prefix: str) -> None:
-        """`prefix`: of the project's buckets."""
+        """Build the endpoints for S3 and Secrets Manager. `group`: security group of the interface endpoint; `prefix`: beginning of the
+        project's bucket names.
+        """
         private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
         objects = vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
         secrets = vpc.add_interface_endpoint(
@@ -119,7 +123,9 @@ class NetworkStack(Stack):
         )
 
     def _groups(self, vpc: ec2.IVpc) -> dict[str, ec2.SecurityGroup]:
-        """Who may reach whom: what is not said here is closed. An organisation's own endpoints have groups of their own."""
+        """Build the security groups and their rules: connections that no rule names are closed. An organisation's own endpoints have
+        groups of their own.
+        """
         groups = {
             name: ec2.SecurityGroup(
                 self, f"{name.capitalize()}Group", vpc=vpc, description=purpose, allow_all_outbound=False

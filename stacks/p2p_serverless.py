@@ -18,8 +18,8 @@ from peers.p2p_serverless import ARCHITECTURE, PROGRAM
 
 
 class P2PServerlessStack(ExperimentStack):
-    """A fleet of peers; the project's broker, on which each has its mailboxes; the state machines that peers start, and the functions that
-    these run: they use the bucket alone and so stay outside the network.
+    """A fleet of peers; the project's broker, on which each has its mailboxes; the state machines that peers start; and the functions
+    that these invoke, which use the bucket alone and so stay outside the network.
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
@@ -38,9 +38,7 @@ class P2PServerlessStack(ExperimentStack):
             network=network,
             storage=storage,
         )
-        machines = StateMachines(
-            self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
-        )
+        machines = StateMachines(self, "Machines", machines=self.state_machines, functions=functions)
         fleet = ProgramFleet(
             self,
             "Peers",

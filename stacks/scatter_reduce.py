@@ -1,4 +1,4 @@
-"""ScatterReduce of LambdaML: workers meet where AllReduce's do; only what they leave there is cut into chunks."""
+"""ScatterReduce of LambdaML: workers exchange through the same stores as AllReduce's, but in chunks."""
 
 from functions.scatter_reduce import ARCHITECTURE
 from stacks.all_reduce import AllReduceStack

@@ -1,4 +1,4 @@
-"""One worker: a function outside any network, or an instance; both beside a bucket."""
+"""One worker: a function outside any network, or an instance; both with a bucket."""
 
 from constructs import Construct
 
@@ -17,7 +17,7 @@ from peers.single import ARCHITECTURE, PROGRAM
 
 
 class SingleStack(ExperimentStack):
-    """As `single.on` says: a fleet of one, or functions and the state machine that restarts them before Lambda ends them."""
+    """A fleet of one instance, or functions and the state machine that restarts them before Lambda ends them, as `single.on` says."""
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
@@ -25,7 +25,7 @@ class SingleStack(ExperimentStack):
         storage = Buckets(
             self, "Storage", bucket_per_worker=experiment.storage.bucket_per_worker, workers=experiment.workers
         )
-        if ARCHITECTURE.asked_by(experiment).program:
+        if ARCHITECTURE.resolve_form(experiment).program:
             fleet = ProgramFleet(
                 self,
                 "Peers",
@@ -45,9 +45,7 @@ class SingleStack(ExperimentStack):
                 network=network,
                 storage=storage,
             )
-            machines = StateMachines(
-                self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
-            )
+            machines = StateMachines(self, "Machines", machines=self.state_machines, functions=functions)
             self.publish(storage.facts | functions.facts | machines.facts)
         Budget(
             self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name

@@ -18,7 +18,9 @@ from functions.spirt import ARCHITECTURE
 
 
 class SpirtStack(ExperimentStack):
-    """A database host per worker, as no two share a model; the project's broker, by which they meet; functions and state machines."""
+    """A database host per worker, because no two share a model; the project's broker, through which they synchronize; functions and
+    state machines.
+    """
 
     def __init__(self, scope: Construct, props: Props) -> None:
         super().__init__(scope, props)
@@ -47,9 +49,7 @@ class SpirtStack(ExperimentStack):
             databases=databases,
             broker=broker,
         )
-        machines = StateMachines(
-            self, "Machines", architecture=ARCHITECTURE, experiment=experiment, functions=functions
-        )
+        machines = StateMachines(self, "Machines", machines=self.state_machines, functions=functions)
         Budget(
             self, "Budget", limit_usd=experiment.lifetime.budget_usd, owner=experiment.owner, experiment=experiment.name
         )

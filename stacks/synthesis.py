@@ -1,6 +1,6 @@
-"""From an experiment to a cloud assembly: its own stack, found by its architecture's name, and the shared ones that it needs.
+"""The way from an experiment to a cloud assembly: its own stack, found by its architecture's name, and the shared ones that it needs.
 
-Needs neither network nor credentials nor Docker: assets are files that are there, or placeholders.
+Needs neither network nor credentials nor Docker: assets are existing files, or placeholders.
 """
 
 import importlib
@@ -11,19 +11,19 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import App, Stack
+from aws_cdk import App, Environment, Stack
 
 from cdk import organisation
 from cdk.experiment_stack import Props
 from cdk.expiry import Expiry
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
-from crossover.architecture import architecture_of, imported
-from crossover.architecture.infrastructure import shared_stacks
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.training.baselines import companions
+from crossover.training.gradients import baseline_experiments
 from crossover.validation.account_file import AccountFile
+from crossover.workflow.architecture import architecture_of, imported
+from crossover.workflow.infrastructure import shared_stacks
 
 ROOT = Path(__file__).parent.parent
 LAYERS = ROOT / "build"
@@ -36,25 +36,28 @@ def compose(
     now: datetime | None = None,
     layers: Path = LAYERS,
     account: AccountFile | None = None,
+    env: Environment | None = None,
 ) -> Stack:
-    """Add the experiment's stack and those it depends on: shared ones, if it needs any, and its baselines'; the experiment's stack.
+    """Add the stacks that the experiment needs to the app: its own, the shared ones it depends on, and its baselines'. Return the
+    experiment's stack.
 
-    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. `account`: what an organisation says
-    of its own. Raises ConfigError for what cannot be deployed.
+    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. `account`: settings of the
+    organisation's AWS account. `env`: the account and region of the stacks; without it they fit any. Raises ConfigError for what cannot
+    be deployed.
     """
     now = now or datetime.now(UTC)
     if account:
-        organisation.introduce(app, account)
+        organisation.set_account_file(app, account)
         experiment = account.placed(experiment)
-    stack = _with_shared(app, experiment, now=now, layers=layers)
-    for companion in companions(experiment):  # one command deploys all
-        stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers))
+    stack = _with_shared(app, experiment, now=now, layers=layers, env=env)
+    for companion in baseline_experiments(experiment):  # one command deploys all
+        stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers, env=env))
     return stack
 
 
-def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path) -> Stack:
-    shared = [_shared(app, part, experiment, now=now) for part in shared_stacks(experiment)]
-    stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now))
+def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path, env: Environment | None) -> Stack:
+    shared = [_shared(app, part, experiment, now=now, env=env) for part in shared_stacks(experiment)]
+    stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now, env=env))
     # `shared` names them in the order in which they need one another.
     for later, earlier in combinations([stack, *reversed(shared)], 2):
         later.add_stack_dependency(earlier)
@@ -63,8 +66,8 @@ def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Pat
     return stack
 
 
-def _shared(app: App, part: str, experiment: Experiment, *, now: datetime) -> Stack:
-    """The stack that the project's experiments share, made once for an experiment and its baseline."""
+def _shared(app: App, part: str, experiment: Experiment, *, now: datetime, env: Environment | None) -> Stack:
+    """Return the shared stack `part`, built at the first call, so that an experiment and its baseline share it."""
     name = stack_name(experiment.project, part)
     found = app.node.try_find_child(name)
     if isinstance(found, Stack):
@@ -73,12 +76,13 @@ def _shared(app: App, part: str, experiment: Experiment, *, now: datetime) -> St
         app,
         name,
         experiment=experiment,
+        env=env,
         description=f"Crossover: the {part} that the project's experiments share",
         tags={**organisation.of(app).tags, **stack_tags(experiment, part, now=now)},
         analytics_reporting=False,
     )
     tag(made, experiment, part)
-    organisation.bound(made)
+    organisation.apply_account_policy(made)
     return made
 
 
@@ -90,8 +94,8 @@ def synthesize(
     layers: Path = LAYERS,
     account: AccountFile | None = None,
 ) -> Path:
-    """Write the cloud assembly to `out`; `out`. The template validator is off here: app.py has it on. For clouds that are bootstrapped
-    under the CDK's own qualifier, as the one on this machine is.
+    """Write the cloud assembly to `out` and return that folder. The template validator is off here (app.py has it on). The assembly fits
+    clouds that are bootstrapped under the CDK's own qualifier, as the local one is.
     """
     flags = {name: value for name, value in feature_flags().items() if name != "@aws-cdk/core:bootstrapQualifier"}
     app = App(outdir=str(out.resolve()), context=flags, builtin_cloud_formation_validation=False)
@@ -101,12 +105,14 @@ def synthesize(
 
 
 def feature_flags() -> dict[str, Any]:
-    """The `context` of cdk.json: the same templates whether the CDK command line or this project synthesizes."""
+    """Return the `context` of cdk.json, so that the CDK command line and this project synthesize the same templates."""
     return dict(json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"])
 
 
 def _stack_of(experiment: Experiment) -> Callable[[App, Props], Stack]:
-    """The STACK of `stacks/<architecture>.py`, found by name; without such a file what the architecture's tree asks for."""
+    """Return the STACK of `stacks/<architecture>.py`, found by name, or of stacks/derived.py if there is no such file. Raises
+    ConfigError if the file defines none, or for a program without a file.
+    """
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():
         file = "stacks/derived.py"

@@ -16,8 +16,10 @@ from tests import sampling
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
+    from tests.moto_patches import AccountCloud
 
 ROOT = Path(__file__).parents[1]
+collect_ignore = ["aws/test_account.py"]  # it costs dollars: `make test-aws` alone collects it, without this file
 
 # Set before any test module is imported: a client made by mistake must never find real credentials or a real display.
 os.environ.update(
@@ -100,7 +102,7 @@ def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
     """Pictures take nine tenths of a small run's time: they are drawn in tests/unit, tests/browser, and by commands of their own."""
     with pytest.MonkeyPatch.context() as patch:
         if not any(request.path.is_relative_to(ROOT / "tests" / each) for each in ("unit", "browser")):
-            patch.setattr("crossover.reports.run_page._plots", lambda result: [])
+            patch.setattr("crossover.reports.report_pages._plots", lambda result: [])
         yield
 
 
@@ -110,6 +112,15 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["LocalCloud"]:
     from crossover.local.cloud import LocalCloud
 
     with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def account_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["AccountCloud"]:
+    """The same as a double of an account; a module asks for this one or for `cloud`, not for both."""
+    from tests.moto_patches import AccountCloud
+
+    with AccountCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
         yield running
 
 

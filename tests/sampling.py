@@ -19,10 +19,8 @@ def drawn(kinds: Sequence[Collection[Hashable]], *, seed: int = SEED) -> list[in
     return sorted(sample)
 
 
-def chosen(operations: Sequence[str], *, first: int = 1, every: int = 1) -> Sequence[int]:
-    """Which calls to disturb, counted from 1, of a run that makes these: a drawn one of each operation. The whole sweep is `every` so many
-    of them, from the `first` one on.
-    """
+def chosen(operations: Sequence[str]) -> Sequence[int]:
+    """Which calls to disturb, counted from 1, of a run that makes these: a drawn one of each operation; all of them in the whole sweep."""
     if WHOLE:
-        return range(first, len(operations) + 1, every)
+        return range(1, len(operations) + 1)
     return [1 + index for index in drawn([[name] for name in operations])]

@@ -34,7 +34,8 @@ install -d -m 0755 /usr/local/lib /usr/local/bin
 cat >"$CLOUD" <<'PYTHON'
 @cloud.py@
 PYTHON
-systemd-run --quiet --on-active="${BOOT_S}s" --unit=boot-deadline kill -TERM $$
+# The shell's own kill: an image need not have a program of that name.
+systemd-run --quiet --on-active="${BOOT_S}s" --unit=boot-deadline /bin/sh -c "kill -TERM $$"
 
 agent() { # the session manager's, a shell without SSH: on AWS's own images it is there already, elsewhere the one that is pinned, if one is
   systemctl is-active --quiet amazon-ssm-agent || snap list amazon-ssm-agent >/dev/null 2>&1 && return

@@ -31,7 +31,8 @@ attempt "$VENV/bin/python" -m pip install --quiet --no-cache-dir --no-deps --req
 printf '%s\n' "$ENVIRONMENT" >/etc/crossover.env
 
 # Started again four times in an hour at most, counted anew where it got as far as a checkpoint in between. %b is this boot's own number: by
-# it the program knows a lease of the one before it.
+# it the program knows a lease of the one before it. RestartMode: from systemd 254 on a unit that is started again has failed before, which
+# would be OnFailure's moment.
 cat >/etc/systemd/system/crossover.service <<UNIT
 [Unit]
 Description=Crossover program
@@ -48,6 +49,7 @@ Environment=AWS_DEFAULT_REGION=$REGION CROSSOVER_INSTANCE=%b CROSSOVER_PROGRESS=
 ExecStart=$VENV/bin/python -c 'from $PROGRAM import main; main()'
 ExecStopPost=+/bin/sh -c '[ ! -e /run/crossover/progress ] || systemctl reset-failed crossover'
 Restart=on-failure
+RestartMode=direct
 RestartSec=5
 UNIT
 cat >/etc/systemd/system/leave-fleet.service <<UNIT

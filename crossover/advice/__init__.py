@@ -1,1 +1,3 @@
-"""`crossover advise`: of all ways to train an experiment's model, which one, by when, for how much. Every figure is projected."""
+"""Search for `crossover advise`: which of all ways to train an experiment's model to choose, by deadline and budget. Every figure
+is projected.
+"""

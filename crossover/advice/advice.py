@@ -1,8 +1,6 @@
-"""The advice: of the simulated candidates the one that holds the wishes, those that are named, two others, and what speaks against each
-architecture.
-"""
+"""The advice: the cheapest, balanced and soonest candidates, and what drives their time and cost."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -10,25 +8,181 @@ from functools import cached_property
 from math import inf
 
 from crossover.advice import candidates as ways
-from crossover.advice import drivers, needs
+from crossover.advice import question as question_
 from crossover.advice.candidates import OWN, UNKNOWN, Candidate
-from crossover.advice.drivers import Drivers, parts, run_of
 from crossover.advice.evaluation import Estimate, Question, best
-from crossover.advice.finalists import Card, Finalist, ThisMachine, cards, chosen
-from crossover.advice.needs import Sizes
-from crossover.advice.search import Searched, on_cores, search
-from crossover.advice.wishes import Wishes
+from crossover.advice.question import Sizes, Wishes
+from crossover.advice.search import Card, Finalist, Searched, ThisMachine, cards, chosen, on_cores, search
+from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
-from crossover.reports import bands, display
-from crossover.simulation.repetitions import REPETITIONS, draws, repeated
+from crossover.reports import display
+from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING
+from crossover.simulation.figures import instances, spot_markets
+from crossover.simulation.gpu_steps import card_of
+from crossover.simulation.long_epochs import simulate_run
+from crossover.simulation.repetitions import REPETITIONS, draws, run_repetitions
+from crossover.simulation.simulate import Simulated
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+COMPUTING, MOVED, STARTED, BEFORE = (
+    "computing gradients",
+    "moving data and vectors",
+    "starts and transitions",
+    "waiting until everything stands",
+)
+WAITS = ("synchronise", "receive", "aggregate")
+TOLD = 0.05  # a share that is smaller drives nothing
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """A candidate's seconds and dollars by purpose, without stragglers and in the median session. `exchanges`: how often workers
+    exchange a vector in the run; `vector_bytes`: its size.
+    """
+
+    seconds: Mapping[str, float]
+    usd: Mapping[str, float]
+    exchanges: int
+    vector_bytes: int
+
+    @property
+    def words(self) -> str:
+        """The largest part of the run's time and of its dollars, in words, and the second largest if it is at least 5 %."""
+        return f"{_largest(self.of_the_run, 'time is')}; {_largest(self.usd, 'dollars are')}"
+
+    @property
+    def of_the_run(self) -> Mapping[str, float]:
+        """Seconds of the run by purpose, without start-up."""
+        return {name: value for name, value in self.seconds.items() if name != BEFORE}
+
+    @property
+    def exchanged(self) -> str:
+        """The size and number of exchanged vectors and the share of time that moving data takes, in words."""
+        moved = self.of_the_run[MOVED] / max(1e-12, sum(self.of_the_run.values()))
+        return f"a vector of {display.bytes_(self.vector_bytes)} is exchanged {self.exchanges:,} times; moving is {moved:.0%} of the time"
+
+
+def _largest(parts: Mapping[str, float], what: str) -> str:
+    """Return the largest part and, if it is at least 5 %, the second largest, each with its share, in words. `what`: figure and verb,
+    such as `time is`.
+    """
+    whole = max(1e-12, sum(parts.values()))
+    (first, name), *others = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)[:2]
+    return f"{first:.0%} of its {what} {name}" + "".join(
+        f", {share:.0%} {other}" for share, other in others if share >= TOLD
+    )
+
+
+def drivers_of(question: Question, candidate: Candidate) -> Drivers:
+    """Return what the candidate's time and dollars consist of, extrapolated from simulations of a few epochs."""
+    minibatches = len(question.workload_of(candidate).samples)
+    every = minibatches if candidate.every == "epoch" else candidate.every
+    return Drivers(
+        seconds=seconds(question, candidate),
+        usd=parts(replace(question, calibration=question.calm), candidate),
+        exchanges=Calendar(minibatches, every, question.base.training.epochs).rounds,
+        vector_bytes=question.workload.vector_bytes,
+    )
+
+
+def seconds(question: Question, candidate: Candidate) -> dict[str, float]:
+    """Return the candidate's seconds from `deploy` on, by purpose: computing, moving data, starting functions, and deploying. Moving
+    is what the run saves if nothing has to be moved, starting what it saves then if nothing has to be started.
+    """
+    calm = question.calm
+    unmoved = replace(calm.unshared(), **MOVING)
+    clouds = (calm, unmoved, replace(unmoved, **STARTING))
+    whole, still, pure = (
+        extrapolate(replace(question, calibration=cloud), candidate, lambda run: {"": run.seconds})[""]
+        for cloud in clouds
+    )
+    return {
+        COMPUTING: pure,
+        MOVED: max(0.0, whole - still),
+        STARTED: max(0.0, still - pure),
+        BEFORE: question.before_s(candidate),
+    }
+
+
+def parts(question: Question, candidate: Candidate) -> dict[str, float]:
+    """Return the dollars of the run by component, such as functions that compute, database hosts, or transitions."""
+    return extrapolate(question, candidate, _dollars_by_component)
+
+
+def extrapolate(
+    question: Question, candidate: Candidate, of: Callable[[Simulated], Mapping[str, float]]
+) -> dict[str, float]:
+    """Return figures of the whole run, extrapolated linearly from two simulations of `question.span` epochs and twice as many,
+    because epochs after the first are alike. `of`: returns the figures of a simulation by name.
+    """
+    epochs, span = question.base.training.epochs, question.span(candidate)
+    one = of(run_of(question, candidate, span))
+    if epochs == span:
+        return dict(one)
+    two, more = of(run_of(question, candidate, 2 * span)), epochs / span - 1
+    return {name: max(0.0, one.get(name, 0.0) + more * (value - one.get(name, 0.0))) for name, value in two.items()}
+
+
+def run_of(question: Question, candidate: Candidate, epochs: int) -> Simulated:
+    """Simulate `epochs` epochs of the candidate in the median session."""
+    task = question.task(candidate)
+    experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
+    return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
+
+
+def _dollars_by_component(run: Simulated) -> dict[str, float]:
+    """Return the dollars of a simulated run by component; the dollars of functions are divided by what their seconds are spent on."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for line in run.lines:
+        found[_group(line.item)] += line.usd
+    spent: defaultdict[str, float] = defaultdict(float)
+    for use in run.steps.values():
+        for stage, (seconds, _) in use.stages.items():
+            what = (
+                "compute" if stage in ("compute", "evaluate") else "wait for others" if stage in WAITS else "transfer"
+            )
+            spent[f"functions that {what}"] += seconds * use.memory_mb
+    whole, functions_usd = sum(spent.values()), found.pop("functions", 0.0)
+    for name, gb_s in spent.items():
+        if gb_s:
+            found[name] += functions_usd * gb_s / whole
+    return dict(found)
+
+
+def _group(item: str) -> str:
+    """Return the name of the component that a line of the bill belongs to."""
+    for begins, name in (
+        ("Lambda duration", "functions"),
+        ("Step Functions", "transitions"),
+        ("S3", "object requests and storage"),
+        ("Amazon MQ", "the broker"),
+        ("CloudWatch", "logs and requests"),
+        ("Lambda requests", "logs and requests"),
+    ):
+        if item.startswith(begins):
+            return name
+    if "tensor database" in item:
+        return "database hosts"
+    if item.startswith(("EC2", "CPU credits", "Public", "EBS")):
+        return "instances"
+    return "network and secrets"
+
+
+# --- advice -----------------------------------------------------------------------------------------------------------
+# The advice: of the simulated candidates the one that holds the wishes, those that are named, two others, and what speaks against each
+# architecture.
 
 ROOM = 0.8  # of a wish
+AS_GOOD_AS_NONE = 0.1  # interruptions of a run
 THIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """An architecture, in one of its forms, that is not the answer: its cheapest candidate, if it has one; what weighs most against it."""
+    """An architecture, in one of its forms, that is not the answer. `best`: its cheapest candidate, if it has one; `reason`: what
+    weighs most against it.
+    """
 
     architecture: str
     best: Finalist | None
@@ -37,8 +191,8 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """`front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`: whether the wishes hold at p95; `on_demand`:
-    of the winner on spot instances the same at the price that AWS holds.
+    """The answer to a question. `front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`: whether the
+    constraints hold at p95; `on_demand`: the winner at the on-demand price, if it uses spot instances.
     """
 
     question: Question
@@ -58,28 +212,37 @@ class Advice:
 
     @property
     def told(self) -> tuple[Finalist, ...]:
-        """Those that become files, each once: the winner, the named ones with what spot is on demand, and the alternatives."""
+        """The finalists that are written as files, each once: the winner, the cards with their on-demand variants, and the alternatives."""
         named = [each for card in self.cards for each in (card.finalist, card.on_demand) if each]
         each = (self.winner, *([self.on_demand] if self.on_demand else []), *named, *self.alternatives)
         return tuple({one.candidate: one for one in each}.values())
 
     @cached_property
     def drives(self) -> Mapping[Candidate, Drivers]:
-        """Of what the time and the dollars consist: the winner's, the alternatives', and those of whoever shares the work."""
+        """What drives the time and dollars of the winner, the alternatives and the cheapest candidate that has several workers."""
         told = (self.winner, *self.alternatives, *([self.shared] if self.shared else []))
-        return {each.candidate: drivers.of(self.question, each.candidate) for each in told}
+        return {each.candidate: drivers_of(self.question, each.candidate) for each in told}
 
     @property
     def shared(self) -> Finalist | None:
-        """The winner, or the cheapest that is several workers; None where nobody else makes the experiment's own updates."""
+        """The winner, if it has several workers; otherwise the cheapest finalist that has, and that makes the experiment's own updates;
+        None if there is none.
+        """
         if self.winner.candidate.workers > 1:
             return self.winner
         several = [f for f in self.finalists if f.candidate.workers > 1 and f.candidate.updates == OWN]
         return min(several, key=lambda each: each.usd.p50, default=None)
 
     @property
+    def startable(self) -> Finalist | None:
+        """The best finalist that the account may start today without asking AWS for a quota; None if there is none."""
+        own = [each for each in self.finalists if each.candidate.updates == OWN]
+        today = [each for each in own if not question_.quota(each.candidate, self.wishes.gpu_quota)]
+        return chosen(today, self.wishes) if today else None
+
+    @property
     def finalists(self) -> tuple[Finalist, ...]:
-        """Each once: winner, alternatives, the fronts, the best of each architecture."""
+        """All finalists, each once: the winner, alternatives, both fronts, and the best of each architecture."""
         found = (*self.front, *self.unknown, *(each.best for each in self.rejected if each.best))
         return tuple({f.candidate: f for f in (self.winner, *self.alternatives, *found)}.values())
 
@@ -87,32 +250,41 @@ class Advice:
 def advise(
     question: Question, wishes: Wishes, sizes: Sizes, *, processes: int | None = None, repetitions: int = REPETITIONS
 ) -> Advice:
-    """The same question, wishes and sizes give the same advice. Raises NoProjection where no candidate can be."""
+    """Search all candidates and return the advice. The result is the same for the same question, constraints and sizes, whatever
+    `processes` is. `repetitions`: simulations of each finalist. Raises NoProjection if no candidate is possible.
+    """
     with on_cores(question, processes) as working:
-        return _advised(question, wishes, sizes, _Judge(question, working, repetitions), working)
+        return _find_advice(question, wishes, sizes, _Judge(question, working, repetitions), working)
 
 
-def _advised(question: Question, wishes: Wishes, sizes: Sizes, judges: "_Judge", working: Executor | None) -> Advice:
+def _find_advice(
+    question: Question, wishes: Wishes, sizes: Sizes, judges: "_Judge", working: Executor | None
+) -> Advice:
+    """Return the advice. `judges`: repeats the simulations of candidates; `working`: pool of processes, or None for this process
+    alone.
+    """
     everything = list(ways.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
-    refused = {each: needs.problem(each, sizes, wishes.on_hand) for each in everything}
+    refused = {each: question_.problem(each, sizes, wishes.on_hand) for each in everything}
     left = [each for each in everything if not refused[each][1]]
     seconds, usd = (wishes.deadline_s or inf) * ROOM, (wishes.budget_usd or inf) * ROOM
     searched = search(question, left, processes=1, working=working, seconds=seconds, usd=usd)
     own = {each: figures for each, figures in searched.simulated.items() if each.updates == OWN}
     if not own:
-        raise NoProjection(_none(refused, searched))
-    front = judges.of(thinned(best(list(own.items()))))
+        raise NoProjection(_explain_no_candidate(refused, searched, sizes))
+    quick = judges.of(thin_front(best(list(own.items()))))
     forms = sorted({form_of(each) for each in own})
     bests = judges.of(
         [min((each for each in own.items() if form_of(each[0]) == form), key=_cheapest) for form in forms]
     )
-    runnable = [each for each in {f.candidate: f for f in (*front, *bests)}.values() if each.would_run] or list(front)
+    runnable = [each for each in {f.candidate: f for f in (*quick, *bests)}.values() if each.would_run] or list(quick)
+    twins = judges.on_demand(runnable)
+    runnable += [each for each in twins.values() if each.would_run and each not in runnable]
     winner = chosen(runnable, wishes)
-    twins = judges.on_demand((winner, *(card.finalist for card in cards(runnable, wishes, {}))))
-    near = [each for each in judges.of(_near({**own, **searched.near}, seconds, usd)) if each.would_run]
+    near = [each for each in judges.of(_cheapest_within({**own, **searched.near}, seconds, usd)) if each.would_run]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
-    second = [each for each in thinned(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
-    rejected = _rejected(question, winner, bests, refused, searched)
+    second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
+    others = judges.of(second)
+    rejected = _reject_forms(question, winner, bests, refused, searched)
     return Advice(
         question=question,
         wishes=wishes,
@@ -120,8 +292,8 @@ def _advised(question: Question, wishes: Wishes, sizes: Sizes, judges: "_Judge",
         cards=cards(runnable, wishes, twins),
         alternatives=_alternatives(winner, list({f.candidate: f for f in (*runnable, *near)}.values()), wishes),
         met=wishes.short_by(winner.seconds, winner.usd) <= 1,
-        front=front,
-        unknown=judges.of(second),
+        front=pareto_front([*runnable, *near]),
+        unknown=tuple(each for each in pareto_front([*runnable, *near, *others]) if each in others),
         rejected=rejected,
         searched=searched,
         candidates=len(everything),
@@ -131,15 +303,34 @@ def _advised(question: Question, wishes: Wishes, sizes: Sizes, judges: "_Judge",
 
 
 def standing(found: Advice) -> tuple[float, float, float]:
-    """Of several answers to the same wishes the smallest is the best."""
+    """Return a sort key of advice for the same constraints: the smallest is the best."""
     short, wished = found.wishes.short_by(found.winner.seconds, found.winner.usd), found.wishes
     quick = wished.budget_usd is not None and wished.deadline_s is None
     order = (found.winner.seconds.p50, found.winner.usd.p50)
     return (0.0, *(order if quick else order[::-1])) if short <= 1 else (short, *order)
 
 
-def thinned(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
-    """Without those that are hardly quicker than a cheaper one."""
+def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
+    """Return the Pareto front of the figures that are printed: seconds with start-up, and dollars, both in the middle of the repetitions.
+    The cheapest is first.
+    """
+    once = {each.candidate: each for each in finalists}.values()
+    found = [each for each in once if not any(_dominates(other, each) for other in once)]
+    return tuple(sorted(found, key=lambda each: (each.usd.p50, each.seconds.p50, str(each.candidate))))
+
+
+def _dominates(one: Finalist, other: Finalist) -> bool:
+    """Return whether `one` is better in one figure and not worse in the other, either exactly or as both are rounded for people."""
+    exact = ((each.usd.p50, each.seconds.p50) for each in (one, other))
+    shown = (
+        (display.rounded_usd(each.usd.p50), sum(map(display.rounded_seconds, (each.running.p50, each.before_s))))
+        for each in (one, other)
+    )
+    return any(mine != its and all(a <= b for a, b in zip(mine, its, strict=True)) for mine, its in (exact, shown))
+
+
+def thin_front(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
+    """Return the front without candidates that are less than 2 % quicker than the cheaper one before them."""
     kept: list[tuple[Candidate, Estimate]] = []
     for each in front:
         if not kept or each[1].seconds < kept[-1][1].seconds * (1 - THIN):
@@ -148,7 +339,7 @@ def thinned(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate
 
 
 class _Judge:
-    """Repetitions of candidates, each made once."""
+    """Repeated simulations of candidates; each candidate is repeated only once."""
 
     def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
         self._question, self._working = question, working
@@ -156,33 +347,36 @@ class _Judge:
         self._known: dict[Candidate, Finalist] = {}
 
     def of(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
+        """Return the finalists of these candidates, in their order."""
         new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
         tasks = [self._question.task(candidate) for candidate, _ in new]
-        done = repeated(tasks, self._draws, processes=1, working=self._working) if tasks else []
+        done = run_repetitions(tasks, self._draws, processes=1, executor=self._working) if tasks else []
         for (candidate, figures), outcomes in zip(new, done, strict=True):
             before_s = self._question.before_s(candidate)
             self._known[candidate] = Finalist(candidate, figures, outcomes, before_s)
         return tuple(self._known[candidate] for candidate, _ in found)
 
     def on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
-        """Of each on spot instances the same ones on demand."""
+        """Return, for each finalist on spot instances, the finalist that uses the same instances on demand."""
         spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
         found = self.of([(twin, self._question.simulated(twin)[0]) for twin in spot.values()])
         return dict(zip(spot, found, strict=True))
 
 
 def _cheapest(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
+    """Return a sort key: dollars, then seconds."""
     return each[1].usd, each[1].seconds
 
 
 def form_of(candidate: Candidate) -> str:
-    """Its architecture as people write it, and what that is on where it has a choice."""
+    """Return the architecture's name for people, and the platform that it runs on if it can choose one."""
     return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
 
 
-def _near(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list[tuple[Candidate, Estimate]]:
-    """Of each form the cheapest that keeps to the wishes, `seconds` and `usd`, with some room for bad luck. Others are compared with these;
-    the advice itself is one of a list that wishes do not change, so that a larger one never gets less.
+def _cheapest_within(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list[tuple[Candidate, Estimate]]:
+    """Return the cheapest candidate of each form that keeps to `seconds` and `usd`, the constraints less a margin for bad luck. They
+    are compared with the advice, but cannot be it: the advice comes from a list that constraints do not change, so that a larger
+    budget never gives a worse answer.
     """
     within = [each for each in own.items() if each[1].seconds <= seconds and each[1].usd <= usd]
     return [
@@ -192,7 +386,7 @@ def _near(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list
 
 
 def _alternatives(winner: Finalist, finalists: Sequence[Finalist], wishes: Wishes) -> tuple[Finalist, ...]:
-    """The best elsewhere: of other kinds of machines first, then of other architectures."""
+    """Return the two best other finalists: of other kinds of resources first, then of other architectures, then of any."""
     picked = [winner]
     traits: tuple[Callable[[Finalist], object], ...] = (
         lambda each: each.kind,
@@ -211,19 +405,20 @@ def _alternatives(winner: Finalist, finalists: Sequence[Finalist], wishes: Wishe
 # --- what weighs against the others -----------------------------------------------------------------------------------
 
 
-def _rejected(
+def _reject_forms(
     question: Question,
     winner: Finalist,
     bests: Sequence[Finalist],
     refused: Mapping[Candidate, tuple[str, str]],
     searched: Searched,
 ) -> tuple[Rejected, ...]:
+    """Return each form of an architecture that is not the winner's, with the reason against it."""
     found = {form_of(each.candidate): each for each in bests}
     against = []
     for form in sorted({form_of(each) for each in refused}):
         if form in found:
             if found[form].candidate != winner.candidate:
-                against.append(Rejected(form, found[form], against_it(question, found[form], winner)))
+                against.append(Rejected(form, found[form], compare_with_winner(question, found[form], winner)))
             continue
         words = Counter(
             [w for c, (_, w) in refused.items() if form_of(c) == form and w]
@@ -235,8 +430,10 @@ def _rejected(
     return tuple(against)
 
 
-def against_it(question: Question, finalist: Finalist, winner: Finalist) -> str:
-    """Which part of its dollars is most above the winner's, in words."""
+def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist) -> str:
+    """Return for example `3.4x the dollars, 2x the time; most for database hosts (61%)`: the component whose cost exceeds the
+    winner's most, with its share of the finalist's cost.
+    """
     mine, its = parts(question, finalist.candidate), parts(question, winner.candidate)
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
     name = max(excess, key=lambda each: (excess[each], each))
@@ -246,14 +443,18 @@ def against_it(question: Question, finalist: Finalist, winner: Finalist) -> str:
 
 
 def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
-    """`1.52x`, `1.02x (too close to call)`: how many times the winner's, in the middle, start-up apart; and whether paired draws tell."""
+    """Return how many times the winner's median the other's is, as `1.52x`, or `1.02x (too close to call)` if paired draws do not
+    decide it. `figure`: `usd` or `seconds`; seconds are compared without start-up.
+    """
     ratio = other.running.p50 / winner.running.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
-    led = bands.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
-    return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({bands.OPEN})'}"
+    led = display.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
+    return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({display.OPEN})'}"
 
 
-def _none(refused: Mapping[Candidate, tuple[str, str]], searched: Searched) -> str:
-    """Why nothing is left, the most frequent reasons first: of those that came furthest; of the others, of whatever lacked least."""
+def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched: Searched, sizes: Sizes) -> str:
+    """Return why no candidate is left, the two most frequent reasons first: those of simulated candidates; if none was simulated, for
+    each kind of reason that of the candidate that lacked least.
+    """
     reasons = [words for words, _ in Counter(searched.impossible.values()).most_common(2)]
     if not reasons:
         nearest = dict[str, Candidate]()
@@ -261,19 +462,106 @@ def _none(refused: Mapping[Candidate, tuple[str, str]], searched: Searched) -> s
         for each, (kind, _) in refused.items():
             nearest[kind] = min(nearest.get(kind, each), each, key=lambda one: (one.batch_size, -one.memory_mb))
         reasons = [refused[nearest[kind]][1] for kind, _ in kinds.most_common(2)]
-    return (
-        f"none of {len(refused):,} ways to train it can be: {'; '.join(reasons) or 'the workers cannot share the data'}"
-    )
+    lacking = any(kind == "memory" for kind, _ in refused.values())
+    wanted = f". {room(sizes, min(each.batch_size for each in refused))}" if lacking and not searched.impossible else ""
+    return f"none of {len(refused):,} ways to train it is possible: {'; '.join(reasons) or 'the workers cannot share the data'}{wanted}"
+
+
+def room(sizes: Sizes, batch_size: int) -> str:
+    """Return how much memory the model needs with minibatches of `batch_size`, and the smallest machines, with and without a GPU, that have
+    as much.
+    """
+    needed = sizes.step_mb(batch_size)
+    known = instances()
+    machines = {
+        "without a GPU": {
+            name: 1_024 * each.memory_gb for name, each in known.items() if each.memory_gb and not each.gpu_gb
+        },
+        "with one": {name: 1_024 * each.gpu_gb for name, each in known.items() if each.gpu_gb},
+    }
+    found = []
+    for kind, given in machines.items():
+        enough = [(mb, known[name].vcpus, name) for name, mb in given.items() if mb >= needed]
+        mb, _, name = min(enough) if enough else max((mb, 0, name) for name, mb in given.items())
+        found.append(f"{kind} {name} ({mb:,.0f} MB) {'would do' if enough else 'has most, and too little'}")
+    return f"With minibatches of {batch_size:,} it needs {needed:,.0f} MB: {', '.join(found)}"
 
 
 # --- in one sentence --------------------------------------------------------------------------------------------------
 
 
-def sentence(found: Advice) -> str:
-    """The advice, by how much other kinds of machines are dearer, and what to know before it is followed."""
+def headline(found: Advice) -> str:
+    """Return the verdict: where to train, for how much, and when the model is ready. This machine is the answer if it is sooner."""
+    winner, here = found.winner, found.here
+    on_aws = f"{winner.candidate.words}: {_roughly(winner)}"
+    if not found.met:
+        return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
+    if here is None or here.seconds > winner.seconds.p50:
+        return f"Train it on {on_aws}"
+    epochs = found.question.base.training.epochs
+    an_epoch = f", {display.rough_seconds(here.seconds / epochs)} an epoch" if epochs > 1 else ""
+    return (
+        f"Train it on this machine: ready in {display.rough_seconds(here.seconds)}{an_epoch}; AWS would cost more than it saves. "
+        f"If it must be AWS: {on_aws}"
+    )
+
+
+def _roughly(winner: Finalist) -> str:
+    """Return dollars, time with start-up, and interruptions, with two significant digits."""
+    startup = f" ({display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else ""
+    often = f"; expect {_interruptions(winner)} interruptions" if winner.candidate.spot else ""
+    return f"about {display.rough_usd(winner.usd.p50)}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
+
+
+def _interruptions(winner: Finalist) -> str:
+    """Return the expected number of interruptions, or `under 0.1`."""
+    return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
+
+
+MOST_ALTERNATIVES = 3
+
+
+def verdict(found: Advice) -> list[str]:
+    """Return the advice in lines: the verdict, at most MOST_ALTERNATIVES alternatives with the reason against each, figures and caveats."""
+    return [f"{headline(found)}.", *alternatives(found), figures_and_caveats(found)]
+
+
+def alternatives(found: Advice) -> list[str]:
+    """Return a line for each alternative: how much dearer and slower it is, and whether it keeps to the deadline and the budget.
+
+    On demand comes first if the winner is on spot instances, then the best of each other kind of machine.
+    """
+    winner, lines = found.winner, list[str]()
+    others = [("The same on demand", found.on_demand)] if found.on_demand else []
+    others += [(f"{KINDS[rival.kind]} ({rival.candidate.words})", rival) for rival in rivals_of(found)]
+    for name, rival in others[:MOST_ALTERNATIVES]:
+        dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))
+        text = (
+            f"{name}: about {display.rough_usd(rival.usd.p50)}, ready in {display.rough_seconds(rival.seconds.p50)}: "
+        )
+        text += (
+            _compared(dollars, "dollars")
+            if rival is found.on_demand
+            else f"{_compared(dollars, 'dollars')}, {_compared(time, 'time')}"
+        )
+        if found.met and not _keeps_to_constraints(found, rival):
+            text += ", more than was asked for"
+        turn = turning_point(found.question, winner.candidate, rival.candidate)
+        if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
+            text += f"; cheaper for fewer than {turn:.1f} epochs"
+        lines.append(f"{text}.")
+    return lines
+
+
+def _compared(times: str, figure: str) -> str:
+    """Return e.g. `2.8x the dollars`, or `dollars too close to call`. `times`: as `times_of` gives it."""
+    return f"{figure} {display.OPEN}" if display.OPEN in times else f"{times} the {figure}"
+
+
+def figures_and_caveats(found: Advice) -> str:
+    """Return the winner's figures with their bands, what deadline and budget it would need if it misses them, and what to know before."""
     winner = found.winner
-    begins = "Train it on" if found.met else "Nothing holds that at p95; nearest is"
-    text = f"{begins} {winner.candidate.words}: {winner.words}."
+    text = f"In figures: {winner.words}."
     if not found.met:
         needs = []
         if found.wishes.deadline_s is not None and winner.seconds.p95 > found.wishes.deadline_s:
@@ -282,26 +570,27 @@ def sentence(found: Advice) -> str:
             needs.append(f"a budget of {display.usd(winner.usd.p95)}")
         text += f" It would take {' and '.join(needs)}."
     if found.on_demand:
-        text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}"
-        text += ", more than was wished." if found.met and not _holds(found, found.on_demand) else "."
-    for rival in rivals_of(found):
-        dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))
-        text += f" {KINDS[rival.kind]} costs {dollars} and takes {time}: {rival.candidate.words}"
-        if found.met and not _holds(found, rival):
-            text += ", more than was wished"
-        turn = turning_point(found.question, winner.candidate, rival.candidate)
-        if turn is not None and turn >= 2 and bands.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
-            text += f"; for fewer than {turn:.1f} epochs it would be the cheaper one"
-        text += "."
-    return text + "".join(f" {each}" for each in cautions(winner.candidate))
+        text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}."
+    return text + "".join(f" {each}" for each in (*cautions(winner.candidate), *spot_words(winner), *capacity(found)))
 
 
-def _holds(found: Advice, each: Finalist) -> bool:
+def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
+    """Return whether the finalist keeps to the constraints at p95."""
     return found.wishes.short_by(each.seconds, each.usd) <= 1
 
 
+def quota_line(found: Advice) -> str:
+    """Say what the account must ask for before it can follow the advice, and what it may start today; empty if it may start the advice."""
+    if not (word := question_.quota(found.winner.candidate, found.wishes.gpu_quota)):
+        return ""
+    if (today := found.startable) is None:
+        return f"Not today: {word}."
+    held = "" if _keeps_to_constraints(found, today) else ", which misses the deadline or the budget"
+    return f"Today, without a quota: {today.candidate.words}: {today.words}{held}. For the advice above: {word}."
+
+
 def line(found: Advice) -> str:
-    """What drives the answer, and what sharing the work out would."""
+    """Return in words what drives the winner's time and dollars, and what training on several workers would cost."""
     winner, shared = found.winner, found.shared
     text = f"What drives it: {found.drives[winner.candidate].words}."
     if shared is None:
@@ -317,27 +606,54 @@ def line(found: Advice) -> str:
 
 
 def cautions(candidate: Candidate) -> list[str]:
-    """What whoever decides for it must know beside time and dollars."""
+    """Return what to know about the candidate's figures besides time and dollars: assumed thread scaling, projected GPU speed."""
     found = []
+    if candidate.instance and not candidate.gpu and candidate.threads > MEASURED_THREADS:
+        found.append(f"What {candidate.threads} threads share of a step is assumed: {MEASURED_THREADS} were measured.")
     if candidate.gpu:
-        found.append("How quick the GPU is, is assumed, not measured.")
-        found.append(f"A new account may start no {candidate.instance}: ask for a quota first.")
-    if candidate.spot:
-        found.append("Spot instances may be taken away, and the market sets their price.")
+        found.append(
+            f"The GPU's speed is projected from steps that others measured ({card_of(candidate.instance).basis})."
+        )
     return found
+
+
+def capacity(found: Advice) -> list[str]:
+    """Return what to do if no GPU is free, and how long others waited for one; nothing of answers without a GPU."""
+    if not found.winner.candidate.gpu:
+        return []
+    others = [each for each in found.alternatives if not each.candidate.gpu]
+    instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
+    functions = ", and functions wait for no GPU" if any(each.kind == "lambda" for each in others) else ""
+    return [
+        f"Until a GPU is free may take longer than this counts: three jobs waited 28 to 58 minutes, and nobody measured more"
+        f"{instead}{functions}."
+    ]
+
+
+def spot_words(winner: Finalist) -> list[str]:
+    """Return what to expect of spot instances; an empty list if the winner uses none."""
+    if not winner.candidate.spot:
+        return []
+    rates = [each.lost_per_hour for each in spot_markets()]
+    return [
+        f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions, at "
+        f"{min(rates):g} to {max(rates):g} an hour and instance; waiting for another is in the time."
+    ]
 
 
 KINDS = {"lambda": "Serverless", "gpu": "A GPU", "ec2": "EC2 without a GPU"}
 
 
 def rivals_of(found: Advice) -> list[Finalist]:
-    """The best of each other kind: functions, instances, GPUs."""
+    """Return the best alternative of each kind of resource other than the winner's: functions, instances, GPUs."""
     kinds = {each.kind: each for each in reversed(found.alternatives) if each.kind != found.winner.kind}
     return list(kinds.values())[::-1]
 
 
 def turning_point(question: Question, winner: Candidate, rival: Candidate) -> float | None:
-    """Below how many epochs the rival is cheaper; None where it never is. Dollars are taken for linear in epochs."""
+    """Return the number of epochs below which the rival is cheaper, or None if it never is. Dollars are assumed to be linear in
+    epochs.
+    """
 
     lines = []
     for candidate in (winner, rival):

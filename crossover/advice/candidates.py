@@ -1,6 +1,5 @@
-"""Every way to train an experiment that the house knows, as small values: architecture, workers, memory, threads, and the rest of the axes.
-
-Axes follow from what an architecture says of itself, so a new one has its candidates without a line here.
+"""Every supported way to train an experiment, as small values: architecture, workers, memory, threads, and the other axes. The
+axes follow from what an architecture declares, so a new architecture gets its candidates without a change here.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,17 +9,17 @@ from math import ceil
 from typing import Literal, get_args, get_type_hints
 
 from crossover.algorithms.codecs import CODECS
-from crossover.architecture import Architecture, load, steps, training_architectures
-from crossover.architecture.infrastructure import side_by_side, talks
-from crossover.costs.prices import Prices
 from crossover.experiment import Exchange, Experiment, Functions, What
 from crossover.learning.sizes import DATA
 from crossover.learning.staging import minibatches_of
+from crossover.reports.prices import Prices
 from crossover.simulation import figures
+from crossover.simulation.calibration import vcpus
 from crossover.simulation.figures import UNKNOWN_INSTANCE
-from crossover.simulation.processors import threads as threads_of
-from crossover.simulation.services import vcpus
+from crossover.simulation.processors import count_threads as threads_of
 from crossover.simulation.workload import MODELS
+from crossover.workflow.architecture import Architecture, architectures, load, steps
+from crossover.workflow.infrastructure import side_by_side, talks
 
 OWN, UNKNOWN = "own updates", "accuracy unknown"
 Every = int | Literal["epoch"]
@@ -36,7 +35,10 @@ KEEPS_WARM: tuple[int | Literal["all"], ...] = (1, "all")  # minibatches of an i
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to train. `memory_mb`: of functions that compute, 0 where none do; `instance`: of programs on EC2, "" without any."""
+    """One way to train. `memory_mb`: of functions that compute, 0 if none do; `light_mb`: of functions that do not compute;
+    `instance`: type of the programs' EC2 instances, empty without any; `host`: type of the database hosts, empty without any; `on`:
+    platform, for an architecture that offers a choice.
+    """
 
     architecture: str
     workers: int
@@ -59,7 +61,7 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        """As people call it: where it runs, and how many of it."""
+        """A name for people: where the candidate runs, and on how many functions or instances."""
         by = "" if self.form.alone else f", {self.name}"
         if self.instance:
             kind = f"{self.instance}{' spot' if self.spot else ''}"
@@ -70,24 +72,25 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The architecture, and channel and compression where those were a choice."""
+        """The architecture, with channel and compression if those are not the defaults."""
         through = " through the bucket" if self.channel == "s3" else ""
         by = f" by {self.compression.replace('_', '-')}" if self.compression != "none" else ""
         return f"{self.architecture.replace('_', '-')}{through}{by}"
 
     @property
     def form(self) -> Architecture:
-        """The architecture as this candidate has it."""
+        """The architecture in the form that this candidate uses."""
         return _form(self.architecture, self.on)
 
     @property
     def gpu(self) -> bool:
+        """Whether its instances have GPUs."""
         return self.instance.startswith("g")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of the work. `rounds`: updates in an epoch."""
+    """One worker's part of the work. `every`: minibatches between two exchanges."""
 
     workers: int
     batch_size: int
@@ -102,11 +105,11 @@ Least = Callable[[int], int]  # MB of the smallest function that holds a minibat
 
 
 def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least, alone: bool = False) -> Iterator[Candidate]:
-    """All candidates for `base`, whose epochs have so many training samples, or those of one worker `alone`. The same ones in the same
-    order each time. Functions of `least_mb` compete beside those of MEMORY_MB.
+    """Yield all candidates for `base`, without duplicates and always in the same order. `samples`: training samples of an epoch;
+    `least_mb`: returns the smallest function for a minibatch, tried besides MEMORY_MB; `alone`: only candidates of one worker.
     """
     seen = set[Candidate]()
-    for name in ("single",) if alone else training_architectures():
+    for name in ("single",) if alone else architectures():
         architecture = load(name)
         for share in shares(base, architecture, samples=samples):
             for candidate in _of_share(base, architecture, share, prices, least_mb):
@@ -119,7 +122,9 @@ def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least, alone
 
 
 def shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
-    """The experiment's own updates by so many workers in minibatches of so many samples; then other updates, whose accuracy is unknown."""
+    """Yield how to divide the work among workers: first the experiment's own updates, then other updates, whose accuracy is unknown.
+    `samples`: training samples of an epoch.
+    """
     own = load(base.architecture).resolve(base)
     exact = "equals_reference" in architecture.claims
     for workers in sorted({*WORKERS, base.workers}):
@@ -139,14 +144,16 @@ def shares(base: Experiment, architecture: Architecture, *, samples: int) -> Ite
 
 
 def _sums_gradients(own: Experiment) -> bool:
-    """Whether an update is the mean gradient of its samples, whoever computes which of them."""
+    """Return whether an update is the mean gradient of its samples, whichever worker computes which of them."""
     exact = "equals_reference" in load(own.architecture).claims
     plain = own.exchange.what == "gradients" and own.exchange.compression == "none" and own.p2p.mode == "synchronous"
     return exact and plain and own.aggregation.rule == "mean" and own.faults.attack == "none"
 
 
 def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
-    """Whether the architecture, with as many workers and the same minibatches, ends with the bits of the experiment's own."""
+    """Return whether the architecture, with the same workers and minibatches, ends with the same bits as the experiment's own
+    architecture.
+    """
     mine, asked = load(own.architecture), own.exchange
     if architecture.name == mine.name:
         return True
@@ -156,11 +163,16 @@ def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
 
 
 def _synchronous(own: Experiment) -> Experiment:
-    """With local steps: an update after each minibatch of all workers, which others are compared by."""
+    """Return the experiment with an update after each minibatch of all workers, for comparison, if it takes local steps; otherwise
+    return it unchanged.
+    """
     return own if own.exchange.what == "gradients" else replace(own, exchange=Exchange(every=1))
 
 
 def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]:
+    """Yield the shares by which `workers` workers make the experiment's own updates: of the same number of samples, and as many of
+    them.
+    """
     training, drop, every = own.training, own.data.drop_last, own.exchange.every
     own_count = minibatches_of(samples, own.workers, training.batch_size, drop_last=drop)
     if own_count is None or every is None:
@@ -188,8 +200,8 @@ def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]
 
 
 def _other_updates(own: Experiment, architecture: Architecture, workers: int, samples: int) -> Iterator[Share]:
-    """By the minibatches that the experiment's workers have: workers that train models of their own and average them now and then; by as
-    many workers as it has also an outer optimizer in the place of the average, and compressed gradients.
+    """Yield shares with the experiment's minibatches but other updates: workers that train local models and average them; and, with
+    the experiment's number of workers, an outer optimizer or compressed gradients.
     """
     batch, limit = own.training.batch_size, own.data.limit
     known = own.training.model in MODELS and own.data.dataset in DATA  # whose matrices powersgd's bytes follow from
@@ -217,16 +229,17 @@ def _other_updates(own: Experiment, architecture: Architecture, workers: int, sa
 def _of_share(
     base: Experiment, architecture: Architecture, share: Share, prices: Prices, least_mb: Least
 ) -> Iterator[Candidate]:
+    """Yield the candidates that do the given share of work, on every platform, instance type, store and function size."""
     begun = Candidate(architecture.name, **asdict(share))
     for on in _forms(architecture):
         form = replace(begun, on=on)
-        for placed in _placed(base, form.form, form, prices):
-            for stored in _stored(base, form.form, placed, prices):
-                yield from _sized(base, form.form, stored, least_mb)
+        for placed in _on_each_instance(base, form.form, form, prices):
+            for stored in _with_each_store(base, form.form, placed, prices):
+                yield from _with_each_size(base, form.form, stored, least_mb)
 
 
 def _forms(architecture: Architecture) -> tuple[str, ...]:
-    """What an architecture that has several forms may run on; one empty name for one that has not."""
+    """Return the platforms that the architecture can run on; one empty name if it has only one form."""
     if architecture.form is None or architecture.settings is None:
         return ("",)
     return get_args(get_type_hints(architecture.settings)["on"])
@@ -234,14 +247,19 @@ def _forms(architecture: Architecture) -> tuple[str, ...]:
 
 @cache
 def _form(name: str, on: str) -> Architecture:
+    """Return the architecture `name`, set to run on the platform `on` unless that is empty."""
     architecture = load(name)
     if not on or architecture.settings is None:
         return architecture
-    return architecture.asked_by(Experiment(name="form", architecture=name).with_settings(architecture.settings(on=on)))
+    return architecture.resolve_form(
+        Experiment(name="form", architecture=name).with_settings(architecture.settings(on=on))
+    )
 
 
-def _placed(base: Experiment, architecture: Architecture, begun: Candidate, prices: Prices) -> Iterator[Candidate]:
-    """On which instances, for an architecture whose workers are programs."""
+def _on_each_instance(
+    base: Experiment, architecture: Architecture, begun: Candidate, prices: Prices
+) -> Iterator[Candidate]:
+    """Yield the candidate on each instance type, if the architecture's workers are programs; otherwise yield it unchanged."""
     if architecture.program is None:
         yield begun
         return
@@ -253,13 +271,15 @@ def _placed(base: Experiment, architecture: Architecture, begun: Candidate, pric
 
 
 def _instances(prices: Prices, *, gpu: bool, own: str) -> list[str]:
-    """Those with a price: what has none cannot be advised."""
+    """Return the instance types that have a price, and the experiment's `own`. Types without a price cannot be advised."""
     types = {item.removeprefix("ec2.") for item in prices.items if item.startswith("ec2.") and item.count(".") == 2}
     return sorted({each for each in types if each.startswith("g") is gpu} | {own})
 
 
-def _stored(base: Experiment, architecture: Architecture, placed: Candidate, prices: Prices) -> Iterator[Candidate]:
-    """Through which store, on which host."""
+def _with_each_store(
+    base: Experiment, architecture: Architecture, placed: Candidate, prices: Prices
+) -> Iterator[Candidate]:
+    """Yield the candidate with each store and database host that the architecture can use."""
     if architecture.tensor_hosts == "none":
         yield placed
         return
@@ -271,8 +291,10 @@ def _stored(base: Experiment, architecture: Architecture, placed: Candidate, pri
             yield replace(placed, host=host, compute="fetch")
 
 
-def _sized(base: Experiment, architecture: Architecture, stored: Candidate, least_mb: Least) -> Iterator[Candidate]:
-    """In functions of which memory, with how many threads, for how long."""
+def _with_each_size(
+    base: Experiment, architecture: Architecture, stored: Candidate, least_mb: Least
+) -> Iterator[Candidate]:
+    """Yield the candidate with each function memory, number of threads, and number of minibatches per invocation."""
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:
         known = figures.instances().get(stored.instance, UNKNOWN_INSTANCE)
@@ -293,7 +315,7 @@ def _sized(base: Experiment, architecture: Architecture, stored: Candidate, leas
 
 
 def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
-    """The experiment that `candidate` is: `base` with the axes at its values."""
+    """Return the candidate as an experiment: `base` with the candidate's values."""
     memory_mb = {"default": candidate.memory_mb} if candidate.memory_mb else Functions().memory_mb
     functions = replace(base.functions, memory_mb=memory_mb)
     gpu, p2p = base.gpu, base.p2p
@@ -333,7 +355,9 @@ def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
 
 
 def _exchange(asked: Exchange, candidate: Candidate) -> Exchange:
-    """What `asked` says of outer optimizer and compression goes only with its own."""
+    """Return the candidate's exchange settings. Outer optimizer and compression settings of `asked` are kept only if the candidate
+    exchanges the same thing with the same compression.
+    """
     same = (asked.what, asked.compression) == (candidate.what, candidate.compression)
     return replace(
         asked if same else Exchange(what=candidate.what, compression=candidate.compression),

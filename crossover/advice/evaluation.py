@@ -1,7 +1,6 @@
-"""What a candidate takes: at least, by arithmetic; about, without stragglers; and as the simulation says.
-
-Three looks at one question, each dearer and closer than the one before. The first two are never above the third: no run is quicker than its
-computing, and whoever waits for the slowest of several waits longer than for one that is as fast as the mean.
+"""Estimates of a candidate's time and cost: a lower bound by arithmetic, a closer bound without stragglers, and a simulation.
+Each is slower and closer than the one before. The first two are never above the third: no run is quicker than its computing, and
+whoever waits for the slowest of several waits longer than for one that is as fast as the mean.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,28 +10,27 @@ from math import ceil, exp, prod, sqrt
 from typing import Any, TypeVar
 
 from crossover.advice.candidates import LIGHT_MB, Candidate, experiment_of
-from crossover.algorithms.calendar import Calendar
-from crossover.architecture import steps
-from crossover.architecture.infrastructure import side_by_side, talks
-from crossover.costs import cost, infrastructure
-from crossover.costs.prices import Prices
+from crossover.algorithms.schedule import Calendar
 from crossover.errors import ConfigError
 from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.reports import bill
+from crossover.reports.prices import Prices
 from crossover.simulation import figures
-from crossover.simulation.calibration import Calibration
+from crossover.simulation.calibration import Calibration, vcpus
 from crossover.simulation.repetitions import (
     SIMULATED_EPOCHS,
     Draw,
     Outcome,
     RepeatedRun,
-    as_drawn,
-    outcome,
+    apply_draw,
+    simulate_draw,
     simulated_epochs,
 )
-from crossover.simulation.services import vcpus
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
 from crossover.validation import check_deployment, validate
+from crossover.workflow.architecture import steps
+from crossover.workflow.infrastructure import side_by_side, talks
 
 T = TypeVar("T")
 
@@ -46,23 +44,22 @@ SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds until the model is there, from `deploy` on, and dollars of the run in full. `problem`: why AWS would not run it so."""
+    """Seconds from `deploy` until the model is ready, and dollars of the whole run. `problem`: why AWS would not run it."""
 
     seconds: float
     usd: float
     problem: str = ""
 
     def below(self, other: "Estimate", *, slack: float = 0.0) -> bool:
-        """Whether neither figure is larger than the other's, or by such a share of it at most."""
+        """Return whether neither figure is larger than the other's. `slack`: share by which a figure may be larger."""
         return self.seconds <= other.seconds * (1 + slack) and self.usd <= other.usd * (1 + slack)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A shape's run without stragglers: seconds in all, billed seconds of functions that compute and of those that do not, and its use.
-
-    `unshared`: the same where hosts' links have room for all at once, for long workers: one computes while others hold the link, so their
-    computing adds to this one only.
+    """The simulation of a shape without stragglers: total seconds, billed seconds of functions that compute and of those that do not,
+    and usage. `unshared`: the profile without contention for hosts' links, only for long workers: one computes while others hold the
+    link, so that their computing adds to this profile only.
     """
 
     seconds: float
@@ -87,7 +84,7 @@ class Question:
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _once(self, make: Callable[..., T], *arguments: Any) -> T:
-        """What `make` gives, worked out when it is first asked for: thousands of candidates ask alike."""
+        """Return `make(*arguments)`, cached, because thousands of candidates ask for the same value."""
         key = (make.__name__, *arguments)
         if key not in self._known:
             self._known[key] = make(*arguments)
@@ -95,51 +92,61 @@ class Question:
         return found
 
     def task(self, candidate: Candidate) -> RepeatedRun:
-        """What repetitions of the candidate simulate."""
+        """Return the run that repetitions of the candidate simulate."""
         experiment = experiment_of(self.base, candidate)
         return RepeatedRun(experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS)
 
     def workload_of(self, candidate: Candidate) -> Workload:
-        """With the minibatches of one worker, the one with most samples."""
+        """Return the workload with the minibatches of the candidate's worker that has most samples."""
         return self._once(self._workload, candidate.workers, candidate.batch_size, candidate.limit)
 
     def sizes(self, experiment: Experiment) -> Workload:
-        """An experiment's own minibatches of this model and data."""
+        """Return the workload of another experiment with the same model and data."""
         return self._workload(experiment.workers, experiment.training.batch_size, experiment.data.limit)
 
     def _workload(self, workers: int, batch_size: int, limit: int | None) -> Workload:
+        """Return the workload with the minibatches of the worker that has most samples. `limit`: number of training samples to use, or
+        None for all.
+        """
         each = -(-min(self.samples, limit or self.samples) // workers)
         full, rest = divmod(each, batch_size)
         last = (rest,) if rest and not self.base.data.drop_last else ()
         return replace(self.workload, samples=(batch_size,) * full + last)
 
     def span(self, candidate: Candidate) -> int:
-        """Epochs of its shortest run: several where a round of local steps goes through as many. A shortened run is a multiple of them."""
+        """Return how many epochs the candidate's shortest run has: several if a round of local steps spans several. Shortened runs have a
+        multiple of it.
+        """
         minibatches = len(self.workload_of(candidate).samples)
         every = minibatches if candidate.every == "epoch" else candidate.every
         return Calendar(minibatches, every, self.base.training.epochs).span
 
     def before_s(self, candidate: Candidate) -> float:
-        """Until its run begins to work: everything deployed that was not there, and its instances up."""
-        return self._once(self._before, candidate.architecture, candidate.on, candidate.host, candidate.instance)
+        """Return the assumed seconds until the candidate's run begins: until its stacks are deployed and its instances have booted."""
+        return self._once(
+            self._compute_before_s, candidate.architecture, candidate.on, candidate.host, candidate.instance
+        )
 
-    def _before(self, architecture: str, on: str, host: str, instance: str) -> float:
+    def _compute_before_s(self, architecture: str, on: str, host: str, instance: str) -> float:
+        """Return the seconds of start-up; see `before_s`. `host`, `instance`: instance types, or empty."""
         cloud, shape = self.calibration, Candidate(architecture, 1, 1, 1, on=on, instance=instance)
         parts = [cloud.stack_s, *([cloud.hosts_s] if host else []), *([cloud.broker_s] if talks(shape.form) else [])]
-        boot_s = infrastructure.GPU_BOOT_S if shape.gpu else infrastructure.BOOT_S
+        boot_s = bill.GPU_BOOT_S if shape.gpu else bill.BOOT_S
         return sum(parts) + (boot_s if instance else 0.0)
 
     @cached_property
     def _on_its_hosts(self) -> Calibration:
-        """Without stragglers but for hosts, each as fast as the seed draws it: factors of 1 are drawn in the places of the others'."""
-        drawn = as_drawn(self.calibration, self._draw)
+        """The calibration without stragglers other than the hosts' own speeds, as the seed draws them. Other factors are drawn as 1, so
+        that the order of draws does not change.
+        """
+        drawn = apply_draw(self.calibration, self._draw)
         task, cold = (STILL if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
         return replace(drawn.calm(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
 
     @cached_property
     def calm(self) -> Calibration:
-        """As `simulated` draws it, without stragglers."""
-        return as_drawn(self.calibration, self._draw).calm()
+        """The calibration that `simulated` draws, without stragglers."""
+        return apply_draw(self.calibration, self._draw).calm()
 
     @property
     def _draw(self) -> Draw:
@@ -148,20 +155,20 @@ class Question:
     # --- at least -----------------------------------------------------------------------------------------------------
 
     def least(self, candidate: Candidate) -> Estimate:
-        """What computing alone takes, and what is billed for as long."""
+        """Return a lower bound of time and cost: computing alone, and what is billed meanwhile."""
         seconds, worked_s = self._work(candidate)
         luck = self.least_luck(
             self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples),
             hosts=candidate.workers if candidate.memory_mb else 0,
         )
         seconds, worked_s = luck * seconds, luck * worked_s
-        per_s, once, _ = self._stands(replace(candidate, threads=1))
+        per_s, once, _ = self._infrastructure_usd(replace(candidate, threads=1))
         gb_s = candidate.workers * worked_s * candidate.memory_mb / 1_024
         usd = gb_s * self.prices.of("lambda.arm64.gb_second").usd
         return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
 
     def _work(self, candidate: Candidate) -> tuple[float, float]:
-        """Seconds until all rounds are computed, and seconds that one worker computes, in all of its functions."""
+        """Return the seconds until all rounds are computed, and the seconds that one worker computes in all of its functions."""
         batch_s, sample_s = self._once(self._computing, candidate.memory_mb, candidate.threads, candidate.instance)
         epochs, minibatches = self.base.training.epochs, self.workload_of(candidate).samples
         evaluated_s = 0.0  # all wait for the one that does it
@@ -178,7 +185,7 @@ class Question:
         return rounds_s + evaluated_s, worked_s + evaluated_s
 
     def _computing(self, memory_mb: int, threads: int, instance: str) -> tuple[float, float]:
-        """Seconds of a minibatch whatever its size, and of each of its samples."""
+        """Return the seconds of a minibatch that do not depend on its size, and the seconds of each of its samples."""
         training = replace(self.base.training, threads=threads)
         experiment, cloud = replace(self.base, training=training), self.calm
 
@@ -186,49 +193,52 @@ class Question:
             if memory_mb:
                 return cloud.in_function(experiment, self.workload, samples, memory_mb=memory_mb)
             if instance.startswith("g"):
-                return cloud.on_gpu(self.workload, samples, instance_type=instance)
+                return cloud.on_gpu(self.workload, samples, instance_type=instance, precision=training.precision)
             return cloud.on_instance(experiment, self.workload, samples, instance_type=instance)
 
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
-    def _stands(self, candidate: Candidate) -> tuple[float, float, int]:
+    def _infrastructure_usd(self, candidate: Candidate) -> tuple[float, float, int]:
+        """Return `_compute_infrastructure_usd` of the candidate, cached for all candidates that need the same infrastructure."""
         alike = replace(candidate, batch_size=1, every=1, memory_mb=0, light_mb=LIGHT_MB[-1], limit=None)
-        return self._once(self._standing, replace(alike, per_invocation="all"))
+        return self._once(self._compute_infrastructure_usd, replace(alike, per_invocation="all"))
 
-    def _standing(self, shape: Candidate) -> tuple[float, float, int]:
-        """Dollars of a second of what stands around the candidate's functions, those that do not grow with time (of a run of a minute and
-        more), and its secrets.
+    def _compute_infrastructure_usd(self, shape: Candidate) -> tuple[float, float, int]:
+        """Return the dollars per second of the infrastructure around the functions, its dollars that do not grow with time (for runs of a
+        minute and more), and its number of secrets.
         """
-        fixed = infrastructure.of(experiment_of(self.base, shape))
+        fixed = bill.of(experiment_of(self.base, shape))
         short, long = (
-            sum(line.usd for line in cost.bill(cost.Quantities(), fixed, self.prices, duration_s=s, transitions=0))
+            sum(line.usd for line in bill.bill(bill.Quantities(), fixed, self.prices, duration_s=s, transitions=0))
             for s in (1_000.0, 2_000.0)
         )
         return (long - short) / 1_000, 2 * short - long, fixed.secrets
 
-    def _priced(self, name: str, secrets: int, seconds: float) -> float:
-        """Dollars of one of what is used, in a run so long."""
-        used, fixed = cost.Quantities(**{name: MANY}), infrastructure.Infrastructure(secrets=secrets)
+    def _unit_price(self, name: str, secrets: int, seconds: float) -> float:
+        """Return the dollars of one unit of usage. `name`: field of `bill.Quantities`; `seconds`: duration of the run."""
+        used, fixed = bill.Quantities(**{name: MANY}), bill.Infrastructure(secrets=secrets)
         lines, nothing = (
-            cost.bill(each, fixed, self.prices, duration_s=seconds, transitions=0) for each in (used, cost.Quantities())
+            bill.bill(each, fixed, self.prices, duration_s=seconds, transitions=0) for each in (used, bill.Quantities())
         )
         return (sum(line.usd for line in lines) - sum(line.usd for line in nothing)) / MANY
 
     def least_luck(self, count: int, *, hosts: int) -> float:
-        """What the mean of so many stragglers' factors is not below, on so many hosts of functions."""
+        """Return a lower bound for the mean of `count` stragglers' factors, on `hosts` hosts of functions."""
         cloud = self.calibration
         drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
         return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn if of)
 
     def _drawn_epochs(self, candidate: Candidate) -> int:
-        """Whose stragglers decide: of a longer run those after the first round's, which stand for all the others."""
+        """Return the number of epochs whose stragglers decide the result: all if all are simulated, otherwise those after the first
+        round, which represent the rest.
+        """
         epochs, span = self.base.training.epochs, self.span(candidate)
         simulated = simulated_epochs(SIMULATED_EPOCHS, span)
         return epochs if epochs <= simulated else simulated - span
 
     def _luck(self, candidate: Candidate) -> tuple[float, float]:
-        """What computing, and what everything else, is not below without stragglers but hosts. A worker waits for the others once a round:
-        long ones have computed many minibatches by then, and send one vector or two.
+        """Return the smallest factors for computing, and for everything else, that stragglers other than hosts can cause. A worker waits
+        for the others once a round: a long worker has computed many minibatches by then, and sends one vector or two.
         """
         minibatches = self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples)
         every = len(self.workload_of(candidate).samples) if candidate.every == "epoch" else candidate.every
@@ -242,26 +252,30 @@ class Question:
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
-        """By `cost.bill`, which is a sum of products; hosts of a run below a minute cost more than that."""
-        per_s, once, secrets = self._stands(candidate)
+        """Return the estimate for the given usage, seconds and transitions. It follows `bill.bill`, which is a sum of products; hosts of
+        a run shorter than a minute cost more than this.
+        """
+        per_s, once, secrets = self._infrastructure_usd(candidate)
         usd = once + per_s * seconds + transitions * self.prices.of("stepfunctions.transition").usd
         for name, value in used.items():
             if name == "stored_bytes":
-                usd += value * seconds * self._once(self._priced, name, secrets, 1.0)
+                usd += value * seconds * self._once(self._unit_price, name, secrets, 1.0)
             elif value:
-                usd += value * self._once(self._priced, name, secrets, 0.0)
+                usd += value * self._once(self._unit_price, name, secrets, 0.0)
         return Estimate(seconds + self.before_s(candidate), usd)
 
     # --- without stragglers -------------------------------------------------------------------------------------------
 
     def shape(self, candidate: Candidate) -> Candidate:
-        """The candidate with the quickest functions: what it takes besides computing, candidates of all sizes take as well."""
+        """Return the candidate with the quickest functions and usual hosts. Candidates of one shape differ only in computing, so that
+        they share a profile.
+        """
         network = figures.instances().get(candidate.host)
         usual = figures.instances().get(USUAL_HOST)
         alike = network and usual and network.bytes_s == usual.bytes_s
         return replace(
             candidate,
-            instance=candidate.instance if candidate.gpu else figures.as_fast(candidate.instance),
+            instance=candidate.instance if candidate.gpu else figures.find_equivalent_type(candidate.instance),
             host=USUAL_HOST if candidate.host and alike else candidate.host,
             spot=False,
             memory_mb=MOST_MEMORY_MB if candidate.memory_mb else 0,
@@ -270,12 +284,15 @@ class Question:
         )
 
     def profile(self, shape: Candidate) -> "Profile":
-        """By a few rounds without stragglers, on the hosts of the seed: each further one takes as long as the last."""
+        """Return the profile of a shape, extrapolated from a few rounds without stragglers on the seed's hosts: each further round takes
+        as long as the last.
+        """
         found = self._profile(shape, self._on_its_hosts)
         queue = shape.host and shape.memory_mb and shape.workers > 1 and not side_by_side(shape.form)
         return replace(found, unshared=self._profile(shape, self._on_its_hosts.unshared())) if queue else found
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
+        """Return the profile of a shape under the calibration `cloud`, extrapolated linearly in epochs and rounds."""
         experiment, workload = experiment_of(self.base, shape), self.workload_of(shape)
         epochs, minibatches = experiment.training.epochs, len(workload.samples)
         every = minibatches if shape.every == "epoch" else shape.every
@@ -289,9 +306,14 @@ class Question:
         one, times = run(1, min(rounds, 2)), epochs / span
         if rounds <= 2:
             parts = [(1.0, one)] if times == 1 else [(times - 1, run(2, rounds)), (2 - times, one)]
-        else:  # T(e, r) = a + b e + c e r, from T(1, 1), T(1, 2) and T(2, 1); the last round of an epoch may be a part of one
-            more = times * (minibatches / every - 1)
-            parts = [(more, one), (times - 1, run(2, 1)), (2 - times - more, run(1, 1))]
+        else:  # linear in epochs and in rounds: one that is alone reads its data in the first epoch
+            rounds_ = minibatches / every
+            parts = [
+                ((2 - times) * (2 - rounds_), run(1, 1)),
+                ((times - 1) * (2 - rounds_), run(2, 1)),
+                ((2 - times) * (rounds_ - 1), one),
+                ((times - 1) * (rounds_ - 1), run(2, 2)),
+            ]
 
         def whole(of: Callable[[Simulated], float]) -> float:
             return max(0.0, sum(share * of(part) for share, part in parts))
@@ -308,14 +330,16 @@ class Question:
             transitions=whole(lambda run: run.transitions),
             used={
                 each.name: whole(lambda run, name=each.name: getattr(run.used, name))  # type: ignore[misc]
-                for each in fields(cost.Quantities)
+                for each in fields(bill.Quantities)
             },
             problem=next(iter(one.problems), ""),
             hosts=sum(stages) / worked_s if shape.memory_mb else 1.0,
         )
 
     def about(self, candidate: Candidate, profile: "Profile") -> Estimate:
-        """What the candidate takes at least, by the profile of its shape: its own computing instead of the shape's."""
+        """Return a lower bound of time and cost: the profile of the candidate's shape, with the candidate's own computing time in place
+        of the shape's.
+        """
         own, quickest = self._work(candidate), self._work(self.shape(candidate))
         if profile.unshared is None:
             return self._about(candidate, profile, own, quickest)
@@ -328,7 +352,7 @@ class Question:
     def _about(
         self, candidate: Candidate, profile: "Profile", work: tuple[float, float], quickest: tuple[float, float]
     ) -> Estimate:
-        """`work`, `quickest`: as `_work` gives it, of the candidate and of its shape."""
+        """Return the bound by one profile. `work`, `quickest`: results of `_work` for the candidate and for its shape."""
         (seconds, worked_s), (quickest_s, quickest_worked_s) = work, quickest
         computing, else_ = self._luck(candidate)
 
@@ -350,15 +374,17 @@ class Question:
     # --- as the simulation says ---------------------------------------------------------------------------------------
 
     def simulated(self, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
-        """In the middle session, with the stragglers of the experiment's seed. Nothing but a problem where the YAML would be refused."""
+        """Simulate the candidate in the median session with the stragglers of the experiment's seed, and return its estimate and outcome.
+        If validation would refuse its YAML, return an estimate that has only a problem, and None.
+        """
         if problem := self.refusal(candidate):
             return Estimate(0.0, 0.0, problem), None
-        found = outcome(self.task(candidate), self._draw)
+        found = simulate_draw(self.task(candidate), self._draw)
         seconds = found.seconds + self.before_s(candidate)
         return Estimate(seconds, found.usd, next(iter(found.problems), "")), found
 
     def refusal(self, candidate: Candidate) -> str:
-        """Why `run` or `deploy` would not take the candidate; empty where they would."""
+        """Return why `run` or `deploy` would refuse the candidate; empty if they would not."""
         experiment = experiment_of(self.base, candidate)
         try:
             check_deployment(validate(plain_of(experiment)))
@@ -368,21 +394,23 @@ class Question:
 
 
 def _billed_s(run: Simulated, names: Collection[str]) -> float:
+    """Return the billed seconds of the named functions."""
     return sum(run.steps[name].billed_ms for name in names if name in run.steps and run.steps[name].memory_mb) / 1_000
 
 
 def batched(values: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+    """Yield consecutive slices of `count` values; the last may be shorter."""
     for start in range(0, len(values), count):
         yield values[start : start + count]
 
 
 def plain_of(experiment: Experiment) -> dict[str, object]:
-    """As a YAML says it, every field written out."""
+    """Return the experiment as a YAML document with every field written out, without a recipe."""
     return {**experiment.resolved(), "recipe": "none"}
 
 
 def best(found: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
-    """The Pareto front: those that none of the others beats in both figures, the cheapest first."""
+    """Return the Pareto front, the cheapest first: candidates that no other one beats in both figures."""
     front: list[tuple[Candidate, Estimate]] = []
     for each in sorted(found, key=lambda each: (each[1].usd, each[1].seconds, str(each[0]))):
         if not front or each[1].seconds < front[-1][1].seconds:

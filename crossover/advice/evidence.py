@@ -1,7 +1,6 @@
-"""Runs as evidence: after how many epochs which settings have reached a target, with the spread over seeds.
-
-A run says something of its own updates only: the same optimizer and schedule, batches of the same size, exchanged in the same way. Who
-computed them, in how much memory, does not matter.
+"""Recorded runs as evidence: how many epochs which settings needed to reach a target, with the spread over seeds. A run is
+evidence for its own updates only: the same optimizer and schedule, batches of the same size, exchanged in the same way. Which
+workers computed them, in how much memory, does not matter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,18 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossover.architecture import load
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 from crossover.learning import sizes as data_sizes
 from crossover.reports import folder
+from crossover.workflow.architecture import load
 
 SHIPPED = Path(__file__).parents[2] / "docs" / "results"
 
 
 @dataclass(frozen=True)
 class EvidenceRun:
-    """A finished run of the same model on the same data. `epochs`: until it reached the target, None where it did not."""
+    """A finished run of the same model on the same data. `metric`: at its end; `epochs`: number until it reached the target, None if
+    it did not.
+    """
 
     name: str
     experiment: Experiment
@@ -29,21 +30,21 @@ class EvidenceRun:
 
     @property
     def words(self) -> str:
-        """What it shows."""
-        reached = "never there" if self.epochs is None else f"there after {self.epochs} epochs"
+        """The final metric and the epoch that reached the target, in words."""
+        reached = "target not reached" if self.epochs is None else f"target reached after {self.epochs} epochs"
         return f"{self.name}: {self.metric:g} at its end, {reached}"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of updates that reached the target in every one of the runs that made them."""
+    """Settings of updates that reached the target in every run that used them."""
 
     experiment: Experiment  # with as many epochs as its slowest run needed
     runs: tuple[EvidenceRun, ...]
 
     @property
     def words(self) -> str:
-        """How sure that is."""
+        """The range of epochs over seeds and the runs' names, in words."""
         counts = sorted(run.epochs or 0 for run in self.runs)
         spread = (
             f"{counts[0]} to {counts[-1]} epochs over {len(counts)} seeds"
@@ -54,13 +55,12 @@ class Setting:
 
 
 def read(base: Experiment, folders: Sequence[Path], target: float) -> list[EvidenceRun]:
-    """The runs in `folders`, and those that come with the project where they are of the same model and data.
-
-    Raises ConfigError where one of `folders` is of another experiment, DataError where it holds no run.
+    """Return the runs in `folders`, and those shipped with the project that have the same model and data. Raises ConfigError if a
+    folder holds a run of another experiment, DataError if it holds no run.
     """
     found = []
     for path in folders:
-        if problem := _another(base, result := folder.read(path).result):
+        if problem := _why_no_evidence(base, result := folder.read(path).result):
             raise ConfigError(f"--runs: {path}: {problem}; evidence is a run of the same model on the same data")
         found.append(_run(path.name, result, base, target))
     for path in sorted(SHIPPED.glob("*/result.json")):
@@ -68,17 +68,19 @@ def read(base: Experiment, folders: Sequence[Path], target: float) -> list[Evide
             result = folder.read(path.parent).result
         except DataError:
             continue
-        if not _another(base, result):
+        if not _why_no_evidence(base, result):
             found.append(_run(f"docs/results/{path.parent.name}", result, base, target))
     return found
 
 
-def _another(base: Experiment, result: Mapping[str, Any]) -> str:
-    """What makes the run one of another experiment; empty where nothing does."""
+def _why_no_evidence(base: Experiment, result: Mapping[str, Any]) -> str:
+    """Return why the run is no evidence for the experiment: not finished, or another model, data set or metric; empty if it is
+    evidence.
+    """
     if result.get("outcome") != "finished":
         return f"its outcome is {result.get('outcome')}"
     other = folder.experiment_of(result)
-    if words := _of_part(base, other, result["data"].get("train_samples")):
+    if words := _sample_difference(base, other, result["data"].get("train_samples")):
         return words
     for what, mine, its in (
         ("training.model", base.training.model, other.training.model),
@@ -91,8 +93,10 @@ def _another(base: Experiment, result: Mapping[str, Any]) -> str:
     return ""
 
 
-def _of_part(base: Experiment, other: Experiment, trained: int | None) -> str:
-    """Whether the run's epochs had other samples than this experiment's, but for a rest that makes no update; in words."""
+def _sample_difference(base: Experiment, other: Experiment, trained: int | None) -> str:
+    """Return in words how the run's epochs differ from this experiment's in samples; empty if they do not, or only by a rest too
+    small for an update.
+    """
     if other.data.dataset != base.data.dataset or other.data.limit == base.data.limit:
         return ""
     whole = data_sizes.split(base)
@@ -106,6 +110,7 @@ def _of_part(base: Experiment, other: Experiment, trained: int | None) -> str:
 
 
 def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> EvidenceRun:
+    """Return a recorded result as evidence: its final metric, and the first epoch that reached `target`."""
     metric = base.training.metric
     curve = [(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None]
     there = next((epoch for epoch, value in curve if metric.reaches(value, target)), None)
@@ -113,19 +118,21 @@ def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) 
 
 
 def settings(base: Experiment, runs: Sequence[EvidenceRun]) -> list[Setting]:
-    """By what reached the target each time, in the order of the runs. A schedule that knows its end runs to it."""
+    """Return the settings that reached the target in each of their runs, in the order of the runs. A schedule that depends on the
+    number of epochs keeps that number.
+    """
     groups: dict[Any, list[EvidenceRun]] = {}
     for run in runs:
-        groups.setdefault(_updates(run.experiment), []).append(run)
+        groups.setdefault(_updates_key(run.experiment), []).append(run)
     return [
-        Setting(_asked(base, group), tuple(group))
+        Setting(_with_updates_of(base, group), tuple(group))
         for group in groups.values()
         if all(run.epochs is not None for run in group)
     ]
 
 
-def _updates(made: Experiment) -> tuple[Any, ...]:
-    """What two runs have in common that make the same updates."""
+def _updates_key(made: Experiment) -> tuple[Any, ...]:
+    """Return a key that two runs share if they make the same updates."""
     resolved = load(made.architecture).resolve(made)
     training = replace(made.training, threads=1, batch_size=1, target=None)
     every = resolved.exchange.every
@@ -138,9 +145,9 @@ def _updates(made: Experiment) -> tuple[Any, ...]:
     return training, of_update, method, exchange, data, made.aggregation, tuple(sorted(map(str, made.sections.items())))
 
 
-def _asked(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
-    """The run's updates, in the experiment's precision, which decides accuracy hardly and is not to be had everywhere; by its name, data
-    folder and lifetime.
+def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
+    """Return the experiment with the runs' updates, but with the name, data folder, lifetime and precision of `base`: precision
+    hardly changes accuracy, and not every platform has each.
     """
     made = group[0].experiment
     most = max(run.epochs or 0 for run in group)
@@ -164,26 +171,29 @@ def _asked(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
     )
 
 
-def asked(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
-    """What reaches the target, and what the runs say. Raises ConfigError where no run shows that anything does."""
+def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
+    """Return the settings whose recorded runs all reached `target`, and one line of evidence for each. Raises ConfigError if the
+    metric cannot reach `target`, or if no settings reached it.
+    """
     if why := base.training.metric.not_reachable(target):
         raise ConfigError(f"--target: {why}")
     runs = read(base, folders, target)
     found = settings(base, runs)
     if not found:
         raise ConfigError("\n".join(_refusal(base, runs, target)))
-    return found, [f"evidence: {each.words}{_trained_in(base, each)}" for each in found]
+    return found, [f"evidence: {each.words}{_precision_note(base, each)}" for each in found]
 
 
-def _trained_in(base: Experiment, setting: Setting) -> str:
-    """What to know where the runs had another precision; empty where they had the experiment's."""
+def _precision_note(base: Experiment, setting: Setting) -> str:
+    """Return a note if the runs used another precision than the experiment; otherwise an empty text."""
     its, asked = setting.runs[0].experiment.training.precision, base.training.precision
     return "" if its == asked else f"; trained in {its}, taken to hold in {asked}, which decides accuracy hardly"
 
 
 def _refusal(base: Experiment, runs: Sequence[EvidenceRun], target: float) -> Iterator[str]:
+    """Yield the lines of the error: no run is evidence for the target, what the runs show, and how to get evidence."""
     model = f"{base.training.model} on {base.data.dataset}"
-    yield f"--target: {target:g}: no run of {model} shows after how many epochs it is there, and no figure is made up"
+    yield f"--target: {target:g}: no run of {model} shows how many epochs it needs, and no figure is made up"
     for run in runs:
         yield f"  {run.words}"
     yield "  evidence would be: crossover run CONFIG, with another --set seed=... for the spread, and then --runs with their folders"

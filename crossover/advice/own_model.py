@@ -1,89 +1,95 @@
-"""An experiment of a model and data alone: `mine.py:factory` and a CSV or a loader become a YAML beside the model."""
+"""Build an experiment from a model and data alone: `mine.py:factory` and a CSV or a loader become a YAML file beside the model."""
 
-import csv
+import hashlib
 import keyword
 import os
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from crossover import own_code
-from crossover.errors import ConfigError
-from crossover.experiment import Training, flat
+from crossover import user_code
+from crossover.errors import ConfigError, DataError
+from crossover.experiment import Data, Experiment, Table, Training, flat
 from crossover.validation import documents, validate
 
 EPOCHS = 10
-MOST_CLASSES = 20  # different whole numbers in a last column that are taken for classes
-EXACT = 2**24  # below it float32, which the loader reads, tells all whole numbers apart
-LARGEST = (2 - 2**-23) * 2.0**127  # of float32
 OF_FILE = re.compile(r"(.+)\.py:(\w+)")
-LOADER = '''"""The last column of the table is the label; written by `crossover advise`, and yours to change."""
+LOADER = '''"""A table's rows; written by `crossover advise`, and yours to change."""
 
-import csv
 from pathlib import Path
 
-import torch
-
-from crossover.learning.datasets import Samples
+from crossover.learning import table
 
 
 def rows(experiment):
-    """Inputs (N, {columns}) float32; labels (N,{shape}) {kind}."""
-    with open(Path(__file__).parent / {name!r}, newline="", encoding="utf-8-sig") as file:
-        lines = [line for line in csv.reader(file) if line][{first}:]
-    values = torch.tensor([[float(value) for value in line] for line in lines])
-    {labels}
+    """Inputs (N, columns) float64; labels (N,) int64 of classes, or (N, 1) float64. `data.table` of the YAML says which column is what."""
+    return table.read(Path(__file__).parent / {name!r}, experiment.data.table)
 '''
-CLASSES = """known, labels = values[:, -1].unique(return_inverse=True)
-    return Samples(values[:, :-1], labels, classes=len(known))"""
-NUMBERS = "return Samples(values[:, :-1], values[:, -1:])"
+DECIDED = re.compile(
+    r"data\.table\.\w+|training\.(loss|metric\.\w+|learning_rate|batch_size)"
+)  # by how a table is read
+UNCHANGED = "# By `crossover advise`: yours to change. docs/your-own.md says what can be set. As written: "
 
 
 def is_model(given: str) -> bool:
-    """Whether it names a factory rather than an experiment's file."""
+    """Return whether the argument names a model factory rather than an experiment's file."""
     return ":" in given and not Path(given).exists()
 
 
-def written(model: str, data: str | None, epochs: int | None) -> Path:
-    """The YAML, made if it is not there. Raises ConfigError for what is missing or not as expected, for a file that says otherwise, and
-    OwnCodeError for a model or loader that fails or does not fit; then nothing is left of this call.
+def written(model: str, data: str | None, epochs: int | None, table: Table | None = None) -> Path:
+    """Write the experiment's YAML file, and the loader of a CSV, unless they exist, and return its path. `model`: `file.py:factory`
+    or `module:factory`; `data`: a CSV file or `module:loader`; `table`: how to read a CSV, None to guess. Raises ConfigError for
+    missing or invalid arguments or for an existing file that differs, OwnCodeError for a model or loader that fails; then files that
+    this call wrote are deleted.
     """
-    from crossover.advice import subject  # torch comes with it
+    from crossover.advice import question  # torch comes with it
 
     if data is None:
-        raise ConfigError(
-            "--data: is missing; expected a CSV of numbers whose last column is the label, or module:loader"
-        )
-    folder, factory = _named(model, "training.model")
-    made, dataset = _of_csv(folder, Path(data)) if ":" not in data else ({}, _loader(data, folder))
+        raise ConfigError("--data: is missing; expected a CSV of numbers, or module:loader")
+    folder, factory = _locate(model, "training.model")
     module = factory.partition(":")[0]
     path = folder / f"{module.replace('.', '-')}.yaml"
-    own_code.look_in(folder, Path.cwd())
+    user_code.look_in(folder, Path.cwd())
+    if ":" in data:
+        if table not in (None, Table()):
+            raise ConfigError(
+                f"--label, --classes, --numbers, --header and --drop: apply only to a CSV; {data} is a loader"
+            )
+        made, dataset, how = dict[Path, str](), _loader(data, folder), None
+    else:
+        made, dataset, how = _of_csv(folder, Path(data), table or Table())
     with ExitStack() as undone:
         for file, text in made.items():
             if not file.exists():
                 undone.callback(file.unlink, missing_ok=True)
             _write(file, text)
-        own_code.load(factory, field="training.model")
+        user_code.load(factory, field="training.model")
         plain = {
             "name": re.sub(r"[^a-z0-9]+", "-", module.lower()).strip("-") or "mine",
             "architecture": "single",
             "workers": 1,
-            "training": {"model": factory, "epochs": epochs or EPOCHS, **_judged(dataset)},
-            "data": {"dataset": dataset},
+            "training": {"model": factory, "epochs": epochs or EPOCHS, **_training_settings(dataset, how or Table())},
+            "data": {"dataset": dataset, **({"table": _plain(how)} if how else {})},
         }
-        subject.of(validate(plain))  # the data hold numbers, and the model takes them
+        question.of(validate(plain))  # the data hold numbers, and the model takes them
         _write_experiment(path, plain)
         undone.pop_all()  # all of it holds
     return path
 
 
-def _named(given: str, field: str) -> tuple[Path, str]:
-    """The folder in which own code is looked for, and package.module:name."""
+def _plain(table: Table) -> dict[str, Any]:
+    """Return the table's settings as plain YAML values."""
+    plain = asdict(table)
+    return {**plain, "drop": list(table.drop or ())}
+
+
+def _locate(given: str, field: str) -> tuple[Path, str]:
+    """Return the folder that holds the user code, and its name as `package.module:name`. `field`: name for errors."""
     if not (found := OF_FILE.fullmatch(given)):
         return Path(), given
     file = Path(f"{found[1]}.py")
@@ -91,29 +97,29 @@ def _named(given: str, field: str) -> tuple[Path, str]:
         raise ConfigError(f"{field}: {file}: no such file; expected file.py:name or package.module:name")
     if not file.stem.isidentifier() or keyword.iskeyword(file.stem):
         raise ConfigError(
-            f"{field}: {file}: {file.stem!r} is no name of a Python module, by which its code is imported; expected letters, digits "
-            "and _, beginning with none of the digits; rename the file"
+            f"{field}: {file}: {file.stem!r} is not a valid name of a Python module; expected letters, digits "
+            "and _, not beginning with a digit; rename the file"
         )
     return file.parent, f"{file.stem}:{found[2]}"
 
 
 def _loader(given: str, folder: Path) -> str:
-    where, dataset = _named(given, "data.dataset")
+    """Return the loader's name as `module:name`. Raises ConfigError unless it lies beside the model or in the current folder."""
+    where, dataset = _locate(given, "data.dataset")
     if where.resolve() not in (folder.resolve(), Path.cwd()):
         raise ConfigError(
-            f"data.dataset: {given}: lies neither beside the model nor in this folder; put it beside the model"
+            f"data.dataset: {given}: is neither beside the model nor in the current folder; move it beside the model"
         )
     return dataset
 
 
-def _judged(dataset: str) -> dict[str, object]:
-    """Loss and metric by the labels: classes or numbers."""
-    from crossover.experiment import Experiment
+def _training_settings(dataset: str, table: Table) -> dict[str, object]:
+    """Return the batch size for the data, and loss, metric and learning rate if the labels are numbers rather than classes."""
     from crossover.learning.samples import Samples
 
-    loader = own_code.load(dataset, field="data.dataset")
-    with own_code.blame("data.dataset", dataset, what=loader):
-        samples = loader(Experiment(name="data", architecture="single"))
+    loader = user_code.load(dataset, field="data.dataset")
+    with user_code.blame("data.dataset", dataset, what=loader):
+        samples = loader(Experiment(name="data", architecture="single", data=Data(dataset=dataset, table=table)))
     if not isinstance(samples, Samples):
         raise ConfigError(
             f"data.dataset: {dataset} returned a {type(samples).__name__}; expected Samples, as docs/your-own.md has them"
@@ -129,97 +135,65 @@ def _judged(dataset: str) -> dict[str, object]:
     }
 
 
-def _of_csv(folder: Path, path: Path) -> tuple[dict[Path, str], str]:
-    """A loader of the file, by its path, and its name as data.dataset."""
+def _of_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, str], str, Table]:
+    """Return the text of a loader for the CSV file by its path, its name as `data.dataset`, and how the file is read. `asked`:
+    settings of the command line.
+    """
+    from crossover.learning import table  # torch comes with it
+
     if not str(path).isprintable():
         raise ConfigError(
             f"--data: {str(path)!r}: has characters that cannot be printed; expected a name without them: rename it"
         )
+    told = tuple(each for each in asked.drop or () if each != "none")
+    only = len(told) < len(asked.drop or ())  # --drop none: nothing is left out but what else is named
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(
-            f"--data: {path}: cannot be read: {error}; expected a CSV of numbers, or module:loader"
-        ) from error
-    first = int(bool(lines) and all(_number(each) is None for each in lines[0]))
-    width = len(lines[0]) if lines else 0
-    if width < 2 or len(lines) - first < 3:
-        raise ConfigError(
-            f"--data: {path}: has {width} columns and {max(0, len(lines) - first)} rows; expected two columns and three rows at least"
-        )
-    for number, line in enumerate(lines[first:], start=first + 1):
-        if problem := _problem(line, width):
-            raise ConfigError(
-                f"--data: {path}: row {number}: {problem}; expected a CSV of numbers, or a loader of your own, module:loader"
-            )
-    labels = {float(line[-1]) for line in lines[first:]}
-    classes = _are_classes(labels, path)
-    text = LOADER.format(
-        name=os.path.relpath(path, folder),
-        columns=width - 1,
-        shape="" if classes else " 1",
-        kind=f"int64, of {len(labels)} classes" if classes else "float32",
-        first=first,
-        labels=CLASSES if classes else NUMBERS,
-    )
+        reading = table.read(path, replace(asked, drop=told if only else None), also_drop=told).reading
+    except DataError as error:
+        raise ConfigError(f"--data: {error}") from error
+    assert reading is not None
     stem = re.sub(r"\W", "_", path.stem, flags=re.ASCII)
     module = f"rows_of_{stem}" if stem[:1].isdigit() else f"{stem}_rows"
-    return {folder / f"{module}.py": text}, f"{module}:rows"
-
-
-def _problem(line: list[str], width: int) -> str:
-    for each in line:
-        if (number := _number(each)) is None:
-            return f"{each!r} is no number"
-        if not abs(number) <= LARGEST:
-            return f"{each!r} is no number that float32 holds"
-    return "" if len(line) == width else f"has {len(line)} columns, and the first has {width}"
-
-
-def _are_classes(labels: set[float], path: Path) -> bool:
-    """Whether the last column names classes. Raises ConfigError where nothing is to be told apart, or could not be."""
-    if len(labels) == 1:
-        raise ConfigError(
-            f"--data: {path}: the last column is {next(iter(labels)):g} in every row; expected the label there, of two values and more"
-        )
-    if len(labels) > MOST_CLASSES or not all(each.is_integer() for each in labels):
-        return False
-    if (largest := max(labels, key=abs)) >= EXACT or largest <= -EXACT:
-        raise ConfigError(
-            f"--data: {path}: the last column has the class {largest:.0f}, which float32 does not tell from its neighbours; expected "
-            f"classes between -{EXACT} and {EXACT}, or a loader of your own, module:loader"
-        )
-    return True
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    text = LOADER.format(name=os.path.relpath(path, folder))
+    return {folder / f"{module}.py": text}, f"{module}:rows", reading.as_table()
 
 
 def _write(path: Path, text: str) -> None:
-    """Nothing that is there already and says otherwise is overwritten."""
+    """Write the file, or raise ConfigError if it exists with another text."""
     if not path.exists():
         path.write_text(text, encoding="utf-8")
     elif path.read_text("utf-8") != text:
-        raise ConfigError(f"{path}: is there already and says otherwise; move it, or give it as --data")
+        raise ConfigError(f"{path}: exists with other contents; move it, or give it as --data")
 
 
 def _write_experiment(path: Path, plain: Mapping[str, Any]) -> None:
-    """One that is there already may say other epochs, which the command line overrides, and nothing else."""
+    """Write the YAML file. An existing one may differ in its epochs, which the command line overrides; it is rewritten if only the
+    reading of the table differs and nobody has changed it. Raises ConfigError if it differs otherwise.
+    """
     if not path.exists():
-        head = "# By `crossover advise`: yours to change. docs/your-own.md says what can be set.\n"
-        path.write_text(head + yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
+        path.write_text(_text(plain), encoding="utf-8")
         return
     there, asked = dict(flat(documents.read(path))), dict(flat(plain))
-    other = [
-        f"{name}: {there.get(name, 'nothing')!r} in the file, {asked.get(name, 'nothing')!r} asked for"
-        for name in {**asked, **there}
-        if name != "training.epochs" and there.get(name) != asked.get(name)
-    ]
-    if other:
-        mend = f"`crossover advise {path}` advises what it says; move it for another"
-        raise ConfigError("\n  ".join([f"{path}: is there already and says otherwise; {mend}", *other]))
+    other = [name for name in {**asked, **there} if name != "training.epochs" and there.get(name) != asked.get(name)]
+    if other and all(map(DECIDED.fullmatch, other)) and _is_as_written(path):
+        epochs = {"training": {**plain["training"], "epochs": there.get("training.epochs", EPOCHS)}}
+        path.write_text(_text({**plain, **epochs}), encoding="utf-8")
+    elif other:
+        mend = f"`crossover advise {path}` advises the existing file; move it to get a new one"
+        said = (
+            f"{name}: {there.get(name, 'nothing')!r} in the file, {asked.get(name, 'nothing')!r} asked for"
+            for name in other
+        )
+        raise ConfigError("\n  ".join([f"{path}: exists and differs; {mend}", *said]))
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    """Return the YAML text, with a first line that holds its digest."""
+    body = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
+
+
+def _is_as_written(path: Path) -> bool:
+    """Return whether the file still matches the digest in its first line."""
+    head, _, body = path.read_text("utf-8").partition("\n")
+    return head == f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}"

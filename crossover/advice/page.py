@@ -1,32 +1,49 @@
-"""advice.html: the front with its bands, where the money goes, and what would change the answer."""
+"""Write advise's answer: its page, its YAML files and advice.json."""
 
+import csv
+import hashlib
+import io
+import json
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from math import ceil
 from pathlib import Path
+from typing import Any
 
-from crossover.advice import tables
-from crossover.advice.advice import Advice, line, rivals_of, sentence
-from crossover.advice.sensitivity import swings
+import yaml
+
+from crossover.advice import explain
+from crossover.advice.advice import Advice, cautions, headline, line, rivals_of, verdict
+from crossover.advice.candidates import experiment_of
+from crossover.advice.explain import Swing, swings
+from crossover.advice.search import RULES, Finalist, ThisMachine
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment
 from crossover.reports import display, plots
-from crossover.reports.bands import Band
+from crossover.reports.display import Band
 from crossover.reports.folder import write_atomically
-from crossover.reports.html import render
-from crossover.reports.page import Page, Plot, Sheet, Tile, plot
+from crossover.reports.pages import Page, Plot, Sheet, plot
+from crossover.reports.report_pages import render
+
+# --- page -------------------------------------------------------------------------------------------------------------
 
 PAGE = "advice.html"
 KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
-def write(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
-    """`advice.html` into `out`; its path. `first`: the winner's YAML file."""
+def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
+    """Write `advice.html` into `out` and return its path. `first`: the winner's YAML file."""
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / PAGE, render(page(found, notes, first)).encode())
     return out / PAGE
 
 
 def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
-    """The whole of it as data."""
-    base = found.question.base
+    """Return the page as data. `notes`: assumptions, of which the first three are shown unfolded; `first`: the winner's YAML file."""
+    base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
     money = Sheet(
         title="Where the money goes",
@@ -34,6 +51,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
         rows=list(_rows([found.drives[each.candidate].usd for each in entries], display.usd)),
         words=1,
         label="projected",
+        folded=True,
         note="Dollars of the run in the middle session; a function's dollars by what its seconds go to.",
     )
     time = Sheet(
@@ -42,66 +60,76 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
         rows=list(_rows([found.drives[each.candidate].seconds for each in entries], display.seconds)),
         words=1,
         label="projected",
+        folded=True,
         note="Seconds from deploy on, without stragglers: by how much a run is shorter if nothing moves, and then if nothing has to start.",
     )
     return Page(
-        title="Advice",
-        subtitle=f"{base.training.model} on {base.data.dataset}, {base.training.epochs} epochs: {found.wishes.words}",
+        kind="Advice",
+        title=f"{headline(found)}.",
+        subtitle=f"{base.training.model} on {base.data.dataset}, {base.training.epochs} epochs: {found.wishes.words}; "
+        f"prices of {prices.region}, {prices.as_of}",
         labels=["projected"],
-        answer=_answer(found),
-        verdict=f"{sentence(found)} {line(found)}",
+        links=[(TABLE, TABLE), (ANSWER, ANSWER)],
+        assumptions=[
+            *cautions(found.winner.candidate),
+            f"Time and dollars are the middle of {len(found.winner.outcomes)} simulated repetitions, not measured.",
+            *notes[:ASSUMED],
+        ],
+        verdict=" ".join((*verdict(found), line(found))),
         commands=[shlex.join(["crossover", "deploy", str(first)])] if first else [],
-        tiles=list(_cards(found)),
-        plots=list(_plots(found)),
+        plots=list(_front(found)),
         sheets=[
             Sheet(
-                title="The front", head=tables.FRONT_HEAD, rows=tables.front(found.front), words=1, label="projected"
+                title="The candidates to choose from",
+                head=CHOICES_HEAD,
+                rows=_choices(found),
+                words=2,
+                label="projected",
+            ),
+            *_swings(found),
+            Sheet(
+                title="The Pareto front: dollars, and time with start-up",
+                head=explain.FRONT_HEAD,
+                rows=explain.front(found.front),
+                words=1,
+                label="projected",
+                folded=True,
             ),
             Sheet(
                 title="The best of each other architecture",
-                head=[tables.REJECTED_HEAD[n] for n in ORDER],
-                rows=[[row[n] for n in ORDER] for row in tables.rejected(found)],
+                head=[explain.REJECTED_HEAD[n] for n in ORDER],
+                rows=[[row[n] for n in ORDER] for row in explain.rejected(found)],
                 words=3,
                 label="projected",
+                folded=True,
             ),
             money,
             time,
             *_unknown(found),
             Sheet(
-                title="What stands behind it",
+                title="Assumptions and notes",
                 head=["", "note"],
-                rows=[[str(n), note] for n, note in enumerate([*notes, *tables.notes(found)], start=1)],
+                rows=[[str(n), note] for n, note in enumerate([*notes, *explain.notes(found)], start=1)],
                 words=2,
                 folded=True,
-                note=f"Prices of {found.question.prices.as_of}.",
+                note=f"Prices of {prices.region}, {prices.as_of}.",
             ),
         ],
     )
 
 
-def _answer(found: Advice) -> str:
-    """What, time, dollars, and between what these lie."""
-    each = found.winner
-    begins = "" if found.met else "Nothing holds that; nearest is "
-    return f"{begins}{each.candidate.words}: {display.band(display.seconds, *each.running)}, {display.band(display.usd, *each.usd)}."
+CHOICES_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
+MOST_CHOICES = 6
+ASSUMED = 3  # notes that stand open; all of them are folded below
 
 
-def _cards(found: Advice) -> Iterator[Tile]:
-    """Cheapest, balanced, soonest; spot instances with what they are on demand."""
-    for card in found.cards:
-        for names, each in ((card.names, card.finalist), ((*card.names, "on demand"), card.on_demand)):
-            if each is not None:
-                time, dollars = (
-                    f"{shown(low)} to {shown(high)}"
-                    for shown, (low, _, high) in ((display.seconds, each.running), (display.usd, each.usd))
-                )
-                yield Tile(
-                    name=f"{', '.join(names)}: {each.candidate.words}",
-                    value=display.seconds(each.running.p50),
-                    beside=display.usd(each.usd.p50),
-                    note=f"{time}, after {display.seconds(each.before_s)} of start-up; {dollars}",
-                    label="projected",
-                )
+def _choices(found: Advice) -> list[list[str]]:
+    """Return the named candidates, what spot instances are on demand, this machine, and then alternatives, MOST_CHOICES at most."""
+    named = explain.cards(found)
+    told = {row[1] for row in named}
+    others = [row for row in explain.front(found.alternatives) if row[0] not in told]
+    rows = [*named, *(["alternative", row[0], row[1], *row[3:6], ""] for row in others)]
+    return rows[:MOST_CHOICES]
 
 
 MATTERS = 1.005  # what changes the ratio by less is left out
@@ -109,21 +137,26 @@ ORDER = (0, 1, 4, 2, 3)  # of the columns of the rejected: words first
 
 
 def _unknown(found: Advice) -> list[Sheet]:
+    """Return the table of candidates whose accuracy is unknown; an empty list if there are none."""
     if not found.unknown:
         return []
     note = "They make other updates: what accuracy they reach after as many epochs is not known."
-    rows = tables.front(found.unknown)
-    return [Sheet(title="Accuracy unknown", head=tables.FRONT_HEAD, rows=rows, note=note, label="projected")]
+    rows = explain.front(found.unknown)
+    return [
+        Sheet(title="Accuracy unknown", head=explain.FRONT_HEAD, rows=rows, note=note, label="projected", folded=True)
+    ]
 
 
 def _rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
-    """The largest part first."""
+    """Yield one table row for each part, the largest first. `each`: parts by name, one mapping a column; `shown`: formats a value."""
     names = dict.fromkeys(name for parts in each for name in parts)
     for name in sorted(names, key=lambda name: -max(parts.get(name, 0.0) for parts in each)):
         yield [name, *(shown(parts[name]) if parts.get(name) else display.DASH for parts in each)]
 
 
-def _plots(found: Advice) -> Iterator[Plot]:
+def _front(found: Advice) -> Iterator[Plot]:
+    """Yield the one chart: dollars and time of each finalist, the named ones labelled."""
+    names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
     shown = [
         plots.Mark(
             x=each.usd,
@@ -131,6 +164,7 @@ def _plots(found: Advice) -> Iterator[Plot]:
             title=f"{each.candidate.words}: {each.words}",
             group="accuracy unknown" if each in found.unknown else KINDS[each.kind],
             chosen=each is found.winner,
+            label=_label(each, names.get(each.candidate, ""), is_advice=each is found.winner),
         )
         for each in found.finalists
     ]
@@ -138,30 +172,268 @@ def _plots(found: Advice) -> Iterator[Plot]:
     yield plot(
         "Time against dollars",
         picture,
-        caption="Each point is a way to train it, with p5 to p95 both ways; the advice is ringed. Tables below have each one's figures.",
+        caption="Each point is a way to train it, with p5 to p95 both ways; the advice is ringed. A pointer that rests on a point shows "
+        "its figures, and tables below have all of them.",
         label="projected",
     )
+
+
+def _label(each: Finalist, names: str, *, is_advice: bool) -> str:
+    """Return what is written beside a point; empty for one that has no name."""
+    called = ", ".join(filter(None, ("advice" if is_advice and not names else "", names)))
+    return f"{called}: {each.candidate.words}" if called else ""
+
+
+def _swings(found: Advice) -> Iterator[Sheet]:
+    """Yield a table of what would change the answer: dollars of the best other candidate in dollars of the advice."""
     rival = next(iter((*rivals_of(found), *found.alternatives)), None)
     if rival is None:
         return
     rows = [
-        (each.what, min(each.smaller, each.larger), max(each.smaller, each.larger))
+        [each.what, display.times(each.smaller), display.times(each.larger), _turns(each)]
         for each in swings(found.question, found.winner.candidate, rival.candidate)
         if each.width > MATTERS
     ]
-    if not rows:  # two that are alike: nothing sets one apart from the other
-        return
-    spans = "; ".join(f"{what}: {display.times(low)} to {display.times(high)}" for what, low, high in rows)
-    drawn = plots.tornado(
-        rows,
-        x="dollars of the other / of the advice",
-        name="tornado",
-        title="What would change the answer",
-        shown=lambda value: f"{value:g}",
+    if rows:  # none of two that are alike: nothing sets one apart from the other
+        yield Sheet(
+            title="What would change the answer",
+            head=["changed by", "with less of it", "with more of it", "then"],
+            rows=rows,
+            words=1,
+            label="projected",
+            folded=True,
+            note=f"Dollars of {rival.candidate.words}, in dollars of the advice: below 1 it would be the cheaper one.",
+        )
+
+
+def _turns(each: Swing) -> str:
+    """Return whether a change would make the other candidate the cheaper one."""
+    ends = [name for name, ratio in (("less", each.smaller), ("more", each.larger)) if ratio < 1]
+    return f"the other is cheaper with {' and '.join(ends)}" if ends else "the advice stays the cheaper one"
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+# `advice/`: the winner, the named ones and two others as YAML files that run as they are, every simulated candidate as CSV, the whole as
+# JSON.
+
+MOST_HOURS = 720.0  # lifetime.ttl_hours
+ROOM = 1.5  # hours that a run may take, in p95 of what it is projected to
+NAME = 32
+TABLE, ANSWER = "advice.csv", "advice.json"
+SEAL = "# By `crossover advise`, which overwrites it as long as nobody changes it. As written: "
+SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueFiles:
+    """The files of an answer before they are written. `texts`: YAML files, the winner's first. `changed`: files in the way that somebody
+    has changed. `earlier`: files of the folder's earlier advice, with their digest if the version that wrote them kept it there.
+    """
+
+    out: Path
+    texts: Mapping[Path, bytes]
+    earlier: Mapping[Path, str]
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return the YAML files, `advice.csv` and `advice.json`."""
+        return [*self.texts, self.out / TABLE, self.out / ANSWER]
+
+    @cached_property
+    def changed(self) -> list[Path]:
+        """The files of these names that differ and that somebody has changed since advice wrote them."""
+        known = {path.resolve(): digest for path, digest in self.earlier.items()}
+        return [
+            path
+            for path, text in self.texts.items()
+            if path.exists() and path.read_bytes() != text and not is_as_written(path, known.get(path.resolve(), ""))
+        ]
+
+
+def due(found: Advice, out: Path, *, config: Path) -> DueFiles:
+    """Return the files to be written into `out`. The YAML files are placed beside `config` if it names user code, which is looked up
+    beside the YAML file.
+    """
+    own, texts = _own_code(found.question.base), dict[Path, bytes]()
+    for number, each in enumerate(found.told, start=1):
+        name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
+        path = config.parent / f"{config.stem}-advice-{name}" if own else out / name
+        head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, path.parent)}\n"
+        texts[path] = sealed(head, as_yaml(found, each, number)).encode()
+    return DueFiles(out=out, texts=texts, earlier=_earlier(out))
+
+
+def write_files(files: DueFiles, answer: Mapping[str, Any], found: Advice) -> None:
+    """Write the files, and `answer` as `advice.json`. YAML files of the folder's earlier advice are deleted, unless somebody has
+    changed them since. Raises ConfigError, before anything is written, if a file that somebody has changed would be overwritten.
+    """
+    if files.changed:
+        raise ConfigError(
+            f"{', '.join(map(str, files.changed))}: changed since advice wrote it, so that nothing was written; the answer is "
+            "above: move or delete the changed files"
+        )
+    files.out.mkdir(parents=True, exist_ok=True)
+    for path, text in files.texts.items():
+        write_atomically(path, text)
+    write_atomically(files.out / TABLE, to_csv(found).encode())
+    kept = {path.resolve() for path in files.texts}
+    for path, digest in files.earlier.items():
+        if path.resolve() not in kept and path.suffix == ".yaml" and path.is_file() and is_as_written(path, digest):
+            path.unlink()
+    write_atomically(files.out / ANSWER, (json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _earlier(out: Path) -> dict[Path, str]:
+    """Return the files that `advice.json` in `out` names; earlier versions named YAML files alone, relative to it, with a digest."""
+    try:
+        files = json.loads((out / ANSWER).read_text(encoding="utf-8")).get("files", {})
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}  # another's file: nothing of its own is known
+    if isinstance(files, dict):
+        return {out / name: str(digest) for name, digest in files.items()}
+    return {Path(name): "" for name in files if isinstance(name, str)} if isinstance(files, list) else {}
+
+
+def sealed(head: str, body: str) -> str:
+    """Return the text of a YAML file with a line that holds its digest, by which `is_as_written` recognises an unchanged file."""
+    return f"{head}{SEAL}{_seal(head, body)}\n{body}"
+
+
+def is_as_written(path: Path, digest: str = "") -> bool:
+    """Return whether nobody has changed the file since advice wrote it: by the digest in the file, or by `digest`, which earlier
+    versions kept in `advice.json`.
+    """
+    text = path.read_bytes()
+    if digest and hashlib.sha256(text).hexdigest() == digest:
+        return True
+    head, mark, rest = text.decode("utf-8", "replace").partition(SEAL)
+    seal, _, body = rest.partition("\n")
+    return bool(mark) and seal == _seal(head, body)
+
+
+def _seal(head: str, body: str) -> str:
+    """Return the digest of a file's text."""
+    return hashlib.sha256((head + body).encode()).hexdigest()[:16]
+
+
+def _own_code(base: Experiment) -> bool:
+    """Return whether the experiment names user code."""
+    training = base.training
+    return any(":" in name for name in (training.model, training.loss, training.metric.name, base.data.dataset))
+
+
+def experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
+    """Return the finalist as an experiment for `run` and `deploy`: named by `number`, with a lifetime long enough for its run."""
+    base = found.question.base
+    made = experiment_of(base, finalist.candidate)
+    hours = max(base.lifetime.maximum_run_hours, ceil(ROOM * finalist.seconds.p95 / 3_600))
+    hours = min(hours, MOST_HOURS)
+    lifetime = replace(
+        base.lifetime, maximum_run_hours=hours, ttl_hours=max(base.lifetime.ttl_hours, min(hours + 4, MOST_HOURS))
     )
-    yield plot(
-        "What would change the answer",
-        drawn,
-        caption=f"Against {rival.candidate.words}. Left of 1 it would be the cheaper one. {spans}.",
-        label="projected",
-    )
+    end = f"-advice-{number}"
+    room = NAME - len(end)
+    return replace(made, name=f"{base.name[:room].rstrip('-')}{end}", recipe="none", lifetime=lifetime)
+
+
+def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
+    """Return the finalist as YAML: the fields that differ from their defaults, with the projection as a comment. `number`: its
+    position among the files.
+    """
+    made = experiment(found, finalist, number)
+    usual = Experiment(name=made.name, architecture=made.architecture).resolved()
+    plain = {"name": made.name, "architecture": made.architecture, **_other(made.resolved(), usual)}
+    names = [name for card in found.cards for name in card.names if card.finalist is finalist]
+    called = f"{', '.join(names)}: " if names else ""
+    together = f"both together {display.seconds(finalist.seconds.p95)} at p95"
+    comment = f"# [projected] {called}{finalist.candidate.words}: {finalist.words}; {together}\n"
+    return comment + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `plain` that differ from `usual`, nested mappings included."""
+    found: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):
+            if inner := _other(value, usual[name]):
+                found[name] = inner
+        elif value != usual.get(name):
+            found[name] = value
+    return found
+
+
+def to_csv(found: Advice) -> str:
+    """Return one CSV row for each simulated candidate, with p5 to p95 of those that were repeated."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    banded = {each.candidate: each for each in found.finalists}
+    names = list(asdict(found.winner.candidate))
+    percentiles = [f"{figure}_{name}" for figure in ("seconds", "usd") for name in ("p5", "p50", "p95")]
+    writer.writerow(["label", *names, "seconds", "usd", *percentiles])
+    for candidate, figures in sorted(found.searched.simulated.items(), key=lambda each: (each[1].usd, str(each[0]))):
+        finalist = banded.get(candidate)
+        spread = [*finalist.seconds, *finalist.usd] if finalist else [""] * len(percentiles)
+        writer.writerow(["projected", *asdict(candidate).values(), figures.seconds, figures.usd, *spread])
+    return text.getvalue()
+
+
+def as_json(found: Advice) -> dict[str, Any]:
+    """Return the advice as a mapping for `advice.json`; every figure is projected."""
+    drives = found.drives[found.winner.candidate]
+    return {
+        "label": "projected",
+        "advice": " ".join(verdict(found)),
+        "drives": {"words": line(found), "seconds": dict(drives.seconds), "usd": dict(drives.usd)},
+        "wishes": asdict(found.wishes),
+        "met": found.met,
+        "prices_as_of": found.question.prices.as_of,
+        "calibration": found.question.calibration.name,
+        "candidates": found.candidates,
+        "excluded": {
+            **found.excluded,
+            "by what they take at least": len(found.searched.bounded),
+            "AWS would not run them": len(found.searched.impossible),
+        },
+        "simulated": len(found.searched.simulated),
+        "winner": _finalist(found.winner),
+        "cards": [
+            {
+                "names": list(each.names),
+                "rule": "; ".join(RULES[name] for name in each.names),
+                "finalist": _finalist(each.finalist),
+                "on_demand": _finalist(each.on_demand) if each.on_demand else None,
+            }
+            for each in found.cards
+        ],
+        "on_demand": _finalist(found.on_demand) if found.on_demand else None,
+        "this_machine": {"label": "projected", **_here(found.here)} if found.here else None,
+        "alternatives": [_finalist(each) for each in found.alternatives],
+        "front": [_finalist(each) for each in found.front],
+        "accuracy unknown": [_finalist(each) for each in found.unknown],
+        "rejected": [
+            {
+                "architecture": each.architecture,
+                "reason": each.reason,
+                "best": _finalist(each.best) if each.best else None,
+            }
+            for each in found.rejected
+        ],
+    }
+
+
+def _here(here: ThisMachine) -> dict[str, Any]:
+    """Return the estimate of this machine for `advice.json`."""
+    return {"words": here.words, "seconds": here.seconds, "usd": 0.0, "threads": here.threads, "times": here.times}
+
+
+def _finalist(each: Finalist) -> dict[str, Any]:
+    """Return a finalist for `advice.json`."""
+    return {
+        "words": each.candidate.words,
+        "candidate": asdict(each.candidate),
+        "seconds": each.seconds._asdict(),
+        "running_s": each.running._asdict(),
+        "before_s": each.before_s,
+        "usd": each.usd._asdict(),
+        "problems": sorted({problem for outcome in each.outcomes for problem in outcome.problems}),
+    }

@@ -1,5 +1,5 @@
-"""The user's own model and data measured on this machine for a minute. Only the ratio to MobileNet's step, measured alike and in turn, is
-carried over to AWS: how fast this machine is says nothing of a function there.
+"""Measurement of the user's model and data on this machine for a minute. Only the ratio to MobileNet's step, measured alternately
+in the same way, is carried over to AWS, because this machine's speed says nothing of a function there.
 """
 
 import resource
@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import torch
 
 from crossover.experiment import Data, Experiment, ImageSize, Training
-from crossover.learning.batch import Batch
+from crossover.learning.batches import Batch
 from crossover.learning.datasets import Dataset, load
 from crossover.learning.learner import Learner, learner_for
 from crossover.learning.memory import give_back_freed_memory
@@ -23,13 +24,17 @@ KNOWN, IMAGE = "mobilenet", (3, 32, 32)
 KNOWN_BATCH = 32
 LEAST_PAIRS = 3
 QUICK_S = 1.0  # of a minibatch: a minute holds a few of them in turn
+FEWEST, GROWING = 2, 4  # samples of the first minibatch that is tried, and how many times as many the next one has
+MOST_OF_FREE = 0.5  # of the memory that is free, which a minibatch may take
 QUIET = 1.4  # times as quick with two threads MobileNet is where both have a core; 1.87 were measured
 LEAST_SHARE = 0.1  # of a minibatch that its samples take: less is noise
 
 
 @dataclass(frozen=True)
 class Probe:
-    """`ratio`: of a sample's gradient to one of MobileNet's on CIFAR-10, in the middle of pairs measured in turn, `spread` their sigma."""
+    """The result of a measurement. `ratio`: time of a sample's gradient divided by that of MobileNet's on CIFAR-10, the median of
+    pairs measured alternately; `spread`: their standard deviation, as a share of it.
+    """
 
     ratio: float
     spread: float
@@ -46,7 +51,7 @@ class Probe:
 
     @property
     def words(self) -> str:
-        """What was measured here, and what of it is carried over."""
+        """The measured figures, and which of them are carried over to AWS."""
         told = f", {self.two_threads:.3g} times as quick with two threads" if self.two_threads else None
         threads = told or " (too busy to tell what a second one is worth: MobileNet's is taken)"
         return (
@@ -59,8 +64,8 @@ class Probe:
 
 
 def probe(experiment: Experiment, *, most_s: float) -> Probe:
-    """Processor time of gradients, the user's by two sizes of minibatch and with two threads, and MobileNet's, in turn, for `most_s` or
-    LEAST_PAIRS turns. Raises what loading data and model raises.
+    """Measure the processor time of gradients: the user model's with two sizes of minibatch and with two threads, and MobileNet's,
+    alternately, for `most_s` seconds and at least LEAST_PAIRS turns. Raises what loading data and model raises.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
@@ -102,7 +107,9 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
 
 
 def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch, Batch, float]:
-    """A small and a large minibatch, of at most the experiment's size and QUICK_S, and by how many bytes a sample raises the peak."""
+    """Return a small and a large minibatch, limited by the experiment's size, by QUICK_S and by free memory, and the bytes by which a
+    sample raises the peak.
+    """
 
     def of(count: int) -> Batch:
         return Batch(dataset.train_inputs[:count], dataset.train_labels[:count], torch.arange(count))
@@ -110,16 +117,29 @@ def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch
     most = min(batch_size, len(dataset.train_labels))
     if most <= 2:
         return (two := first_samples(dataset)), two, 0.0
-    count = min(most, 64)
-    while _timed(learner, of(count), 0) < QUICK_S / 4 and count < most:
-        count = min(most, 4 * count)
+    count = FEWEST  # a large model's step takes seconds and gigabytes for each sample
+    while count < most:
+        began = time.perf_counter()
+        peak = _peak_bytes(partial(_timed, learner, of(count), 0))
+        if time.perf_counter() - began >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * _free_bytes():
+            break
+        count = min(most, GROWING * count)
     small, large = of(max(2, count // 8)), of(count)
     peaks = [_peak_bytes(partial(_timed, learner, each, 0)) for each in (small, large)]
     return small, large, max(0.0, (peaks[1] - peaks[0]) / max(1, count - len(small.labels)))
 
 
+def _free_bytes() -> float:
+    """Return how much memory the platform can still provide, in bytes; infinite if it does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return inf
+    return 1_024.0 * next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 1 << 40)
+
+
 def _peak_bytes(work: Callable[[], object]) -> int:
-    """The most memory that the process has while it works; 0 where the system does not say."""
+    """Run `work` and return the process's peak memory meanwhile in bytes; 0 if the platform does not report it."""
     give_back_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins anew
@@ -131,18 +151,21 @@ def _peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _largest(learner: Learner) -> float:
+    """Return the share of the gradient's squared norm that its largest hundredth of elements holds."""
     squares = torch.frombuffer(learner.gradient, dtype=torch.float32)[: learner.parameters].square()
     count = max(1, len(squares) // 100)
     return float(squares.topk(count).values.sum() / squares.sum().clamp_min(1e-30))
 
 
 def _timed(learner: Learner, batch: Batch, round: int) -> float:
+    """Compute a gradient and return its processor time on this thread, in seconds."""
     began = time.thread_time()
     learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
     return time.thread_time() - began
 
 
 def _known() -> Learner:
+    """Return a learner for MobileNet on images like CIFAR-10's, with initial weights."""
     setting = Experiment(
         name="probe",
         architecture="single",
@@ -156,6 +179,7 @@ def _known() -> Learner:
 
 
 def _images() -> Batch:
+    """Return a minibatch of random images, always the same."""
     ids = torch.arange(KNOWN_BATCH)
     return Batch(
         torch.randint(0, 255, (KNOWN_BATCH, *IMAGE), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),

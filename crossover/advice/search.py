@@ -1,18 +1,195 @@
-"""Which of many candidates are worth a simulation: best first, everything else excluded by what it takes at least."""
+"""Search for the Pareto front among all candidates, and selection of the shortlist."""
 
 import heapq
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import inf, log
+from statistics import fmean
 from typing import Any
 
 from crossover.advice.candidates import OWN, Candidate
 from crossover.advice.evaluation import Estimate, Profile, Question
-from crossover.runtime.process_pools import pool
+from crossover.advice.question import Wishes
+from crossover.pools import pool
+from crossover.reports import display
+from crossover.reports.display import Band, band_of
+from crossover.simulation import repetitions
+from crossover.simulation.repetitions import Outcome, keep_feasible
+
+# --- finalists --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate with its repeated simulations. Seconds are counted from `deploy` on, so that they include `before_s`."""
+
+    candidate: Candidate
+    figures: Estimate
+    outcomes: tuple[Outcome, ...]
+    before_s: float  # until the run begins to work
+
+    @cached_property
+    def seconds(self) -> Band:
+        """Seconds until the model is ready, start-up included."""
+        return band_of([each.seconds + self.before_s for each in self._ran])
+
+    @cached_property
+    def running(self) -> Band:
+        """Seconds of the run alone, as `project` and `breakeven` count them."""
+        return band_of([each.seconds for each in self._ran])
+
+    @cached_property
+    def usd(self) -> Band:
+        """Dollars of the whole run."""
+        return band_of([each.usd for each in self._ran])
+
+    def by_draw(self, figure: str) -> list[float]:
+        """Return one figure of each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run) or `usd`. Finalists of
+        one question have the same draws, so that figures can be compared in pairs.
+        """
+        return repetitions.figures(self.outcomes, figure)
+
+    @property
+    def _ran(self) -> Sequence[Outcome]:
+        """The outcomes that AWS would run, or all outcomes if it would run none."""
+        return keep_feasible(self.outcomes) or self.outcomes
+
+    @property
+    def interruptions(self) -> float:
+        """The mean number of spot interruptions in a run."""
+        return fmean(each.interruptions for each in self._ran)
+
+    @property
+    def would_run(self) -> bool:
+        """Whether AWS would run the candidate in at least 19 of 20 repetitions."""
+        return len(keep_feasible(self.outcomes)) >= display.SURE * len(self.outcomes)
+
+    @property
+    def words(self) -> str:
+        """Time, start-up and dollars, such as `31 min 05 s after 2 min 00 s of start-up, $0.29 ($0.24 to $0.36)`."""
+        time = f"{display.seconds(self.running.p50)} after {display.seconds(self.before_s)} of start-up"
+        return f"{time}, {display.band(display.usd, *self.usd)}"
+
+    @property
+    def kind(self) -> str:
+        """The kind of resource that its workers use: `lambda`, `ec2` or `gpu`."""
+        if not self.candidate.instance:
+            return "lambda"
+        return "gpu" if self.candidate.gpu else "ec2"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A finalist that is cheapest, balanced or soonest, or several of these. `on_demand`: the finalist at the on-demand price, if it
+    uses spot instances.
+    """
+
+    names: tuple[str, ...]
+    finalist: Finalist
+    on_demand: Finalist | None = None
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """An estimate of training on this machine. `seconds`: of the whole run in one process of `threads` threads; `times`: the factor
+    of epochs from which `sooner` is quicker, start-up included: 1 or less if it already is, None if it never is.
+    """
+
+    seconds: float
+    threads: int
+    sooner: Finalist
+    times: float | None
+
+    @property
+    def words(self) -> str:
+        """A sentence such as `Your machine does it in 40 s for nothing; from 30 times the epochs on one g4dn.xlarge is sooner.`"""
+        does = f"Your machine does it in {display.seconds(self.seconds)} for nothing"
+        if self.times is None:
+            return f"{does}; {self.sooner.candidate.words} is never sooner, however many the epochs."
+        if self.times <= 1:
+            return f"{does}; {self.sooner.candidate.words} is sooner."
+        return f"{does}; from {self.times:,.3g} times the epochs on {self.sooner.candidate.words} is sooner."
+
+
+# How each card is picked, in words.
+RULES = {
+    "cheapest": "the fewest dollars; of those that are too close to call the soonest",
+    "balanced": "the least product of dollars and seconds, start-up among them",
+    "soonest": "the fewest seconds, start-up among them; of those that are too close to call the cheapest",
+}
+
+
+def chosen(finalists: Sequence[Finalist], wishes: Wishes) -> Finalist:
+    """Return the best finalist: if only a budget is given, the soonest that keeps to it; otherwise the cheapest that keeps to all
+    constraints; if none does, the nearest.
+    """
+    holding = _within_constraints(finalists, wishes)
+    if not holding:
+        return min(finalists, key=lambda each: (wishes.short_by(each.seconds, each.usd), each.usd.p50))
+    order = _soonest(finalists) if wishes.budget_usd is not None and wishes.deadline_s is None else _cheapest(finalists)
+    return min(holding, key=order)
+
+
+def cards(finalists: Sequence[Finalist], wishes: Wishes, twins: Mapping[Candidate, Finalist]) -> tuple[Card, ...]:
+    """Return the cheapest, balanced and soonest finalist by RULES, among those that keep to the constraints, or among all if none
+    does. `twins`: on-demand variants by the spot candidate.
+    """
+    holding = _within_constraints(finalists, wishes) or finalists
+    orders = (_cheapest(finalists), lambda each: each.usd.p50 * each.seconds.p50, _soonest(finalists))
+    names = dict[Candidate, tuple[str, ...]]()
+    picked = [min(holding, key=order) for order in orders]
+    for name, each in zip(RULES, picked, strict=True):
+        names[each.candidate] = (*names.get(each.candidate, ()), name)
+    found = {each.candidate: each for each in picked}
+    return tuple(Card(names[each], finalist, twins.get(each)) for each, finalist in found.items())
+
+
+def _within_constraints(finalists: Sequence[Finalist], wishes: Wishes) -> list[Finalist]:
+    """Return the finalists that keep to the constraints at p95."""
+    return [each for each in finalists if wishes.short_by(each.seconds, each.usd) <= 1]
+
+
+Order = Callable[[Finalist], tuple[float, ...]]
+
+
+def _cheapest(finalists: Iterable[Finalist]) -> Order:
+    """Return a sort key by dollars; finalists too close to call are ordered by time."""
+    ranks = _ranks(finalists, "usd")
+    return lambda each: (ranks[each.candidate], each.seconds.p50, each.usd.p50)
+
+
+def _soonest(finalists: Iterable[Finalist]) -> Order:
+    """Return a sort key by time; finalists too close to call are ordered by dollars."""
+    ranks = _ranks(finalists, "seconds")
+    return lambda each: (ranks[each.candidate], each.usd.p50, each.seconds.p50)
+
+
+def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
+    """Return each candidate's rank by the median of `figure`. Finalists that are too close to call with the first of a rank share
+    that rank. Constraints change no rank, so that a larger budget never gives a worse answer.
+    """
+    found, first, rank = dict[Candidate, int](), None, -1
+    for each in sorted(finalists, key=lambda each: (getattr(each, figure).p50, each.figures.usd, str(each.candidate))):
+        if first is None or not _is_too_close(first, each, figure):
+            first, rank = each, rank + 1
+        found[each.candidate] = rank
+    return found
+
+
+def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
+    """Return whether paired draws leave open which of two finalists has the smaller `figure`."""
+    before = (one.before_s, other.before_s) if figure == "seconds" else (0.0, 0.0)
+    mine, its = ([value + s for value in each.by_draw(figure)] for each, s in zip((one, other), before, strict=True))
+    led = display.lead({"one": mine, "other": its})
+    return led is None or not led.is_sure
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+# Which of many candidates are worth a simulation: best first, everything else excluded by what it takes at least.
 
 AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
 OF_EACH = 4  # of a form, before its cheapest is looked for anew
@@ -23,7 +200,7 @@ Job = tuple[Candidate, bool]  # whether it is to be simulated; else the profile 
 
 @dataclass
 class Searched:
-    """What came of the search. `excluded`: of those that were not simulated, by what kind of reason, and how many."""
+    """The result of a search: the candidates that were simulated, refused, or excluded by a lower bound."""
 
     simulated: dict[Candidate, Estimate] = field(default_factory=dict)
     impossible: dict[Candidate, str] = field(default_factory=dict)  # what the simulation or the YAML's checks refused
@@ -41,9 +218,9 @@ def search(
     seconds: float = inf,
     usd: float = inf,
 ) -> Searched:
-    """Every candidate simulated or excluded. The front, and the cheapest of each architecture's forms that makes the experiment's own
-    updates, are those of simulating all of them, within SLACK; so are `near`, of those within `seconds` and `usd`. `working`: processes
-    that `on_cores` began for this question; else so many `processes` are.
+    """Simulate or exclude every candidate. The front, and the cheapest candidate of each form with the experiment's own updates, are
+    the same as if all were simulated, within SLACK; so is `near`, for candidates within `seconds` and `usd`. `working`: a pool that
+    `on_cores` started for this question; otherwise `processes` processes are started.
     """
     with on_cores(question, processes) if working is None else nullcontext(working) as each:
         looking = _Search(question, candidates, partial(_looks, question, each))
@@ -58,7 +235,9 @@ def search(
 
 
 class _Search:
-    """`bounds`: of candidates, by number, that are neither simulated nor impossible."""
+    """The state of a search. `bounds`: lower bounds by the number of the candidate, for candidates that are neither simulated nor
+    impossible.
+    """
 
     def __init__(
         self,
@@ -74,7 +253,7 @@ class _Search:
         self._fronts = dict[str, list[Estimate]]()  # of the simulated, by what updates they make
 
     def cheapest(self, within: Estimate = ANY) -> None:
-        """Of each form with the experiment's own updates the one with the fewest dollars, of those within."""
+        """Find the cheapest candidate of each form that makes the experiment's own updates and lies within `within`."""
         forms = dict[Any, list[tuple[float, int]]]()
         for number, bound in self.bounds.items():
             if self._candidates[number].updates == OWN:
@@ -82,11 +261,11 @@ class _Search:
         for each in forms.values():
             heapq.heapify(each)
         while taken := [number for form, heap in forms.items() for number in self._next(form, heap, within)]:
-            for number in self._closer(taken):
+            for number in self._evaluate_closer(taken):
                 heapq.heappush(forms[_form(self._candidates[number])], (self.bounds[number].usd, number))
 
     def _next(self, form: Any, heap: list[tuple[float, int]], within: Estimate) -> Iterator[int]:
-        """A few that could be cheaper than any that is simulated."""
+        """Yield up to OF_EACH candidates that could be cheaper than every simulated one."""
         least = min((each.usd for each in self._done.get(form, ()) if each.below(within)), default=inf)
         count = 0
         while heap and heap[0][0] * (1 + SLACK) < least and count < OF_EACH:
@@ -96,26 +275,28 @@ class _Search:
                 count += 1
 
     def front(self) -> None:
-        """Whatever no simulated one is sure to be as good as in both figures, best first; the others are excluded."""
+        """Simulate, best first, all candidates that no simulated one surely beats in both figures; the others are excluded."""
         waiting = [(_rank(bound), number) for number, bound in self.bounds.items()]
         heapq.heapify(waiting)
         while waiting:
             taken = list[int]()
             while waiting and len(taken) < AT_ONCE:
                 number = heapq.heappop(waiting)[1]
-                if not self._beaten(number):
+                if not self._is_beaten(number):
                     taken.append(number)
-            for number in self._closer(taken):
+            for number in self._evaluate_closer(taken):
                 heapq.heappush(waiting, (_rank(self.bounds[number]), number))
 
-    def _beaten(self, number: int) -> bool:
-        """Whether a simulated one is at least as good whatever the candidate comes to."""
+    def _is_beaten(self, number: int) -> bool:
+        """Return whether a simulated candidate is at least as good as this one's lower bound, within SLACK."""
         updates = {OWN, self._candidates[number].updates}
         rivals = (each for kind in updates for each in self._fronts.get(kind, ()))
         return any(each.below(self.bounds[number], slack=SLACK) for each in rivals)
 
-    def _closer(self, numbers: Sequence[int]) -> list[int]:
-        """Each looked at once more: by the profile of its shape, or simulated. Those that are still but bounded, by a higher bound now."""
+    def _evaluate_closer(self, numbers: Sequence[int]) -> list[int]:
+        """Evaluate each candidate once more: by the profile of its shape, then by simulation. Return those that are not yet simulated,
+        whose bounds are now closer.
+        """
         fully = [number for number in numbers if number in self._looked]
         shapes = {
             number: self._question.shape(self._candidates[number]) for number in numbers if number not in self._looked
@@ -125,14 +306,15 @@ class _Search:
             [*((self._candidates[number], True) for number in fully), *((shape, False) for shape in new)]
         )
         for number, figures in zip(fully, done, strict=False):
-            self._simulated(number, figures)
+            self._record_simulation(number, figures)
         self.found.looks += len(new)
         self._profiles |= zip(new, done[len(fully) :], strict=True)
         for number, shape in shapes.items():
-            self._bounded(number, self._profiles[shape])
+            self._tighten_bound(number, self._profiles[shape])
         return [number for number in shapes if number in self.bounds]
 
-    def _simulated(self, number: int, figures: Estimate) -> None:
+    def _record_simulation(self, number: int, figures: Estimate) -> None:
+        """Record the result of a simulation."""
         candidate = self._candidates[number]
         del self.bounds[number]
         if figures.problem:
@@ -144,7 +326,8 @@ class _Search:
         if not any(each.below(figures) for each in front):
             front[:] = [*(each for each in front if not figures.below(each)), figures]
 
-    def _bounded(self, number: int, profile: Profile) -> None:
+    def _tighten_bound(self, number: int, profile: Profile) -> None:
+        """Replace the candidate's bound by the closer one of its shape's profile, or record why it is impossible."""
         self._looked.add(number)
         if profile.problem:
             self.found.impossible[self._candidates[number]] = profile.problem
@@ -154,10 +337,12 @@ class _Search:
 
 
 def _form(candidate: Candidate) -> tuple[str, str, str]:
+    """Return architecture, platform and updates of the candidate, by which the search groups candidates."""
     return candidate.architecture, candidate.on, candidate.updates
 
 
 def _rank(figures: Estimate) -> float:
+    """Return a sort key: the logarithm of seconds times dollars."""
     return log(max(figures.seconds, 1e-9)) + log(max(figures.usd, 1e-9))
 
 
@@ -167,24 +352,29 @@ _QUESTION: list[Question] = []  # of a process that only evaluates
 
 
 def look(question: Question, job: Job) -> Any:
-    """Figures as the simulation says, or the profile of a shape."""
+    """Return the simulated estimate of a candidate, or the profile of a shape."""
     candidate, fully = job
     return question.simulated(candidate)[0] if fully else question.profile(candidate)
 
 
 def on_cores(question: Question, processes: int | None) -> AbstractContextManager[Executor | None]:
-    """Processes that look at candidates of the question, one for each core unless told otherwise; None of them where that is one."""
+    """Return a context manager of a pool of processes that evaluate candidates of the question: one process for each core by default.
+    It yields None if that is one.
+    """
     count = processes or os.cpu_count() or 1
-    return nullcontext() if count == 1 else pool(count, _begin, question)
+    return nullcontext() if count == 1 else pool(count, _keep_question, question)
 
 
 def _looks(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:
+    """Evaluate all jobs, in the pool if there is one, and return their results in order."""
     return [look(question, job) for job in jobs] if working is None else list(working.map(_look, jobs))
 
 
-def _begin(question: Question) -> None:
+def _keep_question(question: Question) -> None:
+    """Keep the question in a new process of the pool."""
     _QUESTION.append(question)
 
 
 def _look(job: Job) -> Any:
+    """Evaluate one job in a process of the pool."""
     return look(_QUESTION[0], job)

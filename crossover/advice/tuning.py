@@ -1,24 +1,26 @@
-"""Power tuning: dollars and time of a given experiment over the memory of each of its functions, one at a time."""
+"""Power tuning: dollars and time of a given experiment by the memory of each of its functions, one function at a time."""
 
 from dataclasses import dataclass, replace
 from math import inf
 
 from crossover.advice.candidates import LIGHT_MB, MEMORY_MB
 from crossover.advice.evaluation import Question
-from crossover.advice.needs import Sizes
-from crossover.architecture import architecture_of, steps
+from crossover.advice.question import Sizes
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, RepeatedRun, outcome
+from crossover.simulation.repetitions import SIMULATED_EPOCHS, Draw, Outcome, RepeatedRun, simulate_draw
 from crossover.simulation.simulate import simulate
 from crossover.workflow import Step
+from crossover.workflow.architecture import architecture_of, steps
 
 EQUAL = 0.001  # dollars of a run that differ by less are the same
 
 
 @dataclass(frozen=True)
 class Size:
-    """A run with one function at another size. `outcome` is None where the function could not hold what it works on: `problem`."""
+    """A run with one function at another size. `own`: whether it is the size in the experiment's file; `outcome`: None if the
+    function is too small, then `problem` says why.
+    """
 
     step: str
     memory_mb: int
@@ -28,7 +30,9 @@ class Size:
 
 
 def tuned(question: Question, sizes: Sizes) -> list[Size]:
-    """Every step at every size, the experiment's own among them. Raises ConfigError for one that has no functions."""
+    """Simulate every function at every size, the experiment's own sizes included, and return the results. Raises ConfigError if the
+    experiment has no functions.
+    """
     base = question.base
     found = steps(architecture_of(base))
     if not found:
@@ -38,17 +42,18 @@ def tuned(question: Question, sizes: Sizes) -> list[Size]:
     return [
         size
         for step in found
-        for size in _fitting([_sized(question, sizes, step, mb) for mb in _of(base, sizes, step)])
+        for size in _drop_too_small([_simulate_size(question, sizes, step, mb) for mb in _sizes_of(base, sizes, step)])
     ]
 
 
-def _fitting(found: list[Size]) -> list[Size]:
-    """Those that hold their work, and the largest that does not."""
+def _drop_too_small(found: list[Size]) -> list[Size]:
+    """Return the sizes that are large enough, and before them the largest that is not."""
     small = [each for each in found if each.outcome is None]
     return [*small[-1:], *(each for each in found if each.outcome is not None)]
 
 
-def _of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
+def _sizes_of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
+    """Return the sizes in MB to try for a step, ascending, the experiment's own included."""
     torch = step.needs_torch(base)
     return sorted(
         {
@@ -58,7 +63,8 @@ def _of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
     )
 
 
-def _sized(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size:
+def _simulate_size(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size:
+    """Simulate the run with one function at `memory_mb`."""
     base, computes = question.base, step.needs_torch(question.base)
     own = memory_mb == base.functions.memory_of(step.name, torch=computes)
     needed = sizes.step_mb(base.training.batch_size) if computes else 3 * sizes.vector_bytes / 2**20
@@ -67,16 +73,16 @@ def _sized(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size
     memory = {**base.functions.memory_mb, step.name: memory_mb}
     experiment = replace(base, functions=replace(base.functions, memory_mb=memory))
     task = RepeatedRun(experiment, question.calibration, question.sizes(base), question.prices, SIMULATED_EPOCHS)
-    found = outcome(task, Draw(base.seed, 0.0))
+    found = simulate_draw(task, Draw(base.seed, 0.0))
     return Size(step.name, memory_mb, own, found, next(iter(found.problems), ""))
 
 
 MEASURED = 5  # sizes of one function
 
 
-def to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]:
-    """The function that takes most of the dollars, sizes to measure it at (what the file says among them), and seconds that its longest
-    invocation at the smallest of them is projected to take. Raises ConfigError as `tuned` does.
+def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]:
+    """Return the function that costs most, the sizes to measure it at (the file's size included), and the projected seconds of one of
+    its invocations at the smallest size. Raises ConfigError as `tuned` does, and if no function has enough memory.
     """
     task = RepeatedRun(
         question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS
@@ -96,7 +102,7 @@ def to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]
 
 
 def spread(sizes: list[int], own: list[int]) -> list[int]:
-    """At most MEASURED of the ascending `sizes`, evenly from the first to the last, each of `own` in the place of the nearest."""
+    """Return at most MEASURED of the ascending `sizes`, evenly from the first to the last; each of `own` replaces the nearest."""
     last, parts = len(sizes) - 1, MEASURED - 1
     places = {round(part * last / parts) for part in range(MEASURED)}
     for place in (sizes.index(each) for each in own):
@@ -105,7 +111,7 @@ def spread(sizes: list[int], own: list[int]) -> list[int]:
 
 
 def best(found: list[Size]) -> dict[str, Size]:
-    """By step, the cheapest run that is possible."""
+    """Return the cheapest possible size of each step. Among equal ones it is the file's size, otherwise the smallest."""
     chosen: dict[str, Size] = {}
     for each in found:
         known = chosen.get(each.step)

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from crossover.algorithms.dropping import Agree, participants
-from crossover.algorithms.rules import RULES
-from crossover.algorithms.running_mean import RunningMean
+from crossover.algorithms.averaging import RunningMean
+from crossover.algorithms.rules import RULES, Agree, participants
 from crossover.experiment import Aggregation
 
 
@@ -20,10 +19,12 @@ def combined(
     agree: Agree = list,
     out: Tensor | None = None,
 ) -> Tensor:
-    """One (D,) float32 of the workers' (D,), by rank. `names`: what errors call each vector; `out` receives the result where given.
+    """Return the workers' vectors, each (D,) float32 and in rank order, aggregated to one (D,) float32.
 
-    An iterator's vector may be overwritten once the next is asked for; the mean of one holds two vectors in memory, not all. Raises Refused
-    where a vector is not finite and the rule does not drop it (crossover/algorithms/dropping.py).
+    `names`: what errors call each vector. `agree`: takes the indices that this process would drop, returns those that all workers drop.
+    `out`: receives the result if given. An iterator may overwrite a vector once the next one is requested; the mean of an iterator with
+    `out` holds two vectors in memory, not all. Raises Refused if a vector is not finite and the rule does not drop it
+    (crossover/algorithms/rules.py).
     """
     if rule.rule == "mean" and out is not None and not isinstance(vectors, Sequence):
         running = RunningMean(samples, total=out)
@@ -39,10 +40,10 @@ def combined(
 
 
 def applied(vectors: Sequence[Tensor], samples: Sequence[int], rule: Aggregation) -> Tensor:
-    """`rule` itself, of vectors that are known to be finite."""
+    """Return the result of `rule` for vectors that are known to be finite."""
     return RULES[rule.rule].combine(vectors, samples, rule)
 
 
 def finite(vector: Tensor) -> bool:
-    """Whether no element is NaN or infinite. A sum is finite unless a term is not, or it overflows: only then all are looked at."""
+    """Return whether no element is NaN or infinite. The elements are checked one by one only if their sum is not finite."""
     return math.isfinite(float(vector.sum())) or bool(vector.isfinite().all())

@@ -1,22 +1,24 @@
-"""The weighted mean of flat vectors, bit for bit the one that the tensor database computes."""
+"""Average vectors: weighted means of all at once, and running means of one after another."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+# --- averaging --------------------------------------------------------------------------------------------------------
+
 _BLOCK = 65_536  # elements: the running sum stays in the processor's cache while every vector is read once
 
 
 def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | None = None) -> Tensor:
-    """The mean of k vectors of (D,) float32, weighted by sample counts.
+    """Return the mean of k vectors of (D,) float32, weighted by sample counts.
 
     Equal weights: the vectors are summed in the given order, then divided once by float32(k). Otherwise the sum of float32(w_i) * g_i,
-    product and sum rounded separately, is divided once by float32(sum of w). One vector: copied. One without weight is left out. Every
-    architecture uses this order, so all end with the same bits. `out`, (D,) float32, receives the result where given; it must be none of
-    `vectors`.
+    product and sum rounded separately, is divided once by float32(sum of w). A single vector is copied. A vector of weight 0 is left out.
+    Every architecture uses this order, so all end with the same bits. `out`: (D,) float32, receives the result if given; it must not be one
+    of `vectors`.
 
-    Raises ValueError on no vectors, unequal lengths, or weights that are not one non-negative number each with a positive sum.
+    Raises ValueError if there are no vectors, if lengths differ, or if weights are not one non-negative number each with a positive sum.
     """
     _check(vectors, weights)
     result = torch.empty_like(vectors[0]) if out is None else out
@@ -52,3 +54,64 @@ def _check(vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
     lengths = {tuple(vector.shape) for vector in vectors}
     if len(lengths) > 1 or vectors[0].ndim != 1:
         raise ValueError(f"vectors: shapes {sorted(lengths)}; flat vectors of one length are needed")
+
+
+# --- running mean -----------------------------------------------------------------------------------------------------
+# The weighted mean of vectors that arrive one after another: bit for bit `mean`, with two vectors in memory instead of all.
+
+_PIECE = 2**18  # elements multiplied at a time
+
+
+class RunningMean:
+    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known beforehand.
+
+    `total`, (D,): receives the sum, then the mean; it is what a checkpoint keeps of a mean that is not complete.
+    `added`: how many are in it.
+    """
+
+    def __init__(self, weights: Sequence[float], *, total: Tensor, added: int = 0) -> None:
+        if not weights or min(weights) < 0 or sum(weights) <= 0:
+            raise ValueError(f"weights: {list(weights)}; non-negative numbers with a positive sum are needed")
+        self._weights = list(weights)
+        self._counted = [weight for weight in weights if weight]  # one without weight is left out
+        self._equal = len(set(self._counted)) == 1
+        self.total = total
+        self.added = added
+        self._product: Tensor | None = None
+
+    @classmethod
+    def of(cls, weights: Sequence[float], *, elements: int) -> "RunningMean":
+        """Return a running mean that allocates its own memory, for vectors of `elements` elements."""
+        return cls(weights, total=torch.empty(elements))
+
+    @property
+    def complete(self) -> bool:
+        return self.added == len(self._weights)
+
+    def add(self, vector: Tensor) -> None:
+        """Add the next vector, (D,), to the mean; no reference to it is kept. Raises ValueError if all vectors have been added."""
+        if self.complete:
+            raise ValueError(f"mean: all {self.added} vectors are in it already")
+        weight, first = self._weights[self.added], not any(self._weights[: self.added])
+        self.added += 1
+        if not weight:
+            return
+        if self._equal:
+            self.total.copy_(vector) if first else self.total.add_(vector)
+        elif first:
+            torch.mul(vector, float(weight), out=self.total)
+        else:  # product and sum are rounded separately, as everywhere
+            if self._product is None:
+                self._product = self.total.new_empty(min(_PIECE, self.total.numel()))
+            for start in range(0, self.total.numel(), _PIECE):  # a product of whole length would be a third vector
+                piece = vector[start : start + _PIECE]
+                product = torch.mul(piece, float(weight), out=self._product[: piece.numel()])
+                self.total[start : start + _PIECE].add_(product)
+
+    def result(self) -> Tensor:
+        """Divide `total` and return it as the mean. Call it once. Raises ValueError if vectors are missing."""
+        if not self.complete:
+            raise ValueError(f"mean: {self.added} of {len(self._weights)} vectors are in it")
+        if len(self._counted) > 1:  # one vector is copied
+            self.total.div_(float(len(self._counted) if self._equal else sum(self._counted)))
+        return self.total

@@ -12,9 +12,9 @@ from crossover.errors import Corrupt
 
 
 def view(tensor: Tensor) -> memoryview:
-    """The bytes (format 'B', writable) of a contiguous CPU tensor's memory, without a copy.
+    """Return the bytes (format 'B', writable) of a contiguous CPU tensor's memory, without a copy.
 
-    The view keeps the tensor's memory alive. Raises ValueError for a tensor that is not contiguous or not in CPU memory.
+    The view keeps the tensor's memory alive. Raises ValueError if the tensor is not contiguous or not in CPU memory.
     """
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         layout = "contiguous" if tensor.is_contiguous() else "not contiguous"
@@ -28,9 +28,9 @@ def view(tensor: Tensor) -> memoryview:
 
 
 def tensor(buffer: bytes | bytearray | memoryview, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A flat tensor over `buffer`'s memory, without a copy; it keeps the buffer alive.
+    """Return a flat tensor over `buffer`'s memory, without a copy; it keeps the buffer alive.
 
-    Over a read-only buffer (bytes) the tensor must not be written to. Raises Corrupt where the length is not whole elements.
+    If the buffer is read-only (bytes), the tensor must not be written to. Raises Corrupt if the length is not a whole number of elements.
     """
     source = memoryview(buffer).cast("B")
     if source.nbytes % dtype.itemsize:
@@ -46,12 +46,12 @@ def tensor(buffer: bytes | bytearray | memoryview, dtype: torch.dtype = torch.fl
 
 
 def octets(buffer: bytes | bytearray | memoryview) -> Tensor:
-    """The bytes of `buffer` as a flat uint8 tensor, without a copy: what carries encoded updates."""
+    """Return the bytes of `buffer` as a flat uint8 tensor, without a copy; encoded updates have this form."""
     return tensor(buffer, torch.uint8)
 
 
 def _address(source: memoryview) -> int:
-    """Where `source`'s bytes lie: ctypes itself tells the address of writable buffers only."""
+    """Return the memory address of `source`. ctypes itself gives the address of writable buffers only."""
     # CPython's Py_buffer (docs.python.org/3/c-api/buffer.html) begins with the address and is 10 or 11 words long.
     raw = (ctypes.c_void_p * 16)()
     interface = ctypes.pythonapi

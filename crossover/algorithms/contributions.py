@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
-from crossover.algorithms.codecs.codec import Codec
-from crossover.algorithms.powersgd import MatrixShape, PowerSGD
-from crossover.algorithms.randomness import generator
+from crossover.algorithms.codecs import Codec
+from crossover.algorithms.compression import MatrixShape, PowerSGD, generator
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 
@@ -37,13 +36,17 @@ class Contribution:
     parameters: int = 0
 
     def read(self, data: memoryview, *, out: Tensor, first: int, what: str) -> Tensor:
-        """`out`, filled with another worker's elements from `first` on, of the bytes in `data`. Raises Corrupt where they are none."""
+        """Decode another worker's elements from `first` on into `out`, and return `out`. `what`: name for errors. Raises Corrupt if `data`
+        is invalid.
+        """
         assert self.codec is not None
         return read(self.codec, data, out=out, encoded=min(max(0, self.parameters - first), out.numel()), what=what)
 
 
 def read(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
-    """`out`, filled from `data`: its first `encoded` elements as `codec` writes them, then the rest as float32. Raises Corrupt."""
+    """Decode `data` into `out` and return it: the first `encoded` elements by `codec`, the rest as float32. `what`: name for errors. Raises
+    Corrupt if `data` is invalid.
+    """
     rest = 4 * (out.numel() - encoded)
     if data.nbytes < rest:
         raise Corrupt(f"{what}: {data.nbytes} bytes, of which {rest} would be statistics")
@@ -54,7 +57,7 @@ def read(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str
 
 
 class Encoder(Protocol):
-    """One worker's. Its state changes when a round's result is known, never before: a round that is begun anew comes to the same."""
+    """One worker's encoder. Its state changes only when a round's result is known, so that a repeated round gives an equal result."""
 
     @property
     def unit(self) -> int:
@@ -65,11 +68,13 @@ class Encoder(Protocol):
         """The vectors that it keeps from round to round, float32, each written to in place."""
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """What to exchange first; `parts`: the pieces in which it travels. Raises Refused on what cannot be encoded."""
+        """Return the round's first contribution. `parts`: the pieces in which it is sent. Raises Refused if `gradient` cannot be
+        encoded.
+        """
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """From all workers' mean of the last contribution: the next one, or the round's result, (P + B,) float32, to be used before the
-        next round begins.
+        """Return the next contribution, or the round's result, (P + B,) float32, valid until the next round. `mean`: the mean of all
+        workers' last contributions.
         """
 
 
@@ -140,7 +145,7 @@ class TwoExchanges:
 
 
 def encoder(experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape], parameters: int) -> Encoder | None:
-    """The one that the YAML asks for, of a model with parameters of these `shapes`; None where gradients travel as they are."""
+    """Return the encoder that the experiment configures for parameters of these `shapes`, or None if gradients are sent uncompressed."""
     exchange, seed = experiment.exchange, experiment.seed
     codec, feedback = codecs.named(exchange), codecs.feeds_back(exchange)
     if codec.exchanges > 1:
@@ -157,7 +162,7 @@ def in_one_process(
     *,
     round: int,
 ) -> Tensor:
-    """A round's result where all workers are at hand; `combine` makes the mean of their contributions."""
+    """Return a round's result if all workers are in this process. `combine`: averages their contributions."""
     contributions = [own.begin(gradient, round=round) for own, gradient in zip(encoders, gradients, strict=True)]
     while True:
         mean = combine([each.values for each in contributions])

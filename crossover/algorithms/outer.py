@@ -8,7 +8,7 @@ Decentralized Data" (2017), elsewhere called local SGD or model averaging.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.update import Update
+from crossover.algorithms.optimizers import Update
 from crossover.experiment import Outer
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ Ended = tuple["Tensor", tuple["Tensor", ...]]  # the model of all, and the outer
 
 
 def moved(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor":
-    """What would have been the gradient of a single step at rate 1: `begun - model`, both (P + B,) float32; behind it, where a gradient has
-    its statistics, the model's B buffers as they are.
+    """Return `begun - model`, (P + B,) float32: the gradient of a single step at rate 1 that has the round's effect. The last B elements
+    are the model's buffers unchanged.
     """
     out = begun - model
     if buffers:
@@ -29,7 +29,7 @@ def moved(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor":
 
 
 def outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
-    """The outer step after round `number`, for whatever takes an optimizer's step; buffers are the mean's."""
+    """Return the update of the outer step after round `number`."""
     return Update(
         optimizer=OUTER,
         number=number,
@@ -43,7 +43,7 @@ def outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
 def step_outside(
     begun: "Tensor", mean: "Tensor", vectors: "Sequence[Tensor]", outer: Outer, *, number: int, buffers: int
 ) -> Ended:
-    """After round `number`: from `begun`, against the mean of what the workers `moved`."""
-    from crossover.algorithms.optimizers.step import step
+    """Take the outer step after round `number`: from `begun`, against the `mean` of the workers' results of `moved`."""
+    from crossover.algorithms.updates import step
 
     return step(begun, mean, vectors, outer_update(outer, number=number, buffers=buffers))

@@ -1,8 +1,4 @@
-"""Robust rules over the workers' averages: coordinate-wise median and trimmed mean (Yin et al. 2018), Krum (Blanchard et al. 2017).
-
-Unweighted. The coordinate-wise rules give the same bits as the tensor database, whose sorting network they share. Every rule raises Refused
-on NaN in an input (a poisoned gradient must not hide) and on a number of vectors that its parameter does not allow.
-"""
+"""The rules' arithmetic on tensors, and the attacks that they are tested with."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,11 +10,13 @@ from torch import Tensor
 from crossover.algorithms.averaging import mean
 from crossover.errors import Refused
 
+# --- robust -----------------------------------------------------------------------------------------------------------
+
 _BLOCK = 65_536  # elements: what is sorted at a time stays in the processor's cache
 
 
 def median(vectors: Sequence[Tensor]) -> Tensor:
-    """The median of each coordinate of k vectors (D,) float32; for an even k the middle two are added, then halved, in float32."""
+    """Return the median of each coordinate of k vectors (D,) float32; for an even k the middle two are added, then halved, in float32."""
     _check(vectors)
     middle = len(vectors) // 2
 
@@ -29,7 +27,9 @@ def median(vectors: Sequence[Tensor]) -> Tensor:
 
 
 def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
-    """Each coordinate without its `trim` lowest and highest values: the rest summed in ascending order, then one division. 2 trim < k."""
+    """Return each coordinate's mean without its `trim` lowest and highest values, summed in ascending order, then divided once. Raises
+    Refused unless 2 trim < k.
+    """
     _check(vectors)
     if trim < 0 or 2 * trim >= len(vectors):
         raise Refused(f"trim: {trim} of {len(vectors)} vectors; 0 <= 2 trim < {len(vectors)} is expected")
@@ -45,15 +45,19 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
 
 
 def krum(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> Tensor:
-    """The mean, in index order, of the `select` vectors with the best Krum scores (one: that vector itself). k >= 2 faulty + 3."""
+    """Return the mean, in index order, of the `select` vectors with the best Krum scores (if one: that vector itself). Raises Refused
+    unless k >= 2 faulty + 3.
+    """
     chosen = [vectors[index] for index in krum_choice(vectors, faulty=faulty, select=select)]
     return mean(chosen, [1] * len(chosen))
 
 
 def krum_choice(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> list[int]:
-    """The indices that Krum selects, ascending: smallest sum of the k - faulty - 2 smallest squared distances, ties to the lower index.
+    """Return the indices that Krum selects, ascending: smallest sum of the k - faulty - 2 smallest squared distances, ties to the lower
+    index.
 
-    Distances are in float64; those that overflow count as infinite.
+    Distances are in float64; those that overflow count as infinite. Raises Refused if there are too few vectors, or if `select` is out of
+    range.
     """
     _check(vectors)
     count = len(vectors)
@@ -73,7 +77,7 @@ def krum_choice(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> l
 
 
 def squared_distance(first: Tensor, second: Tensor) -> float:
-    """||first - second||^2 in float64; infinity where it cannot be told (inf - inf)."""
+    """Return ||first - second||^2 in float64, or infinity if it is undefined (inf - inf)."""
     total = 0.0
     for start in range(0, first.numel(), _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -82,7 +86,7 @@ def squared_distance(first: Tensor, second: Tensor) -> float:
 
 
 def _by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """`reduce` of the rows sorted by coordinate (row i holds the i-th smallest values), block by block."""
+    """Sort the vectors by coordinate, block by block, and return `reduce` of the sorted rows (row i holds the i-th smallest values)."""
     network, result = _sorting_network(len(vectors)), torch.empty_like(vectors[0])
     for start in range(0, result.numel(), _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -97,7 +101,7 @@ def _by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], T
 
 
 def _sorting_network(count: int) -> list[tuple[int, int]]:
-    """Compare-exchange pairs that sort any `count` rows: Batcher's merge exchange (Knuth, volume 3, algorithm 5.2.2M)."""
+    """Return compare-exchange pairs that sort any `count` rows: Batcher's merge exchange (Knuth, volume 3, algorithm 5.2.2M)."""
     pairs: list[tuple[int, int]] = []
     power = 1 << max(count - 1, 0).bit_length() >> 1
     p = power
@@ -121,3 +125,52 @@ def _check(vectors: Sequence[Tensor]) -> None:
     for index, vector in enumerate(vectors):
         if bool(vector.isnan().any()):
             raise Refused(f"vectors: number {index} of {len(vectors)} holds NaN; robust rules take no poisoned input")
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+# What a faulty worker does to its gradient or its labels, so that a robust rule can show what it is worth.
+
+
+def sign_flip(gradient: Tensor, *, scale: float) -> Tensor:
+    """Return -scale * gradient, which points uphill and is `scale` times as long."""
+    return gradient.mul(-scale)
+
+
+def gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator) -> Tensor:
+    """Return normal noise in place of the gradient; its deviation is the gradient's root mean square times `scale`."""
+    spread = float(gradient.double().square().mean().sqrt()) * scale
+    return torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator).mul_(spread)
+
+
+def non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return a copy in which one coordinate, drawn by `generator`, is NaN or infinite."""
+    changed = gradient.clone()
+    place, value = (int(torch.randint(choices, (), generator=generator)) for choices in (gradient.numel(), 3))
+    changed[place] = (math.nan, math.inf, -math.inf)[value]
+    return changed
+
+
+def label_flip(labels: Tensor, *, classes: int) -> Tensor:
+    """Return the labels with class c changed to classes - 1 - c; labels below 0, which ask for no answer, are unchanged."""
+    return torch.where(labels < 0, labels, classes - 1 - labels)
+
+
+def attacked(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
+    """Return the vector that a faulty worker publishes instead of its average [P gradient | B statistics]: only the gradient is attacked.
+
+    The statistics stay, because a variance must not become negative; label_flip acts at staging and changes nothing here. Raises ValueError
+    if the attack is unknown.
+    """
+    count = vector.numel() - buffers
+    match attack:
+        case "sign_flip":
+            changed = sign_flip(vector[:count], scale=scale)
+        case "gaussian":
+            changed = gaussian(vector[:count], scale=scale, generator=generator)
+        case "non_finite":
+            changed = non_finite(vector[:count], generator=generator)
+        case "none" | "label_flip":
+            return vector
+        case _:
+            raise ValueError(f"attack: {attack!r}; one of none, sign_flip, gaussian, label_flip, non_finite")
+    return torch.cat([changed, vector[count:]])

@@ -1,9 +1,102 @@
-"""The learning rate of a round and the size of an epoch's images, as pure functions of the settings and of what came before."""
+"""Decide when and in which order: seeds, learning rates, image sizes, the calendar of rounds, chunks of a vector, and
+when to stop.
+"""
 
+import hashlib
+import itertools
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
 
-from crossover.algorithms.convergence import History, plateau_reductions
 from crossover.experiment import Training
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def seed(purpose: str, *key: int) -> int:
+    """Return a 64-bit seed for `purpose` at `key`, e.g. seed("dropout", experiment.seed, round, worker, minibatch).
+
+    Distinct purposes or keys give independent seeds; equal ones give an equal seed on every machine and Python version.
+    """
+    text = "/".join((purpose, *map(str, key)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def permutation(count: int, *, seed: int) -> list[int]:
+    """Return the numbers 0..count-1 in the random order of `seed`: sorted by each number's own hash, equal on every machine."""
+    return sorted(range(count), key=lambda i: (_mixed(seed + i * 0x9E3779B97F4A7C15), i))
+
+
+def _mixed(value: int) -> int:
+    """Return splitmix64's finalizer of `value` (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
+    mask = (1 << 64) - 1
+    value &= mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return value ^ (value >> 31)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+# What contributions weigh in a mean. Nothing here needs torch.
+
+
+def weights(answers: Sequence[int]) -> list[int]:
+    """Return each contribution's weight: its number of answers. If none has an answer all weights are equal: gradients are 0 then, and
+    BatchNorm's statistics count.
+    """
+    return list(answers) if any(answers) else [1] * len(answers)
+
+
+# --- convergence ------------------------------------------------------------------------------------------------------
+# When to stop, and when to learn slower: pure functions of the validation history, so that every worker comes to the same answer.
+#
+# A history is the (validation loss, validation metric) of the evaluations so far, in order: one after each epoch, or after each round
+# where that goes through several. Patience counts evaluations. Free of torch: light steps ask it too.
+
+History = Sequence[tuple[float, float]]
+
+
+def verdict(training: Training, history: History, *, epochs: int | None = None) -> str:
+    """Return in words why training ends after `epochs` epochs (None: one for each evaluation), or an empty text if it continues. The
+    last epoch is a reason too.
+    """
+    epochs = len(history) if epochs is None else epochs
+    if training.target is not None and history and training.metric.reaches(history[-1][1], training.target):
+        return f"target: validation {training.metric.words} {history[-1][1]:.4f} reached {training.target}"
+    waited = epochs_without_improvement(history)
+    if training.early_stopping and waited >= training.early_stopping:
+        what = "epochs" if epochs == len(history) else "evaluations"
+        return f"early stopping: {waited} {what} without a better validation loss"
+    if epochs >= training.epochs:
+        return f"epochs: all {training.epochs} done" if training.steps is None else f"steps: all {training.steps} done"
+    return ""
+
+
+def epochs_without_improvement(history: History) -> int:
+    """Return the number of epochs since the lowest validation loss. A loss that is NaN is no improvement."""
+    best, since = float("inf"), 0
+    for loss, _ in history:
+        best, since = (loss, 0) if loss < best else (best, since + 1)
+    return since
+
+
+def plateau_reductions(history: History, *, patience: int, threshold: float = 1e-4) -> int:
+    """Return how often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the rate after these
+    epochs.
+
+    It reduces once more than `patience` epochs in a row brought no loss below best * (1 - threshold), then counts anew.
+    """
+    best, bad, reductions = float("inf"), 0, 0
+    for loss, _ in history:
+        best, bad = (loss, 0) if loss < best * (1 - threshold) else (best, bad + 1)
+        if bad > patience:
+            reductions, bad = reductions + 1, 0
+    return reductions
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+# The learning rate of a round and the size of an epoch's images, as pure functions of the settings and of what came before.
 
 # one_cycle's ends relative to the peak, as in torch's OneCycleLR
 _START = 1 / 25
@@ -11,7 +104,8 @@ _END = _START / 10_000
 
 
 def learning_rate(training: Training, *, round: int, rounds: int, history: History = ()) -> float:
-    """The rate of `round` (from 0) out of `rounds` of the whole run; `training.learning_rate` is the constant, the first or the peak rate.
+    """Return the rate of `round` (from 0) out of `rounds` of the run; `training.learning_rate` is the constant, the first or the peak
+    rate.
 
     - constant
     - one_cycle: cosine from 1/25 of the peak up to the peak over the first `warm_up` share of the rounds, then cosine down to 1/250,000
@@ -40,7 +134,7 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
 
 
 def _cosine(start: float, end: float, share: float) -> float:
-    """From `start` at share 0 to `end` at share 1 along half a cosine."""
+    """Return the value at `share` of half a cosine from `start` (share 0) to `end` (share 1)."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
@@ -54,3 +148,186 @@ def image_side(training: Training, side: int, *, epoch: int) -> int:
     sizes = range(asked.begin, side, asked.step)
     grown = int(len(sizes) * (epoch - 1) / (asked.full_from * training.epochs))
     return sizes[grown] if grown < len(sizes) else side
+
+
+# --- calendar ---------------------------------------------------------------------------------------------------------
+# Which epoch, round and minibatch come when.
+#
+# An epoch is a pass over a worker's minibatches; a round ends with a synchronisation, after `exchange.every` minibatches. Epochs count
+# from 1 (epoch 0 is the untrained model), rounds from 0 through the whole run, which may end within its last epoch. Where local steps go
+# on beyond an epoch's end, a round is several whole epochs, and bears the number of its last one: the one after which all hold one model,
+# which is evaluated and decided upon.
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Which minibatches and epochs the rounds of a run are."""
+
+    minibatches: int  # of one worker in an epoch
+    sync_every: int
+    epochs: int
+    local: bool = False  # whether workers take steps of their own within a round, each from where the one before ended
+    steps: int | None = None  # rounds of the run; None: all of its epochs
+
+    @property
+    def span(self) -> int:
+        """Epochs from one decision to the next: more than one where a round goes through several."""
+        return max(1, self.sync_every // self.minibatches)
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Rounds from one decision to the next."""
+        return -(-self.minibatches // self.sync_every)
+
+    @property
+    def decisions(self) -> int:
+        return self.decision(self.epochs)
+
+    @property
+    def rounds(self) -> int:
+        return self.rounds_until(self.epochs)
+
+    def decided(self, number: int) -> int:
+        """Return the epoch after which decision `number`, from 1, is made; the last decision follows the last epoch."""
+        return min(number * self.span, self.epochs)
+
+    def decision(self, epoch: int) -> int:
+        """Return the number of the decision made after `epoch`."""
+        return -(-epoch // self.span)
+
+    def rounds_until(self, epoch: int) -> int:
+        """Return the number of rounds before the decision made after `epoch`."""
+        whole = self.decision(epoch) * self.rounds_per_epoch
+        return whole if self.steps is None else min(whole, self.steps)
+
+    def decisions_before(self, round: int) -> int:
+        return self.decisions if round >= self.rounds else round // self.rounds_per_epoch
+
+    def epochs_before(self, round: int) -> int:
+        """Return the epoch of the last decision before the round; 0 before the first decision."""
+        return self.decisions_before(round) * self.span
+
+    def epoch(self, round: int) -> int:
+        """Return the epoch that the round belongs to, or the last epoch that it spans."""
+        before = self.epochs_before(round)
+        return max(before + 1, min(before + self.span, self.epochs))
+
+    def first_minibatch(self, round: int) -> int:
+        """Return the number, in its epoch, of the round's first minibatch."""
+        return round % self.rounds_per_epoch * self.sync_every
+
+    def minibatches_before(self, round: int) -> int:
+        """Return the number of a worker's minibatches before the round, over all epochs."""
+        return self.epochs_before(round) * self.minibatches + self.first_minibatch(round)
+
+    def minibatches_in(self, round: int) -> int:
+        """Return the number of minibatches a worker computes in the round; the last round before a decision may be shorter."""
+        until = (self.epoch(round) - self.epochs_before(round)) * self.minibatches
+        return min(self.sync_every, until - self.first_minibatch(round))
+
+    def place(self, round: int, minibatch: int) -> tuple[int, int]:
+        """Return (epoch, number of the minibatch in that epoch) for the round's `minibatch`."""
+        epochs, number = divmod(self.minibatches_before(round) + minibatch, self.minibatches)
+        return epochs + 1, number
+
+    def numbers(self, round: int) -> list[int]:
+        """Return the numbers, in their epochs, of the round's minibatches, in order."""
+        first = self.first_minibatch(round)
+        return [number % self.minibatches for number in range(first, first + self.minibatches_in(round))]
+
+    def side_by_side(self, round: int) -> int:
+        """Return how many functions may compute one worker's round at the same time."""
+        return 1 if self.local else self.minibatches_in(round)
+
+    def ends_epoch(self, round: int) -> bool:
+        return (round + 1) % self.rounds_per_epoch == 0 or round + 1 == self.rounds
+
+
+# --- chunking ---------------------------------------------------------------------------------------------------------
+# A flat vector of D elements cut into consecutive parts: ScatterReduce's chunks, one per worker, and what P2P's functions average.
+
+PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
+
+
+def chunk_sizes(elements: int, workers: int) -> list[int]:
+    """Return the sizes of all chunks: chunk i has D // W elements, and one more if i < D % W. Chunks may be empty if D < W."""
+    if workers < 1 or elements < 0:
+        raise ValueError(f"chunks: {elements} elements for {workers} workers; at least 0 and 1 are needed")
+    return [elements // workers + (worker < elements % workers) for worker in range(workers)]
+
+
+def chunk(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
+    """Return the slice of chunk `worker`. `unit`: elements that stay together, such as a quantizer's bucket."""
+    if not 0 <= worker < workers:
+        raise ValueError(f"worker: {worker}; 0 to {workers - 1} is expected")
+    sizes = chunk_sizes(-(-elements // unit), workers)
+    start = unit * sum(sizes[:worker])
+    return slice(min(start, elements), min(start + unit * sizes[worker], elements))
+
+
+def parts(elements: int, *, most: int) -> list[slice]:
+    """Return the slices of a vector that functions average: each sums its part over all batches in order, so the bits are those of one
+    long mean. `most`: the largest number of parts, one per batch.
+    """
+    count = max(1, min(most, -(-4 * elements // PART_BYTES)))
+    bounds = [elements * each // count for each in range(count + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds)]
+
+
+# --- knee -------------------------------------------------------------------------------------------------------------
+# When the loss has stopped falling fast: the knee of its curve, and what the next seconds can still be expected to bring.
+#
+# MLLess's scale-in auto-tuner removes a worker once the loss is past its knee and fewer workers would lose little. Plain numbers, no
+# torch: the supervisor that decides is a small function.
+
+SPAN = 20  # of the smoothing, in steps
+
+
+def smoothed(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
+    """Return the exponentially weighted moving average, alpha = 2 / (span + 1). Weights are normalised, so that the first values are not
+    held back.
+    """
+    if span < 1:
+        raise ValueError(f"span: {span}; at least 1 is expected")
+    keep = 1 - 2 / (span + 1)
+    total, weight, result = 0.0, 0.0, []
+    for loss in losses:
+        total, weight = keep * total + loss, keep * weight + 1
+        result.append(total / weight)
+    return result
+
+
+def knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
+    """Return the index of the curve's knee, where a falling, flattening curve is furthest below the chord of its ends, or None if it has
+    none.
+
+    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). A straight line lies on its chord; the knee
+    counts once the curve is `sensitivity` below it. None for a curve that does not fall, or with fewer than 3 values.
+    """
+    last = len(losses) - 1
+    if last < 2:
+        return None
+    fall = losses[0] - losses[last]
+    if not fall > 0:
+        return None
+    below = [(1 - i / last) - (loss - losses[last]) / fall for i, loss in enumerate(losses)]
+    deepest = max(range(last + 1), key=below.__getitem__)
+    return deepest if 0 < deepest < last and below[deepest] >= sensitivity else None
+
+
+def predicted_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
+    """Return the share of the present loss that the next `ahead_s` seconds are expected to remove: 0.1 is ten percent; at least 0.
+
+    A straight line is fitted through log(loss) over time by least squares: the loss shrinks by an equal share in equal times. Needs 2
+    points at different times and positive losses; otherwise 1.0, so that no worker is removed without evidence.
+    """
+    if len(times_s) != len(losses):
+        raise ValueError(f"times: {len(times_s)} for {len(losses)} losses; one each is needed")
+    if len(losses) < 2 or min(losses) <= 0:
+        return 1.0
+    middle_s = sum(times_s) / len(times_s)
+    spread = sum((t - middle_s) ** 2 for t in times_s)
+    if spread <= 0:
+        return 1.0
+    slope = sum((t - middle_s) * log(loss) for t, loss in zip(times_s, losses, strict=True)) / spread
+    return max(0.0, 1 - exp(slope * ahead_s))

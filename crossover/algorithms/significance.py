@@ -27,7 +27,7 @@ def local_step(
     buffers: int = 0,
     statistics_momentum: float = 1.0,
 ) -> None:
-    """One step of SGD into the residual, in place: v = momentum v + share (g + weight_decay x); r -= learning_rate v.
+    """Add one step of SGD to the residual, in place: v = momentum v + share (g + weight_decay x); r -= learning_rate v.
 
     residual, gradient [P gradient | B statistics] and model x: (P + B,); velocity: (P,), zeros before the first step, None without
     momentum. `share`: the worker's samples over all workers' samples of this step, so that the sum of all residuals is a step on the mean
@@ -47,12 +47,11 @@ def local_step(
 
 
 def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> tuple[Tensor, Tensor]:
-    """(indices int64 ascending, values) of the coordinates with r != 0 and |r| > threshold / sqrt(step + 1) * |y + r|, taken out of
-    `residual`.
+    """Remove the significant coordinates from `residual` and return them as (indices int64 ascending, values).
 
-    Both (D,). The comparison multiplies, so a weight of zero is always significant and 0/0 never occurs. `step` counts from 0. What is
-    taken becomes zero in `residual`; values + residual' = residual. Raises ValueError where the residual is not finite: NaN compares false
-    and would hide.
+    Significant: r != 0 and |r| > threshold / sqrt(step + 1) * |y + r|; r is `residual`, y is `shared`, both (D,). The comparison
+    multiplies, so a weight of zero is always significant and 0/0 never occurs. `step` counts from 0. Removed coordinates become zero in
+    `residual`; values + residual' = residual. Raises ValueError if the residual is not finite: NaN compares false and would stay hidden.
     """
     _check(residual, shared, threshold=threshold, step=step)
     factor = threshold / sqrt(step + 1)
@@ -78,8 +77,8 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
 
 
 def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> bool:
-    """The filter by norm, all or nothing: ||r|| > threshold / sqrt(step + 1) * ||y + r||, accumulated in float64. Raises ValueError as
-    above.
+    """Return whether the whole residual is significant: ||r|| > threshold / sqrt(step + 1) * ||y + r||, accumulated in float64. Raises
+    ValueError if the residual is not finite.
     """
     _check(residual, shared, threshold=threshold, step=step)
     own, whole = 0.0, 0.0

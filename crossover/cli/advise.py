@@ -1,24 +1,142 @@
-"""`crossover advise`: how should I train this, by when, for how much. Every figure is projected."""
+"""`crossover advise`, and how it measures the memory of functions on AWS."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from crossover.architecture import load
-from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, accepted, print_json
-from crossover.cli.waiting import waiting
-from crossover.errors import ConfigError, NoProjection
-from crossover.experiment import Experiment
-from crossover.reports import terminal
-from crossover.reports.terminal import TextTable
+from crossover import bundling
+from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, accepted, print_json, waiting
+from crossover.cli.signals import as_ctrl_c
+from crossover.data.deployed_clients import is_aws
+from crossover.errors import ConfigError, NoProjection, UserError
+from crossover.experiment import Experiment, Table
+from crossover.reports import display, tables
+from crossover.reports import tables as terminal
+from crossover.reports.tables import TextTable
+from crossover.running import account, running_costs
+from crossover.running.account import aws_errors_explained
+from crossover.validation import documents
 from crossover.validation import load as load_experiment
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
-    from crossover.advice.wishes import Wishes
+    from crossover.advice.question import Wishes
+    from crossover.running.measuring import Measured, Unmeasured
+
+
+# --- memory tuning ----------------------------------------------------------------------------------------------------
+
+ROOM = 4  # times the projected seconds of an invocation before Lambda ends it
+LEAST_S = 60
+
+
+def project(experiment: Experiment) -> None:
+    """Print the projected time and dollars of a run for each function at each memory size, and the cheapest size of each function."""
+    from crossover.advice import question as question_
+    from crossover.advice import tuning
+
+    question, sizes, notes = question_.of(experiment)
+    found = tuning.tuned(question, sizes)
+    best = tuning.best(found)
+    rows = [
+        [
+            each.step,
+            f"{each.memory_mb:,}",
+            display.seconds(each.outcome.seconds) if each.outcome else display.DASH,
+            display.usd(each.outcome.usd) if each.outcome else display.DASH,
+            ", ".join(
+                [
+                    *(["as the file says"] if each.own else []),
+                    *(["cheapest"] if each is best.get(each.step) else []),
+                    *([each.problem] if each.problem else []),
+                ]
+            ),
+        ]
+        for each in found
+    ]
+    head = ["function", "MB", "time of the run", "dollars of the run", ""]
+    tables.show(TextTable("[projected] one function at a time", head, rows))
+    for note in notes:
+        tables.show(f"note: {note}")
+    sizes_ = ", ".join(f"{name}: {each.memory_mb}" for name, each in best.items())
+    tables.show(f"[projected] cheapest, each by itself: functions.memory_mb: {{{sizes_}}}")
+
+
+def measure(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
+    """Measure the deployed experiment's most expensive function at up to five memory sizes, and print what each costs.
+
+    `asks`: command to name if the stack belongs to another owner; "" skips that check. Raises UserError if there is no budget or the stack
+    belongs to another owner, and what `measuring.measure_sizes` raises.
+    """
+    from crossover.advice import question as question_
+    from crossover.advice import tuning
+    from crossover.running import measuring
+    from crossover.running.monitor import renewing_session
+
+    if budget_usd is None:
+        raise UserError(
+            "--on aws: invokes functions, which costs; --budget says how many dollars at most, such as --budget 0.25"
+        )
+    question, sizes, _ = question_.of(experiment)
+    step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
+    budget = measuring.BudgetTracker(budget_usd, question.prices)
+    found, label, as_it_was = list[measuring.Measured | measuring.Unmeasured](), "", True
+    limit_s = max(LEAST_S, ceil(ROOM * seconds))
+    try:
+        with aws_errors_explained(), as_ctrl_c():
+            session, _ = renewing_session()
+            if asks:
+                name = f"{experiment.project}-{experiment.name}"
+                account.check_owner(session, name, owner=experiment.owner, command=asks)
+            label = "measured-aws" if is_aws(session) else "measured-local"
+            for each in measuring.measure_sizes(
+                experiment, step, chosen, session=session, budget=budget, timeout_s=limit_s
+            ):
+                found.append(each)
+    except measuring.BudgetTooSmall as dear:
+        tables.show(f"note: {len(found)} of {len(chosen)} sizes tried: {dear}")
+    except measuring.NotRestored:
+        as_it_was = False
+        raise
+    finally:  # what was paid for is told whatever ended it
+        if found:
+            _tell(found, step, label)
+        left = "sizes and time limit are as they were; " if as_it_was else ""
+        tables.show(f"note: {left}spent at most ${budget.spent_usd:.4f} of ${budget_usd:g}")
+
+
+def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
+    from crossover.running.measuring import Measured, Unmeasured
+
+    sizes = [each for each in found if isinstance(each, Measured)]
+    rows = [
+        [
+            f"{each.memory_mb:,}",
+            str(each.invocations),
+            display.seconds(each.seconds),
+            display.usd(each.usd),
+            f"{each.peak_mb:,}",
+        ]
+        for each in sizes
+    ]
+    head = ["MB", "invocations", "billed", "dollars of one", "peak MB"]
+    tables.show(TextTable(f"[{label}] {step}, one round", head, rows))
+    for each in found:
+        if isinstance(each, Unmeasured):
+            tables.show(f"note: nothing measured at {each.memory_mb:,} MB: {each.reason}")
+    if sizes:
+        cheapest = min(sizes, key=lambda each: each.usd)
+        tables.show(f"[{label}] cheapest: functions.memory_mb: {{{step}: {cheapest.memory_mb}}}")
+
+
+# --- advise -----------------------------------------------------------------------------------------------------------
+# `crossover advise`: how should I train this, by when, for how much. Every figure is projected.
 
 PROBE_S, FEW_S = 45.0, 3.0  # of minibatches of one's own, asked for and unasked
 NOTHING_HOLDS = 3  # the exit status of an answer that holds no wish
@@ -41,12 +159,46 @@ AskedFile = Annotated[
 DataOption = Annotated[
     str | None,
     typer.Option(
-        "--data", help="With a model alone: a CSV of numbers whose last column is the label, or module:loader."
+        "--data", help="With a model alone: a CSV of numbers, or module:loader. How it is read is reported in one line."
+    ),
+]
+LabelOption = Annotated[
+    str | None,
+    typer.Option("--label", metavar="COLUMN", help="Of a CSV: the label's name or number.  [default: guessed]"),
+]
+ClassesOption = Annotated[
+    bool | None,
+    typer.Option("--classes/--numbers", help="Of a CSV: what the label is.  [default: guessed]", show_default=False),
+]
+HeaderOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Of a CSV: whether row 1 names the columns.  [default: guessed]",
+        show_default=False,
+    ),
+]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop", metavar="COLUMN", help="Of a CSV: leave this column out, too; none: leave out nothing else."
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="How many epochs.  [default: the file's, or 10]")]
 ProbeOption = Annotated[
     bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
+]
+Often = Literal["hour", "day", "week", "once"]
+EveryOption = Annotated[
+    Often,
+    typer.Option(help="How often the model is trained: adds dollars a month, start-up counted each time."),
+]
+GpuQuota = Annotated[
+    str | None,
+    typer.Option(
+        metavar="none|VCPUS",
+        help="vCPUs of GPU instances that the account may run; `crossover doctor` names them.  [default: not known, as none]",
+    ),
 ]
 Tune = Annotated[
     Literal["memory"] | None,
@@ -65,12 +217,18 @@ def advise(
     config: AskedFile,
     override: Override = None,
     data: DataOption = None,
+    label: LabelOption = None,
+    classes: ClassesOption = None,
+    header: HeaderOption = None,
+    drop: DropOption = None,
     epochs: Epochs = None,
     deadline: Deadline = None,
     budget: BudgetOption = None,
     target: Target = None,
     runs: Runs = None,
     on_hand: OnHand = None,
+    gpu_quota: GpuQuota = None,
+    every: EveryOption = "once",
     probe: ProbeOption = False,
     tune: Tune = None,
     on: MeasureOnAws = None,
@@ -80,82 +238,170 @@ def advise(
     debug: Debug = False,
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
-    from crossover.advice import wishes
+    from crossover.advice import question as wishes
 
-    wished = wishes.wishes(deadline, budget, target, on_hand)
-    config, probe_s = _asked(config, data, epochs, probe=probe)
+    wished = wishes.wishes(deadline, budget, target, on_hand, gpu_quota)
+    kind: Literal["classes", "numbers"] | None = None if classes is None else "classes" if classes else "numbers"
+    table = Table(label=label, kind=kind, header=header, drop=tuple(drop) if drop else None)
+    config, probe_s = _asked(config, data, epochs, table, probe=probe)
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
         raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
     experiment = _trained(config, override, None if tune else wished)
     if tune:
-        others = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
+        others: dict[str, object] = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
+        others |= {"--gpu-quota": gpu_quota, "--every": None if every == "once" else every}
         others |= {"--budget": budget if not on else None, "--probe": probe or None}
-        asks = "" if take_over else f"advise {config} --tune memory --on aws"
+        asks = "" if take_over else f"crossover advise {config} --tune memory --on aws"
         _tune(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
+    data_found = _understood(experiment, flags=data is not None)
     found, notes = _searched(experiment, wished, target, runs or [], probe_s=probe_s)
-    from crossover.advice import page, tables, writing  # matplotlib comes with it
+    from crossover.advice import (
+        explain,
+        page,  # matplotlib comes with it
+        recurrence,
+    )
 
-    written = writing.write(found, out, config=config)
-    report = page.write(found, out, notes, written[0])
+    monthly = recurrence.monthly_costs(found, every, standing_usd=_standing_usd)
+
+    due = page.due(found, out, config=config)
+    answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.notes(found)]}
+    answer["every"] = {
+        "often": every,
+        "monthly": [{"label": "projected", "words": each.words, **asdict(each)} for each in monthly],
+    }
+    answer["files"] = [] if due.changed else [*map(str, due.paths), str(out / page.PAGE)]
     if as_json:
-        files = [str(path) for path in (*written, report)]
-        print_json({**writing.as_json(found), "notes": [*notes, *tables.notes(found)], "files": files})
+        print_json(answer)
     else:
         show(found, notes)
-        terminal.show(f"written: {', '.join(str(path) for path in written)}", f"report: {report}", *_verdict(found))
+        terminal.show(*_verdict(found), *(f"[projected] every {every}, {each.words}" for each in monthly))
+    page.write_files(due, answer, found)  # the answer is given by now: files that are in the way do not cost it
+    report = page.write_page(found, out, notes, due.paths[0])
+    if not as_json:
+        terminal.show(f"written: {', '.join(map(str, due.paths))}", f"report: {report}")
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
+
+
+INIT_QUESTIONS = {
+    "--model": ("Which model? A Python file, or file.py:factory", "mine.py"),
+    "--data": ("Which data? A CSV, or module:loader", "data.csv"),
+    "--every": ("How often is it trained? once, hour, day or week", "once"),
+    "--gpu-quota": (
+        "Which GPU quota has the account? none, or vCPUs (AWS console: Service Quotas, EC2, G instances)",
+        "none",
+    ),
+}
+
+
+def init(
+    model: Annotated[str | None, typer.Option(help="A Python file that defines the model, or file.py:factory.")] = None,
+    data: Annotated[str | None, typer.Option(help="A CSV of numbers, or module:loader.")] = None,
+    every: Annotated[Often | None, typer.Option(help="How often it is trained.")] = None,
+    gpu_quota: GpuQuota = None,
+    debug: Debug = False,
+) -> None:
+    """Ask four questions, write the experiment's YAML, and say which command answers them. Options answer a question beforehand."""
+    from crossover.advice import own_model
+    from crossover.advice import question as wishes
+
+    answers = {"--model": model, "--data": data, "--every": every, "--gpu-quota": gpu_quota}
+    for option in [each for each, answer in answers.items() if answer is None]:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                f"{option}: is missing, and nobody can be asked: standard input is no terminal; expected it as an option"
+            )
+        words, usual = INIT_QUESTIONS[option]
+        answers[option] = typer.prompt(words, default=usual)
+    often, quota = str(answers["--every"]), str(answers["--gpu-quota"])
+    if often not in get_args(Often):
+        raise ConfigError(f"--every: {often!r} is unknown; expected once, hour, day or week")
+    wishes.wishes(None, None, None, None, quota)
+    named = str(answers["--model"])
+    chosen = named if own_model.is_model(named) else str(documents.only_factory(Path(named)))
+    path = own_model.written(chosen, str(answers["--data"]), None)
+    terminal.show(f"written: {path}")
+    terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
 
 
 def _verdict(found: "Advice") -> list[str]:
     from crossover.advice import advice as advising
 
     here = [found.here.words] if found.here else []
-    return [f"[projected] {words}" for words in (advising.sentence(found), advising.line(found), *here)]
+    first, *rest = advising.verdict(found)
+    lines = (first, *rest[:-1], advising.quota_line(found), advising.line(found), rest[-1], *here)
+    return [f"[projected] {words}" for words in lines if words]
+
+
+def _standing_usd(experiment: Experiment) -> float:
+    return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
 
 
 def _trained(config: Path, override: list[str], wished: "Wishes | None") -> Experiment:
-    """The experiment, which trains a model; a first estimate for what is `wished` is told before torch is imported."""
-    from crossover.advice import first_look
+    """Load the experiment and print a first estimate for `wished`, before torch is imported.
+
+    Raises ConfigError if it sets training.steps.
+    """
+    from crossover.advice import explain
 
     experiment = load_experiment(config, override)
-    if not load(experiment.architecture).trains:
-        raise ConfigError(
-            f"{experiment.name}: {experiment.architecture} trains nothing; advise is about training a model"
-        )
     if experiment.training.steps is not None:
         raise ConfigError(
             f"training.steps: {experiment.training.steps} are other numbers of samples with the other minibatches and workers that advise "
             "compares; leave it out: whole epochs are expected"
         )
     if wished is not None:
-        _told_first(first_look.of_known(experiment, wished))
+        _told_first(explain.estimate_of_known(experiment, wished))
     return accepted(config, override)
+
+
+def _understood(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | None:
+    """Print to standard error how the data was understood, and return it as data; None if nothing is known of it.
+
+    User code is tried first: it trains a few minibatches before any figure is shown. `flags`: name options of `advise` in the lines, rather
+    than fields of the YAML.
+    """
+    from crossover.learning import understood
+
+    if bundling.used(experiment):
+        from crossover.running.preparing import try_training  # torch, reports and their plots
+
+        data: Mapping[str, Any] | None = try_training(experiment)
+    else:
+        data = understood.of_known(experiment)
+    if data:
+        terminal.show(*understood.lines(data, flags=flags), stderr=True)
+    return data
 
 
 def _searched(
     experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe_s: float
 ) -> tuple["Advice", list[str]]:
-    """The answer, and what it rests on, line by line"""
+    """Search the settings that reach `target`; return the best advice and its notes.
+
+    Raises ConfigError if nothing can be projected, or if `runs` is given without `target`. `runs`: folders of runs as evidence for
+    `target`; `probe_s`: seconds for which the model is measured on this machine, 0 for none.
+    """
     from crossover.advice import advice as advising
-    from crossover.advice import evidence, first_look, here, resting, subject
+    from crossover.advice import evidence, explain
+    from crossover.advice import question as subject
     from crossover.advice.advice import Advice
 
     settings, said = [experiment], list[str]()
     if target is not None:
-        shown, said = evidence.asked(experiment, runs, target)
+        shown, said = evidence.settings_reaching(experiment, runs, target)
         settings = [each.experiment for each in shown]
     elif runs:
         raise ConfigError("--runs: is evidence for --target, which is not given; expected both, or neither")
     measured = None
-    told = bool(first_look.of_known(experiment, wished))  # before torch was imported
+    told = bool(explain.estimate_of_known(experiment, wished))  # before torch was imported
     if probe_s:
         from crossover.advice import probe as probing
 
         if not told:
-            told = _told_first(first_look.words(*subject.of(experiment)[:2], wished))
+            told = _told_first(explain.first_estimate(*subject.of(experiment)[:2], wished))
         with waiting("measuring this model beside MobileNet"):
             measured = probing.probe(experiment, most_s=probe_s)
     try:
@@ -163,12 +409,12 @@ def _searched(
         with waiting("simulating candidates", whole=False):
             for setting in settings:
                 question, sizes, notes = subject.of(setting, measured=measured)
-                told = told or _told_first(first_look.words(question, sizes, wished))
+                told = told or _told_first(explain.first_estimate(question, sizes, wished))
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.standing(one[0]))
         if measured is not None:
-            found = replace(found, here=here.of(found, measured))
-        notes = [*said, *notes, resting.words(found)]
+            found = replace(found, here=explain.local_estimate_of(found, measured))
+        notes = [*said, *notes, explain.caveats_of(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
     return found, notes
@@ -180,17 +426,27 @@ def _told_first(words: str) -> bool:
     return True
 
 
-def _asked(config: Path, data: str | None, epochs: int | None, *, probe: bool) -> tuple[Path, float]:
-    """The experiment's file, which a model alone becomes, and for how many seconds it is measured."""
+def _asked(config: Path, data: str | None, epochs: int | None, table: Table, *, probe: bool) -> tuple[Path, float]:
+    """Return the path of the experiment's file, and for how many seconds its model is to be measured on this machine.
+
+    For a model alone the file is written first. Raises ConfigError if `data` or `table` is given beside an experiment's file.
+    """
     from crossover.advice import own_model
 
     if not own_model.is_model(str(config)):
+        if config.suffix == ".py" and config.is_file():
+            return _asked(documents.only_factory(config), data, epochs, table, probe=probe)
         if data is not None:
             raise ConfigError(
                 f"--data: {config} says what its data is; expected --data with a model alone, model.py:factory"
             )
+        if table != Table():
+            raise ConfigError(
+                f"--label, --classes, --numbers, --header, --drop: {config} says how its data is read; expected "
+                "--set data.table.label=..., data.table.kind, data.table.header or data.table.drop"
+            )
         return config, PROBE_S * probe
-    path = own_model.written(str(config), data, epochs)
+    path = own_model.written(str(config), data, epochs, table)
     terminal.show(f"the experiment: {path}", stderr=True)
     return path, PROBE_S if probe else FEW_S
 
@@ -198,30 +454,36 @@ def _asked(config: Path, data: str | None, epochs: int | None, *, probe: bool) -
 def _tune(
     experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None, asks: str
 ) -> None:
-    """The memory of its functions; `others`: options that say nothing to that; `asks`: the command that asks whose the stack is."""
+    """Print the cheapest memory of the functions, measured on AWS with `on`, else projected.
+
+    `others`: values of options that do not apply here. `asks`: as for `measure`. Raises ConfigError if one of `others` is given.
+    """
     if told := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
             f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
         )
-    from crossover.cli import memory_tuning
 
-    memory_tuning.measure(experiment, budget_usd, asks=asks) if on else memory_tuning.project(experiment)
+    measure(experiment, budget_usd, asks=asks) if on else project(experiment)
 
 
 def show(found: "Advice", notes: list[str]) -> None:
-    """The named ones, the front, the best of each architecture, and why the others are not the answer."""
-    from crossover.advice import tables
+    """Print the named candidates, the Pareto front, the best of each architecture, and why the others are not the answer."""
+    from crossover.advice import explain
 
-    terminal.show(TextTable("[projected] which one", tables.CARDS_HEAD, tables.cards(found)))
+    terminal.show(TextTable("[projected] which one", explain.CARDS_HEAD, explain.cards(found)))
     terminal.show(
-        TextTable("[projected] the front of time against dollars", tables.FRONT_HEAD, tables.front(found.front))
+        TextTable(
+            "[projected] the Pareto front of dollars against time with start-up",
+            explain.FRONT_HEAD,
+            explain.front(found.front),
+        )
     )
     if found.unknown:
         terminal.show(
-            TextTable("[projected] accuracy unknown: other updates", tables.FRONT_HEAD, tables.front(found.unknown))
+            TextTable("[projected] accuracy unknown: other updates", explain.FRONT_HEAD, explain.front(found.unknown))
         )
     terminal.show(
-        TextTable("[projected] the best of each other architecture", tables.REJECTED_HEAD, tables.rejected(found))
+        TextTable("[projected] the best of each other architecture", explain.REJECTED_HEAD, explain.rejected(found))
     )
-    for note in [*notes, *tables.notes(found)]:
+    for note in [*notes, *explain.notes(found)]:
         terminal.show(f"note: {note}")

@@ -1,16 +1,156 @@
-"""Arguments that several commands share, and the experiment that they make."""
+"""Arguments that commands share, and the progress lines that are shown during a wait."""
 
 import json
+import shlex
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.status import Status
 
-from crossover import own_code
+from crossover import bundling
+from crossover.cli import answers
+from crossover.errors import MissingTool
 from crossover.experiment import Experiment
+from crossover.pools import POOLED
+from crossover.reports import display
 from crossover.validation import load
+
+if TYPE_CHECKING:
+    from crossover.running import Progress
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+PATIENCE_S = 3.0  # what is done by then says nothing
+EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
+
+
+@contextmanager
+def waiting(what: str, *, whole: bool = True) -> Iterator[None]:
+    """Show on standard error what is being computed and how far it is, within the block.
+
+    `whole`: whether all jobs are known from the start; only then the total and the time left are shown.
+    """
+    screen, ended = Console(stderr=True, highlight=False), threading.Event()
+    status = screen.status(what) if sys.stderr.isatty() else None
+    teller = threading.Thread(target=_tell, args=(what, whole, ended, status), daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+        if status is not None:
+            status.stop()
+
+
+def _tell(what: str, whole: bool, ended: threading.Event, status: Status | None) -> None:
+    began_s, given, done = time.monotonic(), POOLED.given, POOLED.done
+    pause_s = PATIENCE_S if status is not None else EVERY_S[False]
+    while not ended.wait(pause_s):
+        line = far(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, whole=whole)
+        if status is None:
+            print(line, file=sys.stderr, flush=True)
+            continue
+        status.update(line)
+        status.start()
+        pause_s = EVERY_S[True]
+
+
+def far(what: str, done: int, given: int, seconds: float, *, whole: bool) -> str:
+    """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`.
+
+    `done`, `given`: parts computed and parts started; `whole`: whether `given` is the total, so that the time left can be estimated.
+    """
+    parts = f"{done:,} of {given:,} parts, " if whole and given else f"{done:,} parts, " if given else ""
+    left = f", about {display.seconds(seconds * (given - done) / done)} left" if whole and done else ""
+    return f"{what}: {parts}{display.seconds(seconds)} so far{left}".replace(display.GAP, " ")
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+# A run as it goes: one line an epoch, and on a terminal a bar below them.
+
+WHERE = {"local": "on the cloud on this machine", "inline": "in this process", "aws": "on AWS"}
+
+
+@contextmanager
+def show_progress(
+    experiment: Experiment, *, where: str, out: Path, console: Console | None = None
+) -> Iterator[Callable[["Progress"], None]]:
+    """Yield a function that prints one line for each epoch that has ended; on a terminal it also moves a bar.
+
+    `where`: a key of WHERE. `out`: the folder that is named at the end.
+    """
+    console = console or Console(emoji=False, highlight=False, soft_wrap=True)
+    started = time.monotonic()
+    epochs, training = experiment.training.epochs, experiment.training
+    work = (
+        f"{training.model} on {experiment.data.dataset}, {experiment.workers} workers, at most {training.epochs} epochs"
+    )
+    console.print(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}")
+    with _bar(console, epochs=epochs) as (advance, close):
+
+        def show(progress: "Progress") -> None:
+            console.print(epoch_line(progress))
+            advance(progress.epoch)
+
+        try:
+            yield show
+        finally:
+            close()
+    console.print(f"finished in {time.monotonic() - started:.1f} s; results in {out}")
+
+
+def epoch_line(progress: "Progress") -> str:
+    """Return the line of an epoch, with dollars by AWS's prices.
+
+    `epoch  3/20  loss 0.4121  validation loss 0.3902  accuracy 91.20 %  12.3 s  $0.0012 by AWS's prices`
+    """
+    width = len(str(progress.epochs))
+    parts = [
+        f"epoch {progress.epoch:>{width}}/{progress.epochs}",
+        "" if progress.train_loss is None else f"loss {progress.train_loss:.4f}",
+        f"validation loss {progress.val_loss:.4f}",
+        f"{progress.metric.words} {_value(progress)}",
+        f"{progress.seconds:7.1f} s",
+        "" if progress.usd is None else f"${progress.usd:.4f} by AWS's prices",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def _value(progress: "Progress") -> str:
+    return f"{100 * progress.val_metric:6.2f} %" if progress.metric.is_share else f"{progress.val_metric:8.4g}"
+
+
+@contextmanager
+def _bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
+    """Yield two functions: one moves the progress bar to an epoch, one closes it. Both do nothing without a terminal."""
+    if not console.is_terminal:
+        yield (lambda epoch: None), (lambda: None)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("preparing", total=epochs)
+        yield (lambda epoch: bar.update(task, completed=epoch, description="training")), bar.stop
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+# Arguments that several commands share, and the experiment that they make.
 
 Config = Annotated[Path, typer.Argument(help="An experiment, for example config/spirt.yaml.", show_default=False)]
 Override = Annotated[
@@ -25,21 +165,52 @@ TakeOver = Annotated[bool, typer.Option("--take-over", help="Go on although the 
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
-    """A command's answer, for programs. What has no number, an average of nothing for example, must be None already."""
-    print(json.dumps(answer, indent=1, allow_nan=False))
+    """Print a command's answer as JSON. Raises ValueError if a number is not finite: the caller replaces such values by None."""
+    print(json.dumps(answer, indent=1, allow_nan=False), file=answers.stream(), flush=True)
+
+
+def set_options(override: list[str] | None) -> list[str]:
+    """Return the --set options of a command as words of another command line."""
+    return [word for each in override or () for word in ("--set", each)]
+
+
+def typed(config: Path, override: list[str] | None) -> str:
+    """Return the words that name this experiment on a command line, quoted for the shell: its file and its --set options."""
+    return shlex.join([str(config), *set_options(override)])
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def is_checkout() -> bool:
+    """Return whether this is the project's checkout, and not an installed wheel, which has no templates, build files or servers' module."""
+    return (ROOT / "cdk.json").is_file()
+
+
+NEEDS_CHECKOUT = (
+    "needs a checkout of the project, and this is an installed wheel: get one with `git clone` of the project's repository, run "
+    "`make setup` in it, and use its .venv/bin/crossover"
+)
+
+
+def require_checkout(command: str, *, otherwise: str = "") -> None:
+    """Raise MissingTool if `command` needs a checkout and this is an installed wheel. `otherwise`: what works instead, for the message."""
+    if not is_checkout():
+        raise MissingTool(f"{command}: {NEEDS_CHECKOUT}{f'; {otherwise}' if otherwise else ''}")
 
 
 def accepted(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
-    """The experiment that can be run. Raises ConfigError for all that `run` refuses before it starts anything. `travels`: own code will run
-    elsewhere than in this process.
+    """Load and validate an experiment that can be run. Notes about its user code are printed to standard error.
+
+    `travels`: whether user code will run outside this process. Raises ConfigError for everything that `run` refuses before it starts.
     """
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
     from crossover.simulation.workload import MODELS
 
-    for note in own_code.check(experiment, travels=travels):
+    for note in bundling.check(experiment, travels=travels):
         print(f"note: {note}", file=sys.stderr)
     if experiment.training.model not in MODELS:
-        from crossover.learning.models.registry import factory  # torch takes a second
+        from crossover.learning.zoo import factory  # torch takes a second
 
         factory(experiment.training.model)
     return experiment

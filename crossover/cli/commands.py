@@ -1,5 +1,6 @@
-"""The sub-commands of `crossover`, as one application. Each is imported when it is called: `--help` reads what they say of themselves, and
-a mistake in a file is told at once.
+"""The sub-commands of `crossover`, as one application. A command's module is imported when the command is called.
+
+`--help` reads the commands' docstrings from their files, so that it imports none of them.
 """
 
 import ast
@@ -11,40 +12,44 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from crossover import __version__
+from crossover.cli.signals import as_ctrl_c
 
 # By what they are for: each command's module. Its function has its name, or it is a group of commands, `app`.
 PANELS = {
-    "Train": {"run": "run", "compare": "compare"},
-    "Decide": {"advise": "advise", "breakeven": "projection", "project": "projection"},
+    "Train": {"run": "run", "compare": "run"},
+    "Decide": {"init": "advise", "advise": "advise", "breakeven": "projection", "project": "projection"},
     "Deploy": {
         "plan": "plan",
-        "doctor": "doctor",
+        "doctor": "deployment",
         "deploy": "deployment",
-        "status": "status",
-        "destroy": "destruction",
+        "status": "deployment",
+        "destroy": "deployment",
     },
     "Research": {
         "study": "study",
-        "reproduce": "reproduce",
-        "replicate": "replicate",
-        "chaos": "chaos",
-        "verify-aws": "verification",
+        "reproduce": "study",
+        "replicate": "study",
+        "examples": "new",
         "new": "new",
-        "schema": "schema",
-        "prices": "price_refresh",
+        "schema": "new",
+        "prices": "prices",
     },
 }
 PLACES = {name: (panel, module) for panel, members in PANELS.items() for name, module in members.items()}
 
 
 class _Commands(TyperGroup):
-    """Those of PANELS. While they are only listed, none is imported."""
+    """The group of all commands in PANELS. While they are only listed, none of their modules is imported."""
 
     listed = False
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands = cast(Any, dict.fromkeys(PLACES))  # whose names a mistyped one is held against
+
+    def invoke(self, ctx: Any) -> Any:
+        with as_ctrl_c():  # of any command: what it started ends with it, and nothing is left to be cleaned up
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(PLACES)
@@ -72,7 +77,7 @@ class _Commands(TyperGroup):
 
 
 def _says(module: str, function: str) -> str:
-    """The docstring of a command, or of a group's module, as its file has it."""
+    """Return the docstring of the command `function` as its file has it, or the module's docstring for a group of commands."""
     tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text("utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     return ast.get_docstring(found[0] if found else tree) or ""

@@ -1,34 +1,370 @@
-"""`crossover deploy`."""
+"""`crossover deploy`, `destroy`, `status` and `doctor`."""
 
+import os
+import platform
+import re
+import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from crossover.account import tell
-from crossover.account.credentials import aws_errors_explained, check_credentials
-from crossover.account.deployment.deploying import deploy_previewed, refuse_what_cannot_work
-from crossover.cli.arguments import Config, Debug, TakeOver, Yes, accepted
-from crossover.cli.docker import check_docker
-from crossover.errors import UserError
-from crossover.simulation import own_steps
-from crossover.simulation.processors import idle
-from crossover.training.baselines import companions
-from crossover.validation import check_deployment
+import typer
+
+from crossover.cli.arguments import (
+    NEEDS_CHECKOUT,
+    AsJson,
+    Config,
+    Debug,
+    Override,
+    TakeOver,
+    Yes,
+    accepted,
+    is_checkout,
+    print_json,
+    require_checkout,
+    typed,
+)
+from crossover.cli.plan import tried
+from crossover.errors import ConfigError, CrossoverError, MissingTool, UserError
+from crossover.experiment import Experiment
+from crossover.reports import display, prices, tables
+from crossover.running import account, running_costs
+from crossover.running.account import (
+    FLEET,
+    FoundResource,
+    Owner,
+    Whose,
+    aws_errors_explained,
+    check_credentials,
+    print_line,
+)
+from crossover.running.deploying import ROOT, cdk_command, check_before_deploying, deploy_previewed, hosts_processor
+from crossover.running.organisation import Finding
+from crossover.running.removal import (
+    announce_removal,
+    delete_experiment,
+    delete_shared,
+    list_experiment_names,
+    verify_removed,
+)
+from crossover.simulation import processors
+from crossover.simulation.processors import describe_idle_vcpus
+from crossover.training.gradients import baseline_experiments
+from crossover.validation import account_file, check_deployment, load
+from crossover.workflow.architecture import architecture_of, steps
+from crossover.workflow.infrastructure import shared_stacks
+
+# --- docker -----------------------------------------------------------------------------------------------------------
+
+OTHERWISE = "or set functions.packaging: layer, which needs no Docker"
+ARM = ("aarch64", "arm64")
+_PATIENCE_S = 60.0
 
 
-def deploy(config: Config, yes: Yes = False, take_over: TakeOver = False, debug: Debug = False) -> None:
-    """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
-    experiment = accepted(config)
+def check_docker(experiment: Experiment) -> None:
+    """Raise MissingTool if this machine cannot build the images of `functions.packaging: image`.
+
+    Experiments with other packaging or without functions pass.
+    """
+    if experiment.functions.packaging != "image" or not steps(architecture_of(experiment)):
+        return
+    program = os.environ.get("CDK_DOCKER", "docker")  # the CDK's own variable: finch, podman
+    failure = _asked(program, "info")[0]
+    if failure:
+        raise MissingTool(
+            f"functions.packaging: image is built with {program} when it is deployed, and {failure}; start it, {OTHERWISE}"
+        )
+    failure, words = _asked(program, "buildx", "inspect")
+    platforms = re.search(r"^Platforms:(.*)$", words, re.MULTILINE)
+    if platform.machine() in ARM or failure or not platforms or "linux/arm64" in platforms[1]:
+        return
+    raise MissingTool(
+        f"functions.packaging: image is built for linux/arm64, and {program} here builds for{platforms[1]} alone; let it emulate ARM "
+        f"(docker run --privileged --rm tonistiigi/binfmt --install arm64), {OTHERWISE}"
+    )
+
+
+def _asked(*command: str) -> tuple[str, str]:
+    """Run a command; return why it failed ("" if it did not) and its standard output."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
+        )
+    except FileNotFoundError:
+        return "it is not on this machine", ""
+    except subprocess.TimeoutExpired:
+        return f"it did not answer in {_PATIENCE_S:.0f} s", ""
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
+        return f"it does not answer: {said}", done.stdout
+    return "", done.stdout
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+# `crossover doctor`: what a run on this machine, or a deployment on AWS, needs, and whether it is there.
+
+
+def doctor(
+    config: Config,
+    on: Annotated[
+        Literal["local", "aws"], typer.Option(help="local: this machine; aws: the account as well.")
+    ] = "local",
+    override: Override = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
+    experiment = accepted(config, override)
+    findings = list(examine(experiment) if on == "local" else examine_account(experiment))
+    missing = [finding.name for finding in findings if not finding.holds]
+    if as_json:
+        print_json({"ready": not missing, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for each in findings:
+            tables.show(f"{each.word:<7}  {each.name}: {each.detail}")
+    if missing and on == "local":
+        raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")
+    if missing:
+        raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
+    if not as_json and all(finding.asked for finding in findings):
+        tables.show(f"ready: crossover {'run' if on == 'local' else 'deploy'} {typed(config, override)}")
+
+
+def examine_account(experiment: Experiment) -> Iterator[Finding]:
+    """Check what a deployment needs: user code, local tools, the layers, and the account; yield each finding."""
+    yield from own(experiment)
     check_deployment(experiment)
-    own_steps.check_fits(experiment)
+    processors.check_fits(experiment)
+    import boto3  # seconds on a busy machine, which a look at this one need not wait for
+
+    from crossover.running import preflight
+
+    yield Finding("CDK", True, cdk_command()[-1])
+    yield from _packaging(experiment)
+    yield from hosts_module(experiment)
+    with aws_errors_explained():
+        yield from preflight.examine(boto3.Session(), experiment, account_file.load())
+
+
+def own(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about the user code, if there is any. Raises what trying the code out raises."""
+    found, _ = tried(experiment)
+    if found:
+        yield Finding("your code", True, found)
+
+
+def _packaging(experiment: Experiment) -> Iterator[Finding]:
+    """Yield findings about the functions' package: the layers, or a program that builds images."""
+    if experiment.functions.packaging == "image":
+        try:
+            check_docker(experiment)
+        except MissingTool as error:
+            yield Finding("image builder", False, str(error))
+        else:
+            yield Finding("image builder", True, "builds for linux/arm64")
+        return
+    for name in ("dataplane", "torch"):
+        yield _built(f"layer {name}", ROOT / "build" / f"layer-{name}.zip", "make layer")
+
+
+def hosts_module(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about the tensor module that Redis hosts load, which is built for their processor; nothing without such hosts."""
+    if kind := hosts_processor(experiment):
+        mend = f"make host-module PROCESSOR={kind}"
+        yield _built("hosts' tensor module", ROOT / "build" / f"tensors-{kind}.so", mend)
+
+
+def examine(experiment: Experiment) -> Iterator[Finding]:
+    """Check what a run on this machine needs: user code, programs, the tensor module and the data set's folder; yield each finding."""
+    yield from own(experiment)
+    from crossover.local import servers
+
+    for program, package in servers.PACKAGES.items():
+        found = servers.find(program)
+        yield Finding(program, bool(found), found or f"apt-get install {package}")
+    if not is_checkout():
+        yield Finding("checkout", False, f"--on local {NEEDS_CHECKOUT}; `run --on inline` works without")
+        return
+    yield _built("tensor module", ROOT / "redis_module" / "build" / "tensors.so", "make redis-module")
+    if experiment.data.directory:
+        folder = Path(experiment.data.directory)
+        yield Finding(
+            "data.directory", folder.is_dir(), f"{folder}" if folder.is_dir() else f"{folder}: no such folder"
+        )
+
+
+def _built(name: str, path: Path, mend: str) -> Finding:
+    how = mend if is_checkout() else f"{mend}, which {NEEDS_CHECKOUT}"
+    return Finding(name, path.exists(), str(path) if path.exists() else how)
+
+
+# --- status -----------------------------------------------------------------------------------------------------------
+# `crossover status`: which of an experiment's stacks stand on AWS, what is alive in them, what that costs, and until when.
+
+HEAD = ("stack", "state", "since", "ends")
+
+
+def status(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show the experiment's stacks on AWS, their time to live, what is alive and what it costs by the hour."""
+    experiment = load(config, override or [])
+    import boto3  # a tenth of a second that other commands need not wait for
+
+    names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
+    session, now = boto3.Session(), datetime.now(UTC)
+    with aws_errors_explained():
+        for name in names:
+            account.check_ours(session, name, project=experiment.project)
+        stood = list(rows(session, names, now=now))
+        owner = account.load_owner(session, experiment.project, experiment.name)
+        found = account.find_resources(session, owner)
+        said = [
+            *alive(found),
+            *running(session, experiment, owner, now=now),
+            running_costs.describe_costs(session, experiment, now=now),
+        ]
+    if as_json:
+        stacks_ = [dict(zip(HEAD, row, strict=True)) for row in stood]
+        print_json({"stacks": stacks_, "resources": [_resource(each) for each in found], "words": said})
+    else:
+        tables.show(tables.TextTable("", HEAD, stood), *said)
+
+
+def _resource(found: FoundResource) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "name": str(found),
+        "billable": found.billable,
+        "ours": found.whose is not Whose.UNPROVEN,
+    }
+
+
+def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
+    """Yield for each stack its name, state, time of the last change and time to live."""
+    for name in names:
+        stack = account.find_stack(session, name)
+        if stack is None:
+            yield name, "not deployed", "", ""
+            continue
+        yield name, stack.state, f"{stack.changed:%Y-%m-%d %H:%M} UTC", time_to_live(stack.expires_at, now=now)
+
+
+def time_to_live(ends: datetime | None, *, now: datetime) -> str:
+    """Return when a stack expires, in words: `in 7.5 h`, or `2.0 h ago: being deleted`; "" if it has no expiry."""
+    if ends is None:
+        return ""
+    hours = (ends - now).total_seconds() / 3_600
+    return f"in {hours:.1f} h" if hours > 0 else f"{-hours:.1f} h ago: being deleted"
+
+
+def alive(found: Sequence[FoundResource]) -> Iterator[str]:
+    """Yield a line that counts the billable resources of each kind, and a line for each resource that is not provably ours."""
+    counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
+    listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+    yield f"alive: {listed}" if listed else "alive: nothing that is billed by the hour"
+    yield from (f"not provably ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
+
+
+def running(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
+    """Yield a line about the run that is under way on the experiment's own stack: its progress and its cost so far.
+
+    Yields nothing if no run is under way or the stack is incomplete.
+    """
+    from crossover import running as runs
+    from crossover.running.monitor import Deployed
+
+    held = {*owner.held.get("AWS::StepFunctions::StateMachine", ()), *owner.held.get(FLEET, ())}
+    if not held:
+        return
+    try:
+        deployed = Deployed.load(experiment, session)
+    except ConfigError:  # half way
+        return
+    if (deployed.run_machine or deployed.fleet) not in held or not (
+        found := runs.find_run_under_way(experiment, session)
+    ):
+        return
+    try:
+        run, cost = runs.load_run_with_cost(found, experiment, session, now=now.timestamp())
+    except CrossoverError as error:
+        yield f"running: {found.run}; what it has cost cannot be told: {error}"
+        return
+    began = datetime.fromtimestamp(run.facts["created_at"], UTC)
+    done = run.decisions[-1]["epoch"] if run.decisions else 0
+    yield (
+        f"running: {found.run} since {began:%Y-%m-%d %H:%M} UTC, {done} of {run.experiment.training.epochs} epochs; "
+        f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers' method "
+        f"({prices.load().basis})"
+    )
+
+
+# --- destruction ------------------------------------------------------------------------------------------------------
+# `crossover destroy`: say what goes and what stays, ask, remove it; --verify proves it.
+
+
+def destroy(
+    config: Config,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove by type and by tag that nothing is left; fail if something is.")
+    ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="The project's network and broker too, once no other experiment stands.")
+    ] = False,
+    yes: Yes = False,
+    take_over: TakeOver = False,
+    override: Override = None,
+    debug: Debug = False,
+) -> None:
+    """Delete the experiment from AWS: stack, orphans and all. The shared network and broker stay for others."""
+    experiment = load(config, override or [])
+    check_credentials()
+    if not yes and not sys.stdin.isatty():
+        raise UserError("destroy: nobody to ask, since the input is no terminal; add --yes")
+    import boto3
+
+    session = boto3.Session()
+    with aws_errors_explained():
+        for name in () if take_over else list_experiment_names(experiment):
+            command = f"crossover destroy {typed(config, override)}"
+            account.check_owner(session, f"{experiment.project}-{name}", owner=experiment.owner, command=command)
+        for line in announce_removal(session, experiment, shared=shared):
+            print_line(line)
+    if not yes and not typer.confirm("Remove this?"):
+        raise UserError("destroy: nothing was removed")
+    delete_experiment(session, experiment)
+    if shared:
+        delete_shared(session, experiment)
+    if verify:
+        with aws_errors_explained():
+            for each in [None] if shared else list_experiment_names(experiment):
+                print_line(verify_removed(session, experiment.project, each))
+
+
+# --- deployment -------------------------------------------------------------------------------------------------------
+# `crossover deploy`.
+
+
+def deploy(
+    config: Config, yes: Yes = False, take_over: TakeOver = False, override: Override = None, debug: Debug = False
+) -> None:
+    """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
+    require_checkout("deploy")
+    experiment, named = accepted(config, override), typed(config, override)
+    check_deployment(experiment)
+    processors.check_fits(experiment)
     check_docker(experiment)
     check_credentials()
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
     with aws_errors_explained():
-        for each in (experiment, *companions(experiment)):  # baselines are deployed by the same command
-            refuse_what_cannot_work(each, config=config, tell=tell, take_over=take_over)
-    if wasted := idle(experiment):
+        for each in (experiment, *baseline_experiments(experiment)):  # baselines are deployed by the same command
+            check_before_deploying(each, config=named, tell=print_line, take_over=take_over)
+    if wasted := describe_idle_vcpus(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
     started = time.monotonic()
-    deploy_previewed(config, experiment, ask=not yes, tell=tell)
-    print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {config} --on aws")
+    deploy_previewed(config, experiment, overrides=override or (), ask=not yes, tell=print_line)
+    print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {named} --on aws")

@@ -1,37 +1,54 @@
-"""The command `crossover`: what its exit status says.
+"""The entry point of the command `crossover`, and its exit statuses.
 
-0 done; 1 our fault or the cloud's, or a run or check that failed; 2 the user can mend it; 3 nothing holds what was wished; 130 stopped by
-Ctrl-C; docs/using.md has the table. Tracebacks only with --debug. What is imported here takes no time: from then on Ctrl-C is answered.
+0 done; 1 an internal fault, a fault of the cloud's, or a run or check that failed; 2 an error that the user can fix; 3 no candidate meets
+the constraints; 130 stopped by Ctrl-C; docs/using.md has the table. Tracebacks are shown only with --debug. The modules imported here load
+quickly, so that Ctrl-C is handled almost from the start.
 """
 
 import io
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. `arguments`: this process's own, unless given: then it goes on afterwards."""
+    """Run the command line and exit.
+
+    `arguments`: words of the command line; None takes those of this process. If they are given, the caller's process continues after
+    SystemExit.
+    """
     with _leaving_at_once():
-        from crossover.cli import commands  # noqa: F401  # a second or two on a busy machine
-        from crossover.runtime import threads
+        from crossover import processes
+        from crossover.cli import answers
+        from crossover.cli.commands import app  # a second or two on a busy machine
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what the terminal's encoding lacks is no reason to fail
+    logging.raiseExceptions = False  # a log on a full disk: what failed is said once, by the command
     try:
-        _call(sys.argv[1:] if arguments is None else arguments)
+        if arguments is None and "--json" in sys.argv:
+            answers.keep_for_answers()
+        call(app, sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
-        if arguments is None and isinstance(end.code, int) and threads.at_work():
-            threads.leave(end.code)
+        if arguments is None and isinstance(end.code, int) and processes.at_work():
+            processes.leave(end.code)
         raise
 
 
 @contextmanager
 def _leaving_at_once() -> Iterator[None]:
-    """Within it Ctrl-C ends the process by 130 and without a word: nothing has begun, and an import that is cut off may say anything."""
+    """End the process with status 130 and no message if Ctrl-C comes within the block.
+
+    Nothing has been started by then, and an interrupted import may raise any error. Does nothing outside the main thread or if Ctrl-C is
+    ignored.
+    """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
@@ -42,17 +59,20 @@ def _leaving_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _call(arguments: Sequence[str]) -> None:
-    """Every failure ends here, as one message for people; Ctrl-C is typer's 130."""
-    from crossover.cli.commands import app
+def call(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
+    """Run the typer application `app` on `arguments`. Every failure is printed as one message and ends in SystemExit.
+
+    typer itself ends with status 130 at Ctrl-C. `name`: the application's name in its usage lines.
+    """
+    from crossover.cli import answers
     from crossover.errors import FULL, CrossoverError
 
     try:
-        app(args=list(arguments), prog_name="crossover")
+        app(args=list(arguments), prog_name=name)
     except CrossoverError as error:
         _fail(error, str(error), status=error.exit_code, debug="--debug" in arguments)
     except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        answers.give_up()
         sys.exit(1)
     except OSError as error:
         if error.errno not in FULL:
@@ -60,8 +80,26 @@ def _call(arguments: Sequence[str]) -> None:
         where = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror}{where}: free some space, or choose another disk with --out and TMPDIR"
         _fail(error, message, status=2, debug="--debug" in arguments)
+    except ModuleNotFoundError as error:
+        if not (extra := _extra_with(error.name or "")):
+            _unexpected(error, arguments)
+        message = f"{error.name} is not installed: it comes with the extra {extra!r}; pip install 'crossover[{extra}]'"
+        _fail(error, message, status=2, debug="--debug" in arguments)
     except Exception as error:
         _unexpected(error, arguments)
+
+
+def _extra_with(module: str) -> str:
+    """Return the extra of this package that installs `module`; "" if none does."""
+    import re
+    from importlib import metadata
+
+    package = module.partition(".")[0].replace("_", "-")
+    for requirement in metadata.requires("crossover") or ():
+        found = re.match(r"""([\w-]+).*extra == ["'](\w+)["']""", requirement)
+        if found and f"{found[1]}-".startswith(f"{package}-"):
+            return found[2]
+    return ""
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> NoReturn:
@@ -74,5 +112,7 @@ def _fail(error: Exception, message: str, *, status: int, debug: bool) -> NoRetu
         import traceback
 
         traceback.print_exception(error)
-    print(f"error: {message}", file=sys.stderr)
+    from crossover.errors import quote_controls
+
+    print(f"error: {quote_controls(message)}", file=sys.stderr)
     sys.exit(status)

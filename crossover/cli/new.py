@@ -1,21 +1,80 @@
-"""`crossover new`: the files of an architecture of one's own, drafted after one that is there. They run as they are."""
+"""`crossover schema`, `examples` and `new`."""
 
 import ast
 import keyword
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from crossover.architecture import PACKAGES, ROOT, architectures, load
-from crossover.cli.arguments import Debug
+from crossover import user_code
+from crossover.cli.arguments import Debug, require_checkout
 from crossover.errors import UserError
 from crossover.experiment import Experiment, section_of
-from crossover.own_code import places
+from crossover.workflow.architecture import PACKAGES, ROOT, architectures, load
+
+# --- schema -----------------------------------------------------------------------------------------------------------
+# `crossover schema`: the JSON Schema of experiment files, and of what commands answer.
+
+SCHEMAS = Path(__file__).with_name("schemas")
+SchemaOf = Literal["experiment", "advise", "compare", "doctor", "plan", "project", "status"]
+
+
+def schema(
+    of: Annotated[
+        SchemaOf, typer.Argument(help="An experiment's file, or what a command says with --json.")
+    ] = "experiment",
+    debug: Debug = False,
+) -> None:
+    """Print the JSON Schema of experiment files, for editors: > config/experiment.schema.json; or of a command's --json."""
+    if of == "experiment":
+        from crossover.validation.fields import text
+
+        sys.stdout.write(text())
+    else:
+        sys.stdout.write((SCHEMAS / f"{of}.json").read_text("utf-8"))
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+# `crossover examples`: the experiments and the worked example that come with the project, in a folder of the user's.
+
+NO_EXPERIMENTS = (
+    "pricing.yaml",
+    "published.yaml",
+    "held-out.yaml",
+)  # data of ours, which no command takes as its argument
+PACKED = Path(__file__).parents[1] / "examples"  # in a wheel, which setup.py makes
+EXAMPLES = PACKED if PACKED.is_dir() else ROOT / "examples"
+
+
+def examples(
+    out: Annotated[Path, typer.Argument(help="Folder to write them into.")] = Path("examples"), debug: Debug = False
+) -> None:
+    """Write the example experiments, and the example of a model and data of your own, into a folder."""
+    files = {path.name: path for path in sorted((ROOT / "config").glob("*.yaml")) if path.name not in NO_EXPERIMENTS}
+    files["experiment.schema.json"] = ROOT / "config" / "experiment.schema.json"
+    files |= {
+        path.relative_to(EXAMPLES).as_posix(): path
+        for path in sorted(EXAMPLES.rglob("*"))
+        if path.suffix in (".py", ".yaml")
+    }
+    schema_line = "$schema=../config/experiment.schema.json"
+    texts = {
+        name: path.read_text("utf-8").replace(schema_line, "$schema=experiment.schema.json")
+        for name, path in files.items()
+    }
+    _write(out, texts)
+    print(f"written: {len(texts)} files in {out}")
+    print(f"next: crossover run {out / 'all-reduce-s3.yaml'} --on inline")
+
+
+# --- new --------------------------------------------------------------------------------------------------------------
+# `crossover new`: the files of an architecture of one's own, drafted after one that is there. They run as they are.
 
 TO_DO = """\
 # Drafted by `crossover new {name} --like {like}`: it runs as it is. What to fill in, from top to bottom:
@@ -34,6 +93,7 @@ def new(
     debug: Debug = False,
 ) -> None:
     """Write the files of an architecture of your own, as one that is there: they say what to fill in."""
+    require_checkout("new", otherwise="docs/extending.md has how an architecture lives in a package of your own")
     files = drafts(name, like)
     _write(ROOT, files)
     for file in files:
@@ -44,7 +104,10 @@ def new(
 
 
 def drafts(name: str, like: str) -> dict[str, str]:
-    """Texts by path. Raises UserError for a name that cannot be taken, ConfigError for a `like` that does not exist."""
+    """Return the texts of a new architecture's files by path, drafted from the architecture `like`.
+
+    Raises UserError if the name is invalid or taken, or `like` belongs to another package; ConfigError if `like` does not exist.
+    """
     if "." in like:
         raise UserError(f"--like {like}: expected one of {', '.join(architectures())}")
     module, model = name.replace("-", "_"), load(like)
@@ -52,7 +115,7 @@ def drafts(name: str, like: str) -> dict[str, str]:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         raise UserError(f"name: {name!r} is no name of a module; use lower-case letters, digits and _, a letter first")
     ours = {*architectures(), *(each.name for each in fields(Experiment)), "network", "broker", "p2p"}
-    if module in ours or places.taken(module):
+    if module in ours or user_code.taken(module):
         raise UserError(f"name: {name!r} is taken; choose another one")
     section = section_of(model.settings) if model.settings else None
     files = {}
@@ -88,7 +151,7 @@ def _hyphens(name: str) -> str:
 
 
 def _sources(like: str, *, stack: bool) -> list[Path]:
-    """Its modules, and its stack."""
+    """Return the files of the architecture `like`: its modules, and with `stack` its stack's module."""
     own = [ROOT / "stacks" / f"{like}.py"] if stack else []
     modules = [
         path
@@ -99,7 +162,7 @@ def _sources(like: str, *, stack: bool) -> list[Path]:
 
 
 def _renamed(text: str, module: str, simulation: str) -> str:
-    """With ARCHITECTURE of the new name, one argument a line."""
+    """Return `text` with its ARCHITECTURE statement rewritten for the name `module`, one argument a line, with the given `simulation`."""
     statement = next(
         node
         for node in ast.parse(text).body
@@ -119,7 +182,10 @@ def _renamed(text: str, module: str, simulation: str) -> str:
 
 
 def _write(root: Path, files: Mapping[str, str]) -> None:
-    """All of them, or none. Raises UserError where one is there already."""
+    """Write all files below `root`, or none of them. Raises UserError if one of them exists already.
+
+    `files`: texts by path, relative to `root`.
+    """
     if there := [file for file in files if (root / file).exists()]:
         raise UserError(f"{there[0]} is there already; choose another name, or move it away")
     made: list[Path] = []

@@ -1,73 +1,280 @@
-"""`crossover plan`: what an experiment is made of, before anything is deployed."""
+"""`crossover plan`: what would be deployed, what it would cost, and its first estimates."""
 
-from dataclasses import asdict
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from crossover import own_code
-from crossover.account import standing
-from crossover.architecture import Architecture, architecture_of, steps
-from crossover.architecture.infrastructure import NETWORK, database_hosts, shared_stacks
-from crossover.asl import definitions
-from crossover.cli import estimates
+from crossover import bundling
 from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
-from crossover.costs import prices
-from crossover.errors import NoProjection
-from crossover.experiment import Experiment
-from crossover.reports import display, terminal
-from crossover.reports.terminal import TextTable
-from crossover.simulation import own_steps
-from crossover.simulation.processors import idle
+from crossover.errors import NoProjection, OwnCodeError
+from crossover.experiment import Experiment, flat, from_resolved
+from crossover.learning import understood
+from crossover.reports import bill, display, prices, tables
+from crossover.reports.bill import Line
+from crossover.reports.display import Band
+from crossover.reports.tables import TextTable
+from crossover.running import running_costs
+from crossover.simulation import processors
+from crossover.simulation.processors import describe_idle_vcpus
 from crossover.validation import check_deployment
-from crossover.validation.placement import without_command
+from crossover.validation.combinations import without_command
+from crossover.workflow.architecture import Architecture, architecture_of, steps
+from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks
+from crossover.workflow.state_machines import definitions
+
+if TYPE_CHECKING:
+    from crossover.running.preparing import TriedCode
+    from crossover.simulation import Workload
+
+
+# --- estimates --------------------------------------------------------------------------------------------------------
+
+HERE = "this machine's seconds at AWS's prices"
+# With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
+_ALIKE = re.compile(
+    r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.image_generation"
+    r"|training\.(epochs|learning_rate|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+|early_stopping"
+    r"|target|metric\..*))$"
+).match
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEstimate:
+    """A projected estimate of one run.
+
+    `minutes`, `usd`: p5, p50 and p95 over repetitions; all three are equal if no simulation can tell their spread. `lines` add up to the
+    dollars of the middle repetition; they include the hourly costs for its minutes and for `boot_minutes`.
+
+    `problems`: why AWS would not run it so. `outside`: settings beyond all that was measured. `spread`: what p5 and p95 are taken from, or
+    why there are none. `earlier_run`: what an earlier run on this machine took, which is no projection; `on_aws`: whether the estimate is
+    projected from an earlier run on AWS.
+    """
+
+    epochs: int
+    minutes: Band
+    boot_minutes: float
+    usd: Band
+    lines: Sequence[Line]
+    words: str
+    spread: str
+    problems: Sequence[str] = ()
+    outside: Sequence[str] = ()
+    earlier_run: str = ""
+    on_aws: bool = False
+
+
+def estimate(
+    experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None
+) -> PlanEstimate:
+    """Estimate a run by its earlier run on AWS in `results`, else by simulation, else by an earlier run on this machine.
+
+    Raises NoProjection if none of them is possible, ConfigError if a price is missing.
+    """
+    earlier = by_an_earlier_run(experiment, results / experiment.name)
+    try:
+        simulated = by_simulation(experiment, repetitions=repetitions)
+    except NoProjection as unknown:
+        if earlier is None:
+            raise
+        return replace(earlier, spread=f"how sure: not known: {unknown}")
+    if earlier is None:
+        return simulated
+    if not earlier.on_aws:
+        took = f"{display.seconds(60 * earlier.minutes.p50)}, {display.usd(earlier.usd.p50)}"
+        return replace(simulated, earlier_run=f"{took}, by {earlier.words}")
+    return replace(
+        earlier,
+        minutes=_spread(earlier.minutes.p50, simulated.minutes),
+        usd=_spread(earlier.usd.p50, simulated.usd),
+        spread=f"{simulated.spread}, around what the earlier run took",
+    )
+
+
+def _boot_minutes(experiment: Experiment) -> float:
+    return max((fleet.boot_s for fleet in bill.of(experiment).fleets), default=0.0) / 60
+
+
+# --- a simulation -----------------------------------------------------------------------------------------------------
+
+
+def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> PlanEstimate:
+    """Estimate a run by simulation.
+
+    Raises NoProjection if the sizes of model or data are known only after loading them, or if a step has no model.
+    """
+    from crossover.simulation import AWS
+    from crossover.simulation.repetitions import REPETITIONS, project
+
+    count = REPETITIONS if repetitions is None else repetitions
+    found = project(experiment, AWS, workload=_workload(experiment), repetitions=count)
+    return PlanEstimate(
+        epochs=experiment.training.epochs,
+        minutes=Band(*(each / 60 for each in found.band("seconds"))),
+        boot_minutes=_boot_minutes(experiment),
+        usd=found.band("usd"),
+        lines=[line for line in found.run.lines if line.usd > 0],
+        words=f"a simulation, call by call (crossover project), calibration: {found.run.calibration.name}",
+        spread=found.words,
+        problems=found.problems,
+        outside=found.run.outside,
+    )
+
+
+def _workload(experiment: Experiment) -> "Workload":
+    """Return what the experiment moves and computes; for user code by measuring its sizes, as `project` does.
+
+    Raises NoProjection if the sizes stay unknown.
+    """
+    from crossover.advice import question  # torch, if the sizes are not known
+    from crossover.simulation import Workload
+
+    try:
+        return Workload.of(experiment)
+    except NoProjection as unknown:
+        if not bundling.used(experiment):
+            raise
+        try:
+            return question.sizes(experiment)(experiment)
+        except OwnCodeError as unusable:
+            raise unknown from unusable
+
+
+def _spread(middle: float, like: Band) -> Band:
+    """Return a band around `middle` with the same relative width as `like`."""
+    return Band(*(middle * each / like.p50 for each in like))
+
+
+# --- an earlier run ---------------------------------------------------------------------------------------------------
+
+
+def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | None:
+    """Estimate a run by the earlier run in `folder`, without percentiles; None unless that run finished and did the same work.
+
+    `folder`: the results folder that this experiment's run would use.
+    """
+    try:
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    done = result.get("epochs")
+    if result.get("outcome") != "finished" or not done:
+        return None
+    try:
+        there = from_resolved(result["experiment"])
+    except TypeError:  # of a version with other fields
+        return None
+    if _work(there) != _work(experiment):
+        return None
+    epochs, trained = experiment.training.epochs, display.epochs_of(result)
+    ends = (int(each.get("epoch", number)) for number, each in enumerate(done, 1))  # a row may be of several epochs
+    counts = [last - before for before, last in pairwise((0, *ends))]
+    epoch_s = sorted(float(each["wall_s"]) / count for each, count in zip(done, counts, strict=True))[len(done) // 2]
+    seconds = max(0.0, float(result["duration_s"]) - trained * epoch_s) + epochs * epoch_s
+
+    def billed(begins: str) -> float:
+        quantities = (float(line["quantity"]) for line in result["cost"]["lines"] if line["item"].startswith(begins))
+        return sum(quantities) * epochs / trained
+
+    used = bill.Quantities(
+        gb_s=billed("Lambda duration"),
+        invocations=round(billed("Lambda requests")),
+        cold_starts=0,  # of secrets' calls and of storage a run takes less than is shown
+        stored_bytes=0,
+        writes=round(billed("S3 requests, PUT")),
+        reads=round(billed("S3 requests, GET")),
+    )
+    transitions = round(billed("Step Functions transitions"))
+    lines = bill.bill(used, bill.of(experiment), prices.load(), duration_s=seconds, transitions=transitions)
+    usd = sum(line.usd for line in lines)
+    return PlanEstimate(
+        epochs=epochs,
+        minutes=Band(seconds / 60, seconds / 60, seconds / 60),
+        boot_minutes=_boot_minutes(experiment),
+        usd=Band(usd, usd, usd),
+        spread="",
+        lines=[line for line in lines if line.usd > 0],
+        words=f"the {result['label']} run of {result['started_at'][:10]} in {folder}"
+        + ("" if result["label"] == "measured-aws" else f": {HERE}"),
+        on_aws=result["label"] == "measured-aws",
+    )
+
+
+def _work(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings that two experiments must share for one to predict the other's epochs.
+
+    These are all settings except those that are known to leave an epoch's time and traffic unchanged.
+    """
+    whole = architecture_of(experiment).resolve(experiment).resolved()
+    return {name: value for name, value in flat({**whole, "architecture": experiment.module}) if not _ALIKE(name)}
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+# `crossover plan`: what an experiment is made of, before anything is deployed.
 
 
 def plan(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the functions, state machines and hosts that `deploy` would make."""
     experiment = accepted(config, override)
     check_deployment(experiment)
-    own_steps.check_fits(experiment)
-    own = tried(experiment)
+    processors.check_fits(experiment)
+    own, data = tried(experiment)
     architecture = architecture_of(experiment)
     if as_json:
-        print_json(in_json(experiment, architecture, own))
+        print_json(in_json(experiment, architecture, own, data))
         return
-    terminal.show(headline(experiment, architecture))
+    tables.show(headline(experiment, architecture))
     if own:
-        terminal.show(f"your code: {own}")
+        tables.show(f"your code: {own}")
+    if data:
+        tables.show(*understood.lines(data))
     if found := base(experiment, architecture):
-        terminal.show(_base_words(found))
+        tables.show(_base_words(found))
     if steps(architecture):
-        terminal.show(functions_table(experiment, architecture))
-    terminal.show(*machines_and_hosts(experiment, architecture))
-    if standing.lines(experiment, running=True):
-        terminal.show(costs_table(experiment))
-    terminal.show(*totals(experiment), *of_a_run(experiment))
-    terminal.show(*(f"! {warning}" for warning in warnings(experiment, architecture)))
+        tables.show(functions_table(experiment, architecture))
+    tables.show(*machines_and_hosts(experiment, architecture))
+    if running_costs.list_hourly_costs(experiment, running=True):
+        tables.show(costs_table(experiment))
+    tables.show(*totals(experiment), *of_a_run(experiment))
+    tables.show(*(f"! {warning}" for warning in warnings(experiment, architecture)))
 
 
-def tried(experiment: Experiment) -> str | None:
-    """What was found of code of one's own, whose faults end the command; None without any."""
-    if not own_code.used(experiment):
-        return None
-    from crossover.running.trying import try_out  # torch, reports and their plots
+def tried(experiment: Experiment) -> "TriedCode":
+    """Try out the user code. Return what was found of it (None without user code), and how the data was understood.
+
+    Raises OwnCodeError, ConfigError, DataError.
+    """
+    if not bundling.used(experiment):
+        return None, understood.of_known(experiment)
+    from crossover.running.preparing import try_out  # torch, reports and their plots
 
     return try_out(experiment)
 
 
 def warnings(experiment: Experiment, architecture: Architecture) -> list[str]:
-    """What is paid for in vain, or takes longer than Lambda lets it."""
-    return [warning for warning in (slow_start(experiment, architecture), idle(experiment)) if warning]
+    """Return warnings about vCPUs that are paid for but idle, and about an INIT that takes longer than Lambda allows."""
+    return [warning for warning in (slow_start(experiment, architecture), describe_idle_vcpus(experiment)) if warning]
 
 
-def in_json(experiment: Experiment, architecture: Architecture, own: str | None) -> dict[str, Any]:
-    """The same for other programs; `run` is None where nothing tells what one takes, and `no_projection` says why."""
+def in_json(
+    experiment: Experiment, architecture: Architecture, own: str | None, data: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the plan as data for --json. `run` is None if nothing can predict a run; `no_projection` then says why.
+
+    `own`, `data`: what `tried` returned.
+    """
     try:
-        known, unknown = asdict(estimates.estimate(experiment)), None
+        known, unknown = asdict(estimate(experiment)), None
+        del known["on_aws"]
         known |= {"label": "projected", "minutes": known["minutes"]._asdict(), "usd": known["usd"]._asdict()}
     except NoProjection as why:
         known, unknown = None, str(why)
-    program, each_hour = architecture.program, partial(standing.lines, experiment)
+    program, each_hour = architecture.program, partial(running_costs.list_hourly_costs, experiment)
     return {
         "name": experiment.name,
         "architecture": experiment.architecture,
@@ -75,6 +282,7 @@ def in_json(experiment: Experiment, architecture: Architecture, own: str | None)
         "stack": f"{experiment.project}-{experiment.name}",
         "shared_stacks": shared_stacks(experiment, architecture),
         "own_code": own,
+        "data": data,
         "base": base(experiment, architecture),
         "functions": functions(experiment, architecture),
         "state_machines": list(definitions(architecture, experiment)),
@@ -82,8 +290,8 @@ def in_json(experiment: Experiment, architecture: Architecture, own: str | None)
         "instances": asdict(program.instances(experiment)) if program else None,
         "ttl_hours": experiment.lifetime.ttl_hours,
         "usd_per_hour": {
-            "standing": standing.usd(each_hour()),
-            "while_a_run_lasts": standing.usd(each_hour(running=True)),
+            "standing": running_costs.sum_usd(each_hour()),
+            "while_a_run_lasts": running_costs.sum_usd(each_hour(running=True)),
         },
         "prices_as_of": prices.load().as_of,
         "run": known,
@@ -93,7 +301,7 @@ def in_json(experiment: Experiment, architecture: Architecture, own: str | None)
 
 
 def headline(experiment: Experiment, architecture: Architecture) -> str:
-    """What it is, and which stacks it takes."""
+    """Return one line with architecture, workers and stacks."""
     stack = f"stack {experiment.project}-{experiment.name}"
     shared = shared_stacks(experiment, architecture)
     beside = f"beside the project's {' and '.join(shared)}" if shared else "alone: no network, no broker, no database"
@@ -101,12 +309,13 @@ def headline(experiment: Experiment, architecture: Architecture) -> str:
 
 
 def base(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
-    """What `training.weights` means: bytes that are staged once, and what a fresh environment of each function takes to read them, as
-    projected; None without it.
+    """Return the projected cost of `training.weights`; None if there are none.
+
+    `bytes` are staged once; `read_s` has the seconds that a cold start of each function takes to read them.
     """
     if experiment.training.weights.file is None:
         return None
-    from crossover.learning.models import weights  # torch, which only such an experiment needs
+    from crossover.learning import weights  # torch, which only such an experiment needs
     from crossover.simulation import calibration
 
     bytes_ = weights.size(experiment.training.weights)
@@ -127,24 +336,48 @@ def _base_words(found: dict[str, Any]) -> str:
 
 
 def costs_table(experiment: Experiment) -> TextTable:
-    """One row per thing that costs while it stands; what only a run starts is marked."""
-    resting = standing.lines(experiment)
-    during = [line for line in standing.lines(experiment, running=True) if line not in resting]
+    """Return a table of all hourly costs of the deployment; those that occur only during a run are marked."""
+    resting = running_costs.list_hourly_costs(experiment)
+    during = [line for line in running_costs.list_hourly_costs(experiment, running=True) if line not in resting]
     rows = [[line.item, f"{line.usd:.4f}"] for line in resting]
     rows += [[f"{line.item}, while a run lasts", f"{line.usd:.4f}"] for line in during]
     return TextTable("Costs while it stands", ["an hour of", "USD"], rows)
 
 
+def users_region() -> str:
+    """Return the region of the environment or of the AWS profile, as AWS's own tools choose it; empty if neither names one.
+
+    A configuration that cannot be read names none: `doctor` and `deploy` report it.
+    """
+    if named := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        return named
+    config = Path(os.environ.get("AWS_CONFIG_FILE") or Path.home() / ".aws" / "config")
+    if not config.is_file():
+        return ""
+    import botocore.exceptions
+    import botocore.session
+
+    try:
+        return str(botocore.session.Session().get_config_variable("region") or "")
+    except botocore.exceptions.BotoCoreError:
+        return ""
+
+
 def totals(experiment: Experiment) -> list[str]:
-    """By the hour, and at most until it deletes itself."""
-    resting, during = standing.usd(standing.lines(experiment)), standing.usd(standing.lines(experiment, running=True))
+    """Return lines with the costs by the hour, and the most that the deployment can cost until it deletes itself."""
+    resting, during = (
+        running_costs.sum_usd(running_costs.list_hourly_costs(experiment)),
+        running_costs.sum_usd(running_costs.list_hourly_costs(experiment, running=True)),
+    )
     ttl_h, run_h = experiment.lifetime.ttl_hours, experiment.lifetime.maximum_run_hours
     gb_month = prices.load().of("s3.gb_month").usd
     most = resting * ttl_h + (during - resting) * min(run_h, ttl_h)
+    here = users_region() or prices.load().region
+    other = f"; your region is {here}, whose prices differ" if here != prices.load().region else ""
     lines = [
-        f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart (prices of {prices.load().as_of})",
+        f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart ({prices.load().basis}{other})",
         f"besides: its bucket, ${gb_month:g} a month for each GB that runs leave in it, and looks whether its time is over, "
-        f"${standing.looks_usd():.3f} an hour",
+        f"${running_costs.usd_of_expiry_polls():.3f} an hour",
         f"if nobody destroys it: ${most:.2f} in its {ttl_h:g} hours at most, functions and those apart",
     ]
     if experiment.lifetime.budget_usd is None:
@@ -153,9 +386,9 @@ def totals(experiment: Experiment) -> list[str]:
 
 
 def of_a_run(experiment: Experiment) -> list[str]:
-    """Minutes and dollars of one run, what most of it is, and what that is projected from."""
+    """Return lines with the projected minutes and dollars of one run, its largest cost items, and the source of the projection."""
     try:
-        found = estimates.estimate(experiment)
+        found = estimate(experiment)
     except NoProjection as unknown:
         basis = f"crossover run on this machine once (results/{experiment.name}) gives a basis"
         return [f"a run: no projection: {unknown}; {basis}"]
@@ -169,6 +402,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
         f"  from {found.words}",
         *([f"  {found.spread}"] if found.spread else []),
+        *([f"  an earlier run: {found.earlier_run}"] if found.earlier_run else []),
         *(f"  outside what was measured: {limit}" for limit in found.outside),
         *(f"! would not run so on AWS: {problem}" for problem in found.problems),
     ]
@@ -188,7 +422,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
 
 
 def slow_start(experiment: Experiment, architecture: Architecture) -> str | None:
-    """What an INIT with torch that takes longer than Lambda lets it means; None where none does."""
+    """Return a warning if an INIT with torch takes longer than Lambda allows, else None."""
     from crossover.simulation import calibration
 
     init_s, limit_s = calibration.AWS.cold_torch_s, calibration.INIT_LIMIT_S
@@ -203,13 +437,11 @@ def slow_start(experiment: Experiment, architecture: Architecture) -> str | None
 
 
 def _size(experiment: Experiment, epochs: int) -> str:
-    if aggregates := architecture_of(experiment).aggregates:
-        return f"a run, {aggregates(experiment).words}"
     return f"a run of {epochs} epochs"
 
 
 def functions_table(experiment: Experiment, architecture: Architecture) -> TextTable:
-    """One row per step: its function."""
+    """Return a table with one row for each function."""
     rows = [
         [each["name"], str(each["memory_mb"]), "yes" if each["torch"] else "", ", ".join(each["reaches"])]
         for each in functions(experiment, architecture)
@@ -218,7 +450,7 @@ def functions_table(experiment: Experiment, architecture: Architecture) -> TextT
 
 
 def functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:
-    """The function of each step."""
+    """Return name, memory, torch and reachable services of the function of each step."""
     found = []
     hosts = database_hosts(experiment, architecture)
     for step in steps(architecture):
@@ -230,7 +462,7 @@ def functions(experiment: Experiment, architecture: Architecture) -> list[dict[s
 
 
 def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> list[str]:
-    """State machines, database hosts, instances, and the end of it all."""
+    """Return lines with the state machines, database hosts and instances, and the deployment's time to live."""
     lines = []
     if machines := definitions(architecture, experiment):
         lines.append(f"state machines: {', '.join(machines)}")

@@ -1,10 +1,8 @@
-"""`crossover run`: train once, show each epoch as it ends, leave a folder with the results."""
+"""`crossover run` and `crossover compare`."""
 
-import errno
-import hashlib
+import fcntl
 import json
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,26 +15,69 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from crossover.account import standing
-from crossover.account.credentials import aws_errors_explained
-from crossover.account.deployment import changes
-from crossover.account.resources import stacks
-from crossover.cli.arguments import Config, Debug, Override, TakeOver, accepted
-from crossover.cli.progress import show_progress
+from crossover.cli.arguments import (
+    AsJson,
+    Config,
+    Debug,
+    Override,
+    TakeOver,
+    accepted,
+    print_json,
+    require_checkout,
+    show_progress,
+    typed,
+)
 from crossover.cli.signals import as_ctrl_c
-from crossover.errors import ConfigError, DataError, UserError
+from crossover.errors import ConfigError, Corrupt, DataError, UserError
 from crossover.experiment import Experiment
 from crossover.reports.folder import PROJECTION, RunFolder, is_ours, write_atomically
-from crossover.simulation import own_steps
-from crossover.simulation.processors import idle
+from crossover.running import account, deploying, running_costs
+from crossover.running.account import aws_errors_explained
+from crossover.simulation import processors
+from crossover.simulation.processors import describe_idle_vcpus
 from crossover.validation import check_deployment
 
 if TYPE_CHECKING:
     from crossover.running import OnProgress
 
 
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for report.html and comparison.csv.")] = Path("results/comparison"),
+    at: Annotated[
+        float | None,
+        typer.Option(
+            help="Who is there first: a value of the metric, such as 0.85.  [default: the target of all runs]"
+        ),
+    ] = None,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Show different data or models side by side.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs: one table, report.html and a CSV file. Who won is said of settings with runs of three seeds or more."""
+    from crossover.reports import comparison as comparing
+    from crossover.reports import tables
+    from crossover.reports.report_pages import write_comparison
+    from crossover.reports.tables import comparison
+    from crossover.simulation.repetitions import on_aws
+
+    found = comparing.read(folders, at=at, mixed=mixed, simulated=on_aws)
+    report = write_comparison(found, out)
+    if as_json:
+        print_json(comparing.as_json(found))
+        return
+    tables.show(comparison(found), f"report: {report}")
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+# `crossover run`: train once, show each epoch as it ends, leave a folder with the results.
+
+
 class LogTo(StrEnum):
-    """Tools that draw curves, by the names of their libraries."""
+    """The tools for curves that --log accepts, by the names of their libraries."""
 
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
@@ -66,9 +107,14 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
-    experiment = accepted(config, [*(override or []), *_data(data)], travels=on != "inline")
-    folder = _resumed(resume, out) if resume and on != "aws" else out or Path("results") / experiment.name
-    _check_folder(folder)
+    here = Path.cwd()  # before any of the user's own code runs, which may go elsewhere
+    overrides = [*(override or []), *_data(data)]
+    experiment, named = accepted(config, overrides, travels=on != "inline"), typed(config, overrides)
+    if on == "local":
+        require_checkout("run --on local", otherwise="`--on inline` trains in this process, without one")
+    asked = _resumed(resume, out) if resume and on != "aws" else out or Path("results") / experiment.name
+    folder = here / asked
+    _check_folder(asked)
     if log:
         from crossover.reports import tracking  # not for --help
 
@@ -76,20 +122,21 @@ def run(
             tracking.check(tool.value)
     if on == "aws":
         check_deployment(experiment)
-        own_steps.check_fits(experiment)
-        experiment = _check_deployed(experiment, config, take_over=take_over)
-    if wasted := idle(experiment):
+        processors.check_fits(experiment)
+        experiment = _check_deployed(experiment, named, take_over=take_over)
+    if wasted := describe_idle_vcpus(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
-    with alone_in(folder):
+    with alone_in(asked):
         try:
-            with as_ctrl_c(), show_progress(experiment, where=on, out=folder) as on_progress:
+            with as_ctrl_c(), show_progress(experiment, where=on, out=asked) as on_progress:
                 finished = _start(experiment, on, folder, on_progress, resume=resume or "")
-        except BaseException:
-            _say_how_to_go_on(config, on, folder)
+        except BaseException as error:
+            if not ((resume and _is_damage(error)) or _has_diverged(error)):
+                _say_how_to_go_on(named, on, asked)
             raise
-        _summarise(finished)
+        _summarise(finished, shown=asked)
         for tool in log or []:
-            print(f"{tool}: {tracking.log(finished, tool.value, where=str(finished.path / tool.value))}")
+            print(f"{tool}: {tracking.log(finished, tool.value, where=str(asked / tool.value))}")
 
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
@@ -106,29 +153,45 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
 
 
 def _resumed(resume: str, out: Path | None) -> Path:
-    """The folder to go on in. Raises UserError before anything heavy is started."""
-    from crossover.running import baseline, resumption
+    """Return the folder of the run to resume.
+
+    Raises UserError if `out` is another folder, and what `find_unfinished` raises if the folder holds no unfinished run.
+    """
+    from crossover.running import inline
+    from crossover.running import resume as resumption
 
     folder = Path(resume)
     if out is not None and out.resolve() != folder.resolve():
         raise UserError(f"--out {out}: results go to the folder that is resumed, {folder}; leave --out away")
-    if not baseline.unfinished_in(folder):
-        resumption.find(folder)
+    if not inline.has_unfinished_run(folder):
+        resumption.find_unfinished(folder)
     return folder
 
 
-def _say_how_to_go_on(config: Path, on: Where, folder: Path) -> None:
-    from crossover.running import baseline
+def _is_damage(error: BaseException) -> bool:
+    """Return whether a resumption failed because its data is corrupt, so that the same command would fail again."""
+    return any(isinstance(each, Corrupt) for each in (error, error.__cause__)) or f"{Corrupt.__name__}: " in str(error)
 
-    if on != "aws" and baseline.unfinished_in(folder):
+
+def _has_diverged(error: BaseException) -> bool:
+    """Return whether training left the finite numbers: a resumed run would come to the same values again."""
+    return any(advice in str(error) for advice in ("may keep it finite", "may keep them finite"))
+
+
+def _say_how_to_go_on(config: str, on: Where, folder: Path) -> None:
+    from crossover.running import inline
+
+    if on != "aws" and inline.has_unfinished_run(folder):
         again = f"crossover run {config} --on {on} --resume {folder}"
-        kept = f"{folder} holds an unfinished run; with the code and the --set that it was started with, this goes on: {again}"
+        kept = f"{folder} holds an unfinished run; with the code that it was started with, this goes on: {again}"
         print(kept, file=sys.stderr, flush=True)  # an earlier one's, where this run failed before it began
 
 
-def _check_deployed(experiment: Experiment, config: Path, *, take_over: bool) -> Experiment:
-    """With what is left of its budget. Raises UserError where the stack is missing, another owner's, half way or over, or the budget is
-    spent, or would be counted at another region's prices.
+def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> Experiment:
+    """Check that the experiment can run on its deployed stack; return it with the budget that is left.
+
+    Raises UserError if the stack is missing, incomplete, expired, changed or another owner's, if the budget is spent, or if the prices are
+    of another region. `config`: the experiment as words of a command line; `take_over`: whether another owner's stack may be used.
     """
     import boto3
 
@@ -136,35 +199,39 @@ def _check_deployed(experiment: Experiment, config: Path, *, take_over: bool) ->
 
     now, session = datetime.now(UTC), boto3.Session()
     with aws_errors_explained():
-        stack = stacks.check_runnable(
-            session, f"{experiment.project}-{experiment.name}", project=experiment.project, config=str(config), now=now
+        stack = account.check_runnable(
+            session, f"{experiment.project}-{experiment.name}", project=experiment.project, config=config, now=now
         )
         if not take_over:
-            stacks.check_owner(session, stack.name, owner=experiment.owner, command=f"run {config} --on aws")
-        standing.check_prices(session, experiment)
-        changes.check_unchanged(session, experiment, config=config)
-        if found := running.under_way(experiment, session):
+            account.check_owner(session, stack.name, owner=experiment.owner, command=f"crossover run {config} --on aws")
+        running_costs.check_prices(session, experiment)
+        deploying.check_unchanged(session, experiment, config=config)
+        if found := running.find_run_under_way(experiment, session):
             print(f"taking up {found.run}, which is under way", flush=True)
     if experiment.lifetime.budget_usd is None:
         return experiment
-    left = standing.left_of_budget(experiment, stack, now=now, config=config)
+    left = running_costs.find_budget_left(experiment, stack, now=now, config=config)
     return replace(experiment, lifetime=replace(experiment.lifetime, budget_usd=left))
 
 
-def _summarise(folder: RunFolder) -> None:
-    from crossover.reports import terminal
-    from crossover.reports.html import write_report
+def _summarise(folder: RunFolder, *, shown: Path) -> None:
+    """Print the result. If the run finished, also project it on AWS, and write the projection and a report with it.
+
+    `shown`: the folder as the user named it.
+    """
+    from crossover.reports import tables
+    from crossover.reports.report_pages import write_report
     from crossover.reports.tables import summary
-    from crossover.simulation.of_runs import on_aws
+    from crossover.simulation.repetitions import on_aws
 
     def missing(reason: str) -> None:
-        terminal.show(f"note: no {PROJECTION}: {reason}")
+        tables.show(f"note: no {PROJECTION}: {reason}")
 
     (projected,) = on_aws([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
     if projected is not None:
         write_atomically(folder.path / PROJECTION, json.dumps(projected.as_json(), indent=1).encode() + b"\n")
         write_report(folder, projected)
-    terminal.show(summary(folder.result, projected), f"report: {folder.path / 'report.html'}")
+    tables.show(summary(folder.result, projected), f"report: {shown / 'report.html'}")
 
 
 def _data(folder: Path | None) -> list[str]:
@@ -176,7 +243,10 @@ def _data(folder: Path | None) -> list[str]:
 
 
 def _check_folder(folder: Path) -> None:
-    """A new or empty folder, or one of an earlier run: other people's files are not mixed with ours."""
+    """Raise ConfigError unless `folder` is new, empty or of an earlier run, and can be written to.
+
+    A folder with other files is refused, so that they are not mixed with those of a run.
+    """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: is a file; expected a folder")
     if folder.is_dir() and not (folder / "result.json").exists() and not all(map(is_ours, folder.iterdir())):
@@ -192,7 +262,7 @@ def _check_folder(folder: Path) -> None:
 
 @contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """With the folder there; a run that cannot start leaves no empty one."""
+    """Create the folder within the block; afterwards remove it and its new parents again if they are empty."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -205,20 +275,52 @@ def _made(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """While no other process trains there: one that was stopped and still writes down how far it came would mix with its own resumption.
+    """Hold the lock of `folder` within the block, so that no other process trains there. Raises UserError if another process holds it.
 
-    Raises UserError where one does. What is held is a name that Linux keeps for a socket without a file: it goes with
-    the process, also with one that is killed, and a new run's folder need not be made before there is anything to
-    write into it. Elsewhere (macOS) there are no such names, and nobody is kept out.
+    Without it a stopped run that still writes its progress would mix its files with those of its own resumption. The lock is a file beside
+    the folder, so that the folder need not exist before something is written into it. Only users who may write there can hold it, and the
+    kernel releases it when the process ends, however it ends. The file is deleted at the end; a process that opened the deleted file
+    meanwhile notices this and opens the new one. Parent folders that were created for the lock alone are deleted as well.
     """
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
+    path = folder.resolve()
+    made = [each for each in path.parents if not each.exists()]
+    lock = path.parent / f".{path.name}.lock"
+    while True:
+        held = _opened(lock, folder)
         try:
-            held.bind(f"\0crossover-run-{name}")
-            held.shutdown(socket.SHUT_RDWR)  # a name and no mailbox: anybody on this machine could write there
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise UserError(
-                    f"{folder}: another run is at work there; wait until it has ended, or give another --out"
-                ) from error
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+            raise UserError(
+                f"{folder}: another run is at work there; wait until it has ended, or give another --out"
+            ) from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), lock.stat()):
+                break
+        os.close(held)
+    try:
         yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()
+        os.close(held)
+        for each in made:
+            with suppress(OSError):  # something was written there
+                each.rmdir()
+        with suppress(OSError):  # one of them holds something by now
+            for each in made:
+                each.rmdir()
+
+
+def _opened(lock: Path, folder: Path) -> int:
+    """Open the lock file, creating it if it does not exist; return its descriptor. Raises UserError if it cannot be created."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another run that ends has just removed the folder
+            return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: nothing can be written beside it ({lock}: {error.strerror}); give another --out"
+        ) from None

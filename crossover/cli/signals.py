@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP as Ctrl-C: what was started is stopped, what was computed is written, and the exit status names the signal."""
+"""SIGTERM and SIGHUP handled like Ctrl-C: started work is stopped, results are written, and the exit status names the signal."""
 
 import os
 import signal
@@ -9,23 +9,29 @@ from types import FrameType
 
 import typer
 
+from crossover.processes import Interrupted, sent_again
+
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
-    """Within it the first of them raises KeyboardInterrupt, and further ones do nothing; at its end typer.Exit(128 + number). Signals that
-    are ignored already, as under nohup, stay so.
+    """Raise KeyboardInterrupt within the block at the first SIGTERM or SIGHUP; at the block's end raise typer.Exit(128 + number).
+
+    Further signals are ignored, unless Python has discarded the exception of the one before. Signals that have a handler or are ignored
+    already, as under nohup, stay so.
     """
     received: list[int] = []
+    raised: list[Interrupted] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if received:
+        if raised and not raised[-1].ignored:
             return
         received.append(number)
         if number == signal.SIGHUP:
             _leave_the_terminal()
-        raise KeyboardInterrupt
+        raised.append(Interrupted(number))
+        raise raised[-1]
 
     here = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in ENDING} if here else {}
@@ -33,7 +39,8 @@ def as_ctrl_c() -> Iterator[None]:
     for number in mine:
         signal.signal(number, interrupt)
     try:
-        yield
+        with sent_again():
+            yield
     except KeyboardInterrupt:
         if not received:
             raise
@@ -44,7 +51,7 @@ def as_ctrl_c() -> Iterator[None]:
 
 
 def _leave_the_terminal() -> None:
-    """It is gone: whatever is written to it would fail, and with it what is still to be done."""
+    """Redirect standard output and error from a closed terminal to the null device, so that cleaning up does not fail at a write."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         if os.isatty(stream):

@@ -1,16 +1,32 @@
-"""`crossover study`: many experiments from one file, under one budget."""
+"""`crossover study`, `reproduce` and `replicate`."""
 
+import json
 import math
+import os
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.account import tell
-from crossover.cli.arguments import Debug
+from crossover.cli.arguments import Debug, require_checkout
 from crossover.cli.run import Where, alone_in
 from crossover.cli.signals import as_ctrl_c
-from crossover.errors import ConfigError, RunFailed
+from crossover.errors import ConfigError, DataError, RunFailed
+from crossover.reports import display
+from crossover.running.account import print_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from crossover.study.bundle import Bundle
+    from crossover.study.paper_cells import Part
+    from crossover.study.paper_runs import Measurement, Runner
+    from crossover.study.report import StudyCell
+
+
+# --- study ------------------------------------------------------------------------------------------------------------
 
 
 def study(
@@ -35,28 +51,33 @@ def study(
     debug: Debug = False,
 ) -> None:
     """Run a grid or a search over seeds: study.csv, and study.html with intervals and the comparisons that were named beforehand."""
-    from crossover.reports import terminal
-    from crossover.reports.terminal import TextTable
+    from crossover.reports import tables
+    from crossover.reports.tables import TextTable
     from crossover.study import bundle as bundles
-    from crossover.study import forecast, report  # reports come with them: not for --help
+    from crossover.study import (
+        report,
+        runner,  # reports come with them: not for --help
+    )
     from crossover.study.file import read
     from crossover.study.plan import StudyPlan, carry_out
 
     check_dollars(budget)
     asked = read(file)
-    plan = StudyPlan(asked, where=on, tell=terminal.show)
+    plan = StudyPlan(asked, where=on, tell=tables.show)
     if budget is not None:
-        forecast.check_budget(plan.forecast, budget)
+        runner.check_budget(plan.forecast, budget)
     if dry_run:
         return
+    if on == "local":
+        require_checkout("study --on local", otherwise="`--on inline` runs its trials in this process, without one")
     folder = out or Path("results") / asked.name
     with alone_in(folder), as_ctrl_c():
-        end = carry_out(plan, folder, where=on, budget_usd=budget, resume=resume, tell=tell)
+        end = carry_out(plan, folder.absolute(), where=on, budget_usd=budget, resume=resume, tell=print_line)
     for sheet in end.tables.tables:
-        terminal.show(TextTable(sheet.title, sheet.head, sheet.rows))
-    terminal.show(f"{end.tables.words}; report: {folder / report.PAGE}")
+        tables.show(TextTable(sheet.title, sheet.head, sheet.rows))
+    tables.show(f"{end.tables.words}; report: {folder / report.PAGE}")
     if bundle:
-        terminal.show(f"bundle: {bundles.write(folder, end.rows)}")
+        tables.show(f"bundle: {bundles.write(folder, end.rows)}")
     if end.failed:
         raise RunFailed(
             f"{len(end.failed)} of {asked.count} trials failed, the page says why; --resume tries them again: "
@@ -65,6 +86,259 @@ def study(
 
 
 def check_dollars(budget: float | None) -> None:
-    """Raises ConfigError for a --budget that is no sum of dollars."""
+    """Raise ConfigError if `budget` is no sum of dollars."""
     if budget is not None and not 0 < budget < math.inf:
         raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
+
+
+# --- reproduce --------------------------------------------------------------------------------------------------------
+# `crossover reproduce`: count a study's results again from its bundle, or run its trials again.
+
+SHOWN = 3  # trials, and figures of one, that are shown as differing
+MARK = "reproduction.json"  # of which bundle a folder's trials were run again
+
+
+def reproduce(
+    bundle: Annotated[Path, typer.Argument(help="What crossover study --bundle wrote.", show_default=False)],
+    run: Annotated[
+        bool, typer.Option("--run", help="Run every trial again; else its records are counted again.")
+    ] = False,
+    on: Annotated[
+        Where | None,
+        typer.Option(help="With --run: where, as of crossover study; by default inline.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --run: a new folder for it; by default results/<name>-again.")
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", help="With --run: as of crossover study; --on aws needs one.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="With --run: go on with the same bundle's.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Make a study's tables again, and say of every cell: equal bits, within the interval, or not."""
+    from crossover.reports import tables as tables_
+    from crossover.study import bundle as bundles
+    from crossover.study import own_modules, report
+
+    options = {"--on": on, "--out": out, "--budget": budget, "--resume": resume or None}
+    if not run and (given := [name for name, value in options.items() if value is not None]):
+        raise ConfigError(f"{', '.join(given)}: of trials that are run again; expected --run beside it")
+    check_dollars(budget)
+    if on == "aws" and budget is None:
+        raise ConfigError(
+            "--on aws: somebody else's trials on your account; expected --budget USD, beyond which none begins"
+        )
+    found = bundles.read(bundle)
+    versions = ", ".join(f"{quoted(name)} {quoted(value)}" for name, value in found.versions.items())
+    tables_.show(
+        f"study {quoted(found.study.name)}, {versions}: {len(found.rows)} of {found.study.count} trials, --on {found.where}"
+    )
+    untrue = _held_against_records(found)
+    if run:
+        folder = out or _default_folder(found.study.name)
+        for line in own_modules.check(found, (bundle.parent, Path.cwd())):
+            tables_.show(quoted(line))
+        here = _run_again(found, on or "inline", folder, budget, resume)
+    else:
+        here = found.recompute_cells()
+    held = list(
+        report.compare_cells(found.cells, here, incomparable=report.list_incomparable(found.study) if run else ())
+    )
+    _show_cells(held)
+    lost = sum(how == report.NOT for _, _, how in held)
+    failures = [*untrue, *([f"{lost} of {len(held)} cells were not reproduced"] if lost else [])]
+    if failures:
+        raise RunFailed("; ".join(failures))
+
+
+def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]") -> None:
+    """Print each cell of the bundle beside the reproduced one, and how many are equal.
+
+    `held`: for each cell the one of the bundle, the reproduced one, and how they compare.
+    """
+    from crossover.reports import tables as tables_
+    from crossover.reports.tables import TextTable
+    from crossover.study import report
+
+    shown = [
+        [quoted(cell.row), quoted(cell.column), _figure(there), _figure(mine), how]
+        for there, mine, how in held
+        if (cell := there or mine)
+    ]
+    tables_.show(TextTable("Cell by cell", ["row", "figure", "bundle", "again", ""], shown))
+    counts = Counter(how for _, _, how in held)
+    told = [report.EQUAL, report.WITHIN, report.NOT, *([report.INCOMPARABLE] if counts[report.INCOMPARABLE] else [])]
+    tables_.show(", ".join(f"{counts[how]} {how}" for how in told))
+
+
+def _held_against_records(found: "Bundle") -> list[str]:
+    """Print which results and files differ from the bundle's records and digests; return one sentence for each kind of difference."""
+    from crossover.reports import tables as tables_
+
+    untrue = {name: each.differing for name, each in found.recounts.items() if each.differing}
+    for name, differing in list(untrue.items())[:SHOWN]:
+        more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        tables_.show(quoted(f"{name}: {'; '.join(differing[:SHOWN])}{more}"))
+    if len(untrue) > SHOWN:
+        tables_.show(f"and {len(untrue) - SHOWN} more trials whose results differ from their records")
+    agree = len(found.recounts) - len(untrue)
+    tables_.show(
+        f"counted again from the records: seconds, bytes, dollars and invocations of {agree} of {len(found.recounts)} trials agree with "
+        "their result.json; accuracies are not in the records, --run makes them again"
+    )
+    for why in sorted({each.unchecked for each in found.recounts.values() if each.unchecked}):
+        tables_.show(quoted(f"dollars are not counted again: {why}"))
+    if others := found.list_other_code():
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        named = f"{', '.join(others[:SHOWN])}{more}"
+        tables_.show(
+            quoted(
+                f"code: {len(others)} of {len(found.code)} files that computed it are not those of this version: {named}"
+            )
+        )
+    for line in [*found.undigested, *found.other_bytes[:SHOWN]]:
+        tables_.show(quoted(line))
+    if found.other_bytes[SHOWN:]:
+        tables_.show(f"and {len(found.other_bytes) - SHOWN} more files")
+    failures = []
+    if untrue:
+        failures.append(f"{len(untrue)} of {len(found.recounts)} trials' results do not follow from their records")
+    if found.other_bytes:
+        failures.append(f"{len(found.other_bytes)} files are not those that digests.json names")
+    return failures
+
+
+def quoted(text: str) -> str:
+    """Return `text` with its control characters written out, so that a stranger's file cannot steer the terminal."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def _default_folder(name: str) -> Path:
+    """Return results/<name>-again. Raises ConfigError if the study's name cannot be a folder's name, since bundles may be of strangers."""
+    if not re.fullmatch(r"\w[\w .+=~-]*", name):
+        raise ConfigError(f"study {quoted(name)!r} has no name for a folder; expected --out FOLDER beside --run")
+    return Path("results") / f"{name}-again"
+
+
+def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | None, resume: bool) -> "list[StudyCell]":
+    """Run all trials of the bundle again in `folder` and return the cells of the new tables.
+
+    Raises ConfigError if `folder` holds a study that is no reproduction of this bundle: trials of the original must not count.
+    """
+    from crossover.reports import tables as tables_
+    from crossover.reports.folder import write_atomically
+    from crossover.study import report, runner
+    from crossover.study.plan import StudyPlan, carry_out
+
+    plan, mark = StudyPlan(found.study, where=on, tell=tables_.show), folder / MARK
+    if budget_usd is not None:
+        runner.check_budget(plan.forecast, budget_usd)
+    body = json.dumps({"bundle_sha256": found.digest}).encode() + b"\n"
+    with alone_in(folder), as_ctrl_c():
+        if not resume and (folder / runner.STATE).exists():
+            raise ConfigError(
+                f"--out {folder}: holds a study, whose trials would be counted as run again; give another folder, or --resume "
+                "where it is this bundle's"
+            )
+        if not resume:
+            runner.begin_study(found.study, folder, where=on, resume=False)
+            write_atomically(mark, body)
+        elif not mark.is_file() or mark.read_bytes() != body:
+            raise ConfigError(f"--resume: {folder} is no reproduction of this bundle; leave it away, or give its --out")
+        end = carry_out(plan, folder, where=on, budget_usd=budget_usd, resume=True, tell=print_line)
+    return report.make_cells(found.study, end.rows)
+
+
+def _figure(cell: "StudyCell | None") -> str:
+    if cell is None or cell.value is None:
+        return "-"
+    return f"{cell.value:.6g}" if cell.low is None else f"{cell.value:.6g} ({cell.low:.6g} to {cell.high:.6g})"
+
+
+# --- replicate --------------------------------------------------------------------------------------------------------
+# `crossover replicate`: every table and figure of the papers, with ours beside the printed figures.
+
+
+def replicate(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE|FIGURE|all]...",
+            help="For example 2025-table-2 or 2023-figure-5; all; a year.",
+            show_default="all",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for index.html, index.md, cells.csv and the runs.")] = Path(
+        "results/replication"
+    ),
+    scale: Annotated[
+        float,
+        typer.Option(help="How much of the published size is run; 0.02 takes about a quarter of an hour on 2 cores."),
+    ] = 0.02,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "--list", help="Only say what would be run, and for how long.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Run the papers' tables and figures anew, and set ours beside the printed ones. Finished runs are kept: a second call goes on."""
+    from crossover.study import papers
+    from crossover.study.paper_runs import Runner, Scale
+    from crossover.study.papers import choose_parts, list_measurements
+
+    names, size = what or ["all"], Scale(scale)
+    parts = choose_parts(names)
+    wanted = list_measurements(parts, size)
+    runner = Runner(out=out, scale=size, data=_folder(data), tell=print_line)
+    if dry_run:
+        _forecast(runner, parts, wanted)
+        return
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file; expected a folder")
+    outcome = runner.run(wanted)
+    line = " ".join(["crossover replicate", *names, f"--scale {scale:g}", f"--out {out}"])
+    made = papers.fill_book(parts, outcome, size, command=line)
+    report = papers.write(made, out)
+    print(f"report: {report}")
+    print(papers.summarize_book(made.sections))
+    if outcome.failed:
+        raise RunFailed(
+            f"{len(outcome.failed)} of {len(wanted)} runs failed, the page says why; the same command tries them again: "
+            + ", ".join(outcome.failed)
+        )
+
+
+def _folder(data: Path | None) -> Path | None:
+    """Return the data folder: --data, else CROSSOVER_DATA, else shared/datasets in or beside the checkout; None if none exists.
+
+    With None missing files are downloaded to the user's cache. Raises DataError if `data` does not exist.
+    """
+    if data is not None and not data.is_dir():
+        raise DataError(f"--data {data}: no such folder")
+    root = Path(__file__).parents[2]
+    named = os.environ.get("CROSSOVER_DATA")
+    places = [data, Path(named) if named else None, root / "shared" / "datasets", root.parent / "shared" / "datasets"]
+    return next((place.resolve() for place in places if place is not None and place.is_dir()), None)
+
+
+def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
+    """Print the runs of the parts with the seconds that each takes on this machine if nothing else runs."""
+    from crossover.reports import tables
+
+    cores = os.cpu_count() or 1
+    rows, total_s = list[list[str]](), 0.0
+    for each in wanted:
+        why = runner.explain_refusal(each)
+        kept = runner.find_finished(each) is not None
+        seconds = 0.0 if kept or why else each.forecast_s(runner.scale, cores=cores)
+        total_s += seconds
+        users = ", ".join(part.name for part in parts if each.key in {m.key for m in part.measurements(runner.scale)})
+        rows.append([each.key, "kept" if kept else f"not run: {why}" if why else display.seconds(seconds), users])
+    unable = sum(row[1].startswith("not run") for row in rows)
+    able = f"{len(wanted) - unable} can run here; " if unable else ""
+    total = f"{able}about {display.seconds(total_s)} on {cores} undisturbed cores"
+    tables.show(
+        tables.TextTable("", ["run", "about", "for"], rows),
+        f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
+    )

@@ -1,72 +1,331 @@
-"""Data sets by name: loaded, split and fingerprinted on the machine that stages them.
+"""Data sets by name, and the user's own: samples, images, and where they are downloaded from."""
 
-digits (scikit-learn's 8x8 digits), mnist, cifar10, or `package.module:loader`. This module may use numpy through scikit-learn; no step
-imports it.
-"""
-
+import gzip
 import hashlib
+import io
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+import os
+import pickle
+import tarfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from crossover import own_code
+from crossover import user_code
 from crossover.algorithms import buffers
-from crossover.algorithms.seeds import permutation, seed
+from crossover.algorithms.schedule import permutation, seed
 from crossover.errors import ConfigError, DataError
-from crossover.experiment import Experiment
-from crossover.learning import cifar10, fitness, mnist, sizes
-from crossover.learning.samples import Dataset, Samples, padded
+from crossover.experiment import Experiment, Table
+from crossover.learning import fitness, scaling, sizes, understood
+from crossover.learning import samples as affine
+from crossover.learning.samples import Dataset as Dataset
+from crossover.learning.samples import LabelScale, Preparation, padded, whole
+from crossover.learning.samples import Samples as Samples
 
-__all__ = ["Dataset", "Samples", "load", "training_samples"]
+# --- download ---------------------------------------------------------------------------------------------------------
+
+_TIMEOUT_S = 30.0
+_BLOCK_BYTES = 1 << 20
+
+
+def folder(directory: str | None) -> Path:
+    """Return the data sets' folder: `directory` if given, otherwise a folder in the user's cache."""
+    return Path(directory).expanduser() if directory else Path.home() / ".cache" / "crossover" / "data"
+
+
+def found(name: str, folders: Sequence[Path]) -> Path | None:
+    """Return the path of `name` in the first of `folders` that has it, or None."""
+    return next((place / name for place in folders if (place / name).exists()), None)
+
+
+def check(data: bytes | memoryview, md5: str, *, name: str) -> None:
+    """Raise DataError unless `data` has the published MD5 (a transmission checksum here, not a defence against forgery)."""
+    actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if actual != md5:
+        raise DataError(
+            f"{name}: MD5 {actual} where the published file has {md5}; the file is damaged or another one: delete it and fetch it again"
+        )
+
+
+def fetch(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
+    """Download `name` into the folder `into` and return its path. Raises DataError, with the manual steps, if every source fails."""
+    target, reasons = into / name, []
+    for url in urls:
+        partial = into / f".{name}.{os.getpid()}.part"
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, partial.open("wb") as file:
+                while block := response.read(_BLOCK_BYTES):
+                    file.write(block)
+            check(partial.read_bytes(), md5, name=f"{name} from {url}")
+            partial.rename(target)
+            return target
+        except (OSError, urllib.error.URLError, DataError) as error:
+            reasons.append(str(error) if isinstance(error, DataError) else f"{url}: {error}")
+        finally:
+            partial.unlink(missing_ok=True)
+    raise DataError(
+        f"{name}: neither in {into} nor to be fetched ({'; '.join(reasons)}). Put the official file into {into},"
+        " or name the folder that has it in data.directory (--data DIR)"
+    )
+
+
+# --- mnist ------------------------------------------------------------------------------------------------------------
+# MNIST in its official form: four gzip files of the idx format (LeCun, Cortes, Burges).
+
+# Published MD5 sums of the official files.
+FILES = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+
+
+def read_mnist(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return (train images (60000, 1, 28, 28) uint8, train labels (60000,) int64, test images, test labels). Raises DataError."""
+    base = folder(directory)
+    parts = [_idx(_file(name, base)) for name in FILES]
+    images, labels, test_images, test_labels = parts
+    return images.unsqueeze(1), labels.long(), test_images.unsqueeze(1), test_labels.long()
+
+
+def _file(name: str, base: Path) -> Path:
+    place = found(name, (base, base / "mnist"))
+    if place is None:
+        place = fetch(name, urls=[mirror + name for mirror in MIRRORS], md5=FILES[name], into=base / "mnist")
+    return place
+
+
+def _idx(path: Path) -> Tensor:
+    """Return the uint8 array of an idx file: magic 0, 0, 8 (unsigned byte), dimensions, then each dimension as big-endian uint32."""
+    packed = path.read_bytes()
+    check(packed, FILES[path.name], name=str(path))
+    try:
+        data = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: not a whole gzip file ({error})") from error
+    dimensions = data[3] if len(data) >= 4 and data[:3] == b"\0\0\x08" else 0
+    shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions)]
+    start, elements = 4 + 4 * dimensions, 1
+    for size in shape:
+        elements *= size
+    if not dimensions or len(data) != start + elements:
+        raise DataError(f"{path}: {len(data)} bytes that are not an idx file of shape {shape}")
+    return buffers.tensor(memoryview(data)[start:], torch.uint8).view(shape)
+
+
+# --- cifar10 ----------------------------------------------------------------------------------------------------------
+# CIFAR-10 in its official Python form (Krizhevsky 2009): pickles, which are read without ever running what a pickle may ask for.
+#
+# Each member's published MD5 is checked before a byte of it is interpreted. The archive's own sum is not: repacked archives hold the same
+# members.
+
+ARCHIVE = "cifar-10-python.tar.gz"
+ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"  # of the official archive: what a download must have
+ARCHIVE_URLS = ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",)
+FOLDER = "cifar-10-batches-py"
+MEMBERS = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+
+
+def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels). Raises DataError."""
+    base = folder(directory)
+    places = (base, base / "cifar-10", base / "cifar10")
+    members = _unpacked(places) or _packed(places, base)
+    parts = []
+    for name, md5 in MEMBERS.items():
+        if name not in members:
+            raise DataError(f"{name}: not among the CIFAR-10 files under {base}; fetch {ARCHIVE} again")
+        check(members[name], md5, name=f"{FOLDER}/{name}")
+        parts.append(decode(members[name], name=name))
+    images, labels = torch.cat([part[0] for part in parts[:5]]), torch.cat([part[1] for part in parts[:5]])
+    return images, labels, *parts[5]
+
+
+def decode(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
+    """Return (images (N, 3, 32, 32) uint8, labels (N,) int64) of one member. `name`: name for errors. Raises DataError if it is not such a
+    member.
+    """
+    try:
+        content = _Reader(io.BytesIO(member), encoding="bytes").load()
+        pixels, labels = content[b"data"], content[b"labels"]
+        images = pixels.uint8().view(len(labels), 3, 32, 32)
+        numbers = torch.tensor(labels, dtype=torch.int64)
+    except DataError:
+        raise
+    except Exception as error:  # a damaged pickle may raise nearly anything
+        raise DataError(f"{name}: not a CIFAR-10 member: {type(error).__name__}: {error}") from error
+    if numbers.ndim != 1 or bool(((numbers < 0) | (numbers > 9)).any()):
+        raise DataError(f"{name}: labels outside 0 to 9")
+    return images, numbers
+
+
+class _Reader(pickle.Unpickler):
+    """Builds dictionaries, lists, numbers and strings, and for the one numpy array a stand-in that only keeps its bytes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = {
+            ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+            ("numpy", "ndarray"): _Array,
+            ("numpy", "dtype"): _DType,
+        }
+        if (module, name) not in allowed:
+            raise DataError(
+                f"CIFAR-10 member asks for {module}.{name}, which such a file does not need; it is not read further"
+            )
+        return allowed[module, name]
+
+
+class _DType:
+    """Stand-in for numpy.dtype: its name alone."""
+
+    def __init__(self, code: Any = b"", *_: Any) -> None:
+        self.code = code.decode() if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and alignment say nothing about single bytes."""
+
+
+class _Array:
+    """Stand-in for numpy.ndarray: shape, type and bytes."""
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] = ()
+        self.data = b""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, self.shape, dtype, fortran, self.data = state
+        if dtype.code != "u1" or fortran or len(self.data) != self.shape[0] * self.shape[1]:
+            raise DataError(
+                f"CIFAR-10 member: array of shape {self.shape}, type {dtype.code}; N x 3072 unsigned bytes are expected"
+            )
+
+    def uint8(self) -> Tensor:
+        return buffers.tensor(self.data, torch.uint8)
+
+
+def _unpacked(places: tuple[Path, ...]) -> dict[str, bytes] | None:
+    folder = found(FOLDER, places)
+    if folder is None:
+        return None
+    return {name: (folder / name).read_bytes() for name in MEMBERS if (folder / name).is_file()}
+
+
+def _packed(places: tuple[Path, ...], base: Path) -> dict[str, bytes]:
+    """Read the members from the archive into memory; nothing is unpacked to the disk. Downloads the archive if it is missing."""
+    archive = found(ARCHIVE, places)
+    if archive is None:
+        archive = fetch(ARCHIVE, urls=ARCHIVE_URLS, md5=ARCHIVE_MD5, into=base / "cifar-10")
+    members = {}
+    try:
+        with tarfile.open(archive, "r|gz") as packed:
+            for entry in packed:
+                name = entry.name.rpartition("/")[2]
+                if name in MEMBERS and entry.isfile() and (file := packed.extractfile(entry)):
+                    members[name] = file.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{archive}: not a whole tar.gz archive ({error}); delete it and fetch it again") from error
+    return members
+
+
+# --- datasets ---------------------------------------------------------------------------------------------------------
+# Data sets by name: loaded, split and fingerprinted on the machine that stages them.
+#
+# digits (scikit-learn's 8x8 digits), mnist, cifar10, or `package.module:loader`. This module may use numpy through scikit-learn; no step
+# imports it.
 
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
 
 
 def training_samples(experiment: Experiment) -> int:
-    """How many the experiment trains on; loaded where only that tells. Raises as `load`."""
+    """Return the number of training samples; the data set is loaded if only that gives the number. Raises what `load` raises."""
     known = sizes.split(experiment)
     return known[0] if known else len(load(experiment).train_labels)
 
 
 def load(experiment: Experiment) -> Dataset:
-    """The experiment's data set. Raises DataError (missing, damaged, unfit) or ConfigError (unknown name, a split that is not there)."""
+    """Return the experiment's data set. Raises DataError (missing, damaged, unfit) or ConfigError (unknown, a split that is not there)."""
     samples, loader = _samples(experiment)
+    if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
+        raise ConfigError(
+            f"data.table: is for the loader of a CSV, as `crossover advise --data` writes it; {experiment.data.dataset} reads none by it; "
+            "leave it out, or let crossover.learning.table.read(path, experiment.data.table) read the file"
+        )
     fitness.check(samples, experiment, loader=loader)
     training, validation = _split(samples, experiment)
-    return Dataset(
-        *training,
-        *validation,
-        samples.classes,
-        experiment.data.dataset,
-        _fingerprint(experiment, *training, *validation),
-    )
+    scale = scaling.scale_of(training[1], experiment, classes=samples.classes)
+    found = understood.describe(samples, experiment, scale)
+    if scale is not None or (samples.labels.dtype == torch.float64 and ":" not in experiment.training.loss):
+        training, validation = (
+            (inputs, scaling.scaled(labels, scale).float()) for inputs, labels in (training, validation)
+        )
+    given = Dataset(*training, *validation, samples.classes, experiment.data.dataset, "", scale=scale, understood=found)
+    dataset = _mapped(given, experiment, loader)
+    early = dataset.train_inputs is not given.train_inputs
+    return replace(dataset, fingerprint=_fingerprint(experiment, *training, *validation, early=early, scale=scale))
 
 
 def _samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
-    """What the experiment's loader returned, and the loader where it is the user's own."""
+    """Return the samples from the experiment's loader, and the loader if it is user code, otherwise None."""
     name = experiment.data.dataset
     match name:
         case "digits":
             return _digits(), None
         case "mnist":
-            images, labels, test_images, test_labels = mnist.read(experiment.data.directory)
+            images, labels, test_images, test_labels = read_mnist(experiment.data.directory)
             return Samples(images, labels, 10, test_images, test_labels), None
         case "cifar10":
-            images, labels, test_images, test_labels = cifar10.read(experiment.data.directory)
+            images, labels, test_images, test_labels = read_cifar10(experiment.data.directory)
             return Samples(images, labels, 10, test_images, test_labels), None
     if ":" not in name:
         raise ConfigError(f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, or package.module:loader")
-    loader = own_code.load(name, field="data.dataset")
-    with own_code.blame("data.dataset", name, what=loader):
+    loader = user_code.load(name, field="data.dataset")
+    with user_code.blame("data.dataset", name, what=loader):
         samples: Samples = loader(experiment)
-    return padded(samples), loader
+    if isinstance(samples, Samples):
+        samples = replace(padded(samples), classes=whole(samples.classes))
+    return samples, loader
+
+
+def _mapped(dataset: Dataset, experiment: Experiment, loader: Callable[..., object] | None) -> Dataset:
+    """Return `dataset` with its map computed if its inputs are floats, and its inputs mapped if that is to be done in float64."""
+    inputs, preprocess = dataset.train_inputs, experiment.data.preprocess
+    if not inputs.is_floating_point():
+        return dataset
+    scale, shift = affine.constants(inputs, preprocess)
+    whole = {"scale": scale, "shift": shift}
+    if not affine.is_mapped_early(inputs, scale, shift):
+        return replace(dataset, affine=whole)
+    prepare = Preparation(whole, memory_format="contiguous")
+    training, validation = (
+        torch.cat([prepare(block.to(torch.float64)) for block in torch.split(part, affine.BLOCK)])
+        for part in (inputs, dataset.validation_inputs)
+    )
+    rest = {"scale": [], "shift": [], "zero": shift}
+    mapped = replace(dataset, train_inputs=training, validation_inputs=validation, affine=rest)
+    fitness.check_mapped(mapped, experiment, loader=loader)
+    fitness.tell_blurred(dataset, whole)
+    return mapped
 
 
 def _digits() -> Samples:
-    """1,797 images of 8x8 pixels, 0 to 16 (UCI optical recognition of handwritten digits, test part), shipped with scikit-learn."""
+    """Return 1,797 images of 8x8 pixels, 0 to 16 (UCI optical recognition of handwritten digits, test part), shipped with scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -80,7 +339,9 @@ Split = tuple[Tensor, Tensor]
 
 
 def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
-    """The training and the validation part: the published test split, or a seeded share of the training samples."""
+    """Return the training and the validation part: the published test split, or a seeded share of the training samples, is the validation
+    part.
+    """
     share, count = experiment.data.validation, len(samples.labels)
     ids = permutation(count, seed=seed("split", experiment.seed))
     if share == "test":
@@ -95,13 +356,19 @@ def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
     return (samples.inputs[rest].contiguous(), samples.labels[rest].contiguous()), validation
 
 
-def _fingerprint(experiment: Experiment, *tensors: Tensor) -> str:
-    """A hash of everything that decides what is staged: the samples themselves and each setting that cuts or changes them."""
+def _fingerprint(experiment: Experiment, *tensors: Tensor, early: bool, scale: LabelScale | None) -> str:
+    """Return a hash of everything that decides what is staged: the samples and each setting that cuts or changes them. `early`: whether
+    inputs are mapped before staging.
+    """
     flips = asdict(experiment.faults) if experiment.faults.attack == "label_flip" else {}
     settings = asdict(experiment.data) | {"directory": None, "augment": None}
+    del settings["table"], settings["scale_labels"]  # the tensors have what they decide, and the scale
     settings |= {"workers": experiment.workers, "batch_size": experiment.training.batch_size, "seed": experiment.seed}
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps([_STAGING_FORMAT, settings, flips], sort_keys=True).encode())
+    staged = [_STAGING_FORMAT, settings, flips, *(["mapped early"] if early else [])]
+    digest.update(json.dumps(staged, sort_keys=True).encode())
+    if scale is not None:
+        digest.update(json.dumps([scale.mean, scale.deviation]).encode())
     for tensor in tensors:
         digest.update(json.dumps([str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(buffers.view(tensor.contiguous()))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from crossover import user_code
 from crossover.errors import Corrupt, Refused
 
 
@@ -64,7 +65,7 @@ class FlatModel:
                     module._parameters[name] = views.get(id(old_parameter), old_parameter)
 
     def train(self) -> None:
-        """Layers write minibatch statistics behind the gradient, which starts at zero."""
+        """Switch to training: set the gradient to zero, and let layers write minibatch statistics behind it."""
         self.gradient.zero_()
         self._point_statistics(self.gradient)
         for norm in self._norms:
@@ -75,28 +76,29 @@ class FlatModel:
             )
 
     def problem(self) -> str:
-        """Why, after a minibatch, what lies behind the gradient is not what each layer saw, in words; empty where it is."""
+        """Return in words why the statistics behind the gradient are not what each layer saw in the minibatch, or an empty text."""
         for name, norm in zip(self.norms, self._norms, strict=True):
             if self.gradient[self.parameters + norm.variance.start] < 0:
                 return f"leaves its BatchNorm layer {name} out of a forward pass, and statistics of each pass are carried; call it in each"
         return ""
 
     def evaluate(self) -> None:
-        """Layers read the statistics behind the model."""
+        """Switch to evaluation: layers read the statistics at the end of `model`."""
         self._point_statistics(self.model)
-        self.module.eval()
+        with user_code.border():
+            self.module.eval()
 
     def frozen(self) -> dict[str, Tensor]:
-        """The parameters that are not trained, by name."""
+        """Return the parameters that are not trained, by name."""
         return {name: each.detach() for name, each in self.module.named_parameters() if not each.requires_grad}
 
     def constants(self) -> dict[str, Tensor]:
-        """The buffers that are not in the vectors, by name, those that stay out of a state_dict too."""
+        """Return the buffers that are not in the vectors, by name, including those that a state_dict omits."""
         own = {id(part) for norm in self.norms.values() for part in (norm.running_mean, norm.running_var)}
         return {name: each for name, each in self.module.named_buffers() if id(each) not in own}
 
     def take_constants(self, constants: Mapping[str, Tensor]) -> None:
-        """Those of the same module elsewhere."""
+        """Copy the buffers of an equal module elsewhere into this one. Raises Corrupt if names, shapes or dtypes differ."""
         here = self.constants()
         if {name: (each.shape, each.dtype) for name, each in constants.items()} != {
             name: (each.shape, each.dtype) for name, each in here.items()
@@ -114,7 +116,7 @@ class FlatModel:
 
 
 def flattened(module: nn.Module) -> Tensor:
-    """[P parameters | B running statistics] of an ordinary module, as FlatModel orders them."""
+    """Return [P parameters | B running statistics] of an ordinary module, in FlatModel's order, float32."""
     parts = [parameter.detach() for parameter in trained(module).values()]
     for layer in moving_norms(module).values():
         assert layer.running_mean is not None and layer.running_var is not None
@@ -123,13 +125,14 @@ def flattened(module: nn.Module) -> Tensor:
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that take a gradient, each once, by name."""
+    """Return the parameters that take a gradient, each once, by name."""
     return {name: each for name, each in module.named_parameters() if each.requires_grad}
 
 
 def moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
-    """The BatchNorm layers whose statistics a forward pass moves in training, which `module` is left in, by name."""
-    module.train()  # one that overrides it may return nothing
+    """Return the BatchNorm layers whose statistics a forward pass in training changes, by name. `module` is left in training mode."""
+    with user_code.border():
+        module.train()  # one that overrides it may return nothing
     return {
         name: layer
         for name, layer in module.named_modules()

@@ -1,39 +1,357 @@
-"""The learner: gradients and evaluations of one model, in memory that is allocated once and that the data plane receives into directly."""
+"""A model, its loss and its metric behind one interface: parameters as one vector, gradients, evaluation; tried before a
+run, and saved after it.
+"""
 
 import copy
 import itertools
+import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from crossover import own_code
+from crossover import user_code
 from crossover.algorithms import buffers, codecs
 from crossover.algorithms.aggregation import finite
-from crossover.algorithms.randomness import generator
-from crossover.algorithms.seeds import seed
-from crossover.errors import ConfigError, Refused
+from crossover.algorithms.compression import generator
+from crossover.algorithms.schedule import seed
+from crossover.data.encoding import Vector
+from crossover.errors import ConfigError, Corrupt, Refused
 from crossover.experiment import Experiment, Training
-from crossover.learning import tensor_file, trial
-from crossover.learning.affine import constants
-from crossover.learning.batch import Batch
+from crossover.learning import batches, scaling, weights, zoo
+from crossover.learning import batches as tensor_file
+from crossover.learning import weights as adapters
+from crossover.learning.batches import Batch
 from crossover.learning.flat import FlatModel, flattened, trained
-from crossover.learning.images import Preparation, at_size, augmented, first_of_each_size
+from crossover.learning.layers import Dropout
 from crossover.learning.memory import keep_freed_memory
-from crossover.learning.models import adapters, registry
-from crossover.learning.models.layers import Dropout
-from crossover.learning.objectives import BatchScores, Evaluation, Objective
-from crossover.own_code import faults
+from crossover.learning.samples import (
+    NO_CLASS,
+    Affine,
+    LabelScale,
+    Preparation,
+    at_size,
+    augmented,
+    first_of_each_size,
+    map_of,
+)
+from crossover.learning.weights import DOWN, UP
 
 if TYPE_CHECKING:
-    from crossover.learning.datasets import Dataset
+    from crossover.learning.samples import Dataset
+
+
+# --- objectives -------------------------------------------------------------------------------------------------------
+
+_OF_NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mse": F.mse_loss,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+}
+_LOSS, _METRIC = "training.loss", "training.metric.name"
+PERPLEXITY = "perplexity"
+_LARGEST_EXPONENT = 709.0  # of a float
+BatchScores = tuple[float, int, float, int]  # a loss summed, over how many answers; a metric summed, over how many
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Mean loss, of cross entropy without label smoothing, and the metric of `training.metric`, over all answers of `samples`."""
+
+    loss: float
+    metric: float
+    samples: int
+
+
+class Objective:
+    """The loss and the metric of one run, on outputs that autocast may have left in half precision. What own code raises is an
+    OwnCodeError, as is a value that is no scalar.
+    """
+
+    def __init__(self, training: Training, scale: LabelScale | None = None) -> None:
+        """`scale`: what the labels that it is given are scaled by; what is reported is in the labels' own unit."""
+        self._training, self.scale = training, scale
+        self._own_loss, self._own_metric = (
+            cast(Callable[..., Any], user_code.load(name, field=field)) if ":" in name else None
+            for name, field in ((training.loss, _LOSS), (training.metric.name, _METRIC))
+        )
+
+    def loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
+        """Return the mean loss over the minibatch's answers, a scalar to differentiate; 0 without any.
+
+        Raises OwnCodeError if the number of answers is not `answers`, by which the run weighs the minibatch.
+        """
+        mean, count = self._loss(_wide(outputs), labels, smoothing=self._training.label_smoothing)
+        if answers not in (None, count):
+            problem = f"counts {count} answers where it counted {answers} before the run; labels alone must decide how many they are"
+            raise user_code.user_code_error(
+                _LOSS, self._training.loss, problem, place=user_code.of_definition(self._own_loss)
+            )
+        return mean
+
+    def reported(self, loss: float, outputs: Any, labels: Tensor) -> float:
+        """Return a mean loss as it is reported: of mse in the labels' own unit, squared. A loss of one's own is left as it is."""
+        if self.scale is None or self._training.loss != "mse":
+            return loss
+        return float(scaling.distance(_wide(outputs), labels, self.scale).square().mean())
+
+    def answers(self, outputs: Tensor, labels: Tensor) -> int:
+        """Return how many answers the loss counts. `outputs`: any values of the right shape."""
+        with torch.no_grad():
+            return self._loss(_wide(outputs), labels, smoothing=0.0)[1]
+
+    def judged(self, outputs: Tensor, labels: Tensor) -> BatchScores:
+        """Loss, of cross entropy without label smoothing, and metric."""
+        outputs = _wide(outputs)
+        mean, answers = self._loss(outputs, labels, smoothing=0.0)
+        loss = self.reported(float(mean), outputs, labels) * answers
+        return (
+            loss,
+            answers,
+            *((loss, answers) if self._training.metric.name == PERPLEXITY else self._metric(outputs, labels)),
+        )
+
+    def evaluation(self, judged: Sequence[BatchScores], samples: int) -> Evaluation:
+        """All that was judged, as means over all answers. Raises ValueError without samples, Refused without an answer."""
+        loss, answers, metric, counted = (
+            (sum(column) for column in zip(*judged, strict=True)) if judged else (0, 0, 0, 0)
+        )
+        if not samples:
+            raise ValueError("batches: none given; an evaluation needs at least one sample")
+        if not answers or not counted:
+            raise Refused(f"data.validation: none of the {samples} samples that validate asks for an answer")
+        value = metric / counted
+        if self._training.metric.name == PERPLEXITY:
+            value = math.exp(value) if value < _LARGEST_EXPONENT else math.inf
+        return Evaluation(loss / answers, value, samples)
+
+    def problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
+        """Return in words why a built-in loss or metric cannot take the model's outputs, or an empty text."""
+        loss, metric = self._training.loss, self._training.metric.name
+        counted = ("cross_entropy", "accuracy", PERPLEXITY)
+        by_class = [name for name in (loss, metric) if name in counted and not _numbers(labels)]
+        by_number = [name for name in (loss, metric) if ":" not in name and name not in by_class]
+        if not by_class and not by_number:
+            return ""
+        if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+            found = f"{outputs.dtype}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+            return f"returned {found}; {' and '.join([*by_class, *by_number])} need one tensor of float"
+        found = f"returned {tuple(outputs.shape)} for labels {tuple(labels.shape)}"
+        wanted = (len(labels), classes or outputs.shape[min(1, outputs.ndim - 1)], *labels.shape[1:])
+        if by_class and tuple(outputs.shape) != wanted:
+            transposed = labels.ndim > 1 and outputs.transpose(1, -1).shape == wanted
+            mend = "; outputs.transpose(1, -1) has it" if transposed else ""
+            return f"{found}; {by_class[0]} needs {wanted}, the classes in dimension 1{mend}"
+        if by_number and outputs.shape != labels.shape:
+            return f"{found}; {by_number[0]} needs the same shape, such as outputs.reshape(labels.shape)"
+        return ""
+
+    def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> tuple[Tensor, int]:
+        """Return (the mean loss, the number of answers)."""
+        name = self._training.loss
+        if name == "cross_entropy":
+            count = int(answered(labels).sum())
+            # A mean of no answers would be 0 / 0.
+            reduction = "mean" if count else "sum"
+            return F.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction=reduction), count
+        if self._own_loss is None:
+            return _OF_NUMBERS[name](outputs, labels), len(labels)
+        value, count = self._called(self._own_loss, _LOSS, name, outputs, labels)
+        if not isinstance(value, Tensor) or (torch.is_grad_enabled() and not value.requires_grad):
+            problem = f"returned {value!r:.60}; the mean over the minibatch is expected, made of the outputs by torch"
+            raise user_code.user_code_error(_LOSS, name, problem, place=user_code.of_definition(self._own_loss))
+        return value.reshape(()), count
+
+    def _metric(self, outputs: Tensor, labels: Tensor) -> tuple[float, int]:
+        """(its sum, over how many answers)."""
+        name = self._training.metric.name
+        if name == "accuracy":
+            return accuracy(outputs, labels)
+        if self._own_metric is None and self.scale is not None:
+            return float(scaling.distance(outputs, labels, self.scale).abs().mean()) * len(labels), len(labels)
+        if self._own_metric is None:
+            return float((outputs - labels).abs().mean()) * len(labels), len(labels)
+        if self.scale is not None:
+            outputs, labels = (scaling.unscaled(part, self.scale) for part in (outputs, labels))
+        mean, count = self._called(self._own_metric, _METRIC, name, outputs, labels)
+        value = float(mean)
+        if not math.isfinite(value):
+            problem = f"returned {value} for {len(labels)} samples; a finite number is expected, the mean over them"
+            raise user_code.user_code_error(_METRIC, name, problem, place=user_code.of_definition(self._own_metric))
+        return value * count, count
+
+    def _called(
+        self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor
+    ) -> tuple[Any, int]:
+        """Return (the mean, the number of answers) from a user function that returns its mean over the samples, or (sum, count). Raises
+        OwnCodeError on other results.
+        """
+        with user_code.blame(field, name, what=own):
+            value = own(outputs, labels.clone())  # over memory that nobody may write to
+        if isinstance(value, tuple) and len(value) == 2 and all(map(_single, value)):
+            count = int(value[1])
+            if count == value[1] and count >= 0:
+                return value[0] / max(1, count), count
+        if _single(value):
+            return value, len(labels)
+        found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        problem = f"returned {found}; one number is expected, the mean over the samples, or two, their sum and how many it counts"
+        raise user_code.user_code_error(field, name, problem, place=user_code.of_definition(own))
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
+    """Return (right answers, answers), whole numbers, so that a share is exact.
+
+    An answer is the class of the largest output. If labels are numbers, the answer is yes if the output, a logit, is above 0.
+    """
+    if _numbers(labels):
+        return int(((outputs > 0) == (labels > 0.5)).sum()), labels.numel()
+    counted = answered(labels)
+    return int(((outputs.argmax(1) == labels) & counted).sum()), int(counted.sum())
+
+
+def answered(labels: Tensor) -> Tensor:
+    """Where classes ask for an answer, (N, ...) bool."""
+    return labels != NO_CLASS
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _numbers(labels: Tensor) -> bool:
+    return labels.is_floating_point()
+
+
+def _wide(outputs: Any) -> Any:
+    return outputs.float() if isinstance(outputs, Tensor) and outputs.is_floating_point() else outputs
+
+
+# --- trial ------------------------------------------------------------------------------------------------------------
+# What a module of the user's own does besides what is carried from worker to worker, seen on one minibatch.
+
+Held = dict[str, object]  # by name, what tells two values apart
+
+
+def trial_problem(
+    flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
+) -> str:
+    """Why a run would not be what torch makes of the module, in words; empty where it would. `began`: what `as_built` found at first.
+    `compute`: the same gradient each time. `decays`: whether there is a weight decay.
+    """
+    for name, layer in flat.module.named_modules():
+        if getattr(layer, "max_norm", None) is not None:
+            return f"has {name}.max_norm, by which a forward pass changes weights, in one process alone; scale what it returns instead"
+    with user_code.border():
+        saved = flat.module.state_dict()
+    if unsaved := batches.tensors_problem(saved | flat.constants()):
+        return f"returned a module whose {unsaved}"
+    calls, reached, learnt = Counter[str](), set[str](), trained(flat.module)
+    hooks = [layer.register_forward_pre_hook(partial(_count, calls, name)) for name, layer in flat.norms.items()]
+    for name, each in learnt.items():
+        note = partial(_noted, reached, name)
+        hooks.append(each.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
+    compute()
+    for hook in hooks:
+        hook.remove()
+    once = _held(_all(flat.module))
+    compute()
+    changed = _differing(once, _held(_all(flat.module)))
+    evaluate()
+    if changed := _differing(began, as_built(flat)) + changed:
+        return (
+            f"changes {changed[0]} in a forward pass, which stays in one process: what the optimizer does, and BatchNorm's statistics, are "
+            "carried from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
+        )
+    if twice := [name for name, count in calls.items() if count > 1]:
+        return (
+            f"calls its BatchNorm layer {twice[0]} {calls[twice[0]]} times in a forward pass, and the statistics of one call are "
+            "carried; give each use a layer of its own"
+        )
+    idle = [name for name in learnt if name not in reached]
+    if passed := [name for name in idle if f".{DOWN}." in f".{name}" or f".{UP}." in f".{name}"]:
+        layer = passed[0].rpartition(".lora_")[0]
+        return (
+            f"takes {layer}'s weight without calling the layer, as torch.nn.MultiheadAttention does with out_proj: its adapter would do "
+            "nothing; leave it out of training.adapters.targets"
+        )
+    if decays and idle:
+        return (
+            f"has {idle[0]}, which takes no part in the loss: training.weight_decay would shrink it here, where torch leaves it alone; "
+            "freeze it by requires_grad_(False), or leave it out"
+        )
+    return ""
+
+
+def built_again(flat: FlatModel, again: FlatModel, compute: Callable[[], object]) -> str:
+    """Return in words what differs between two builds from one seed, or an empty text.
+
+    `compute`: computes the gradient of `again` for the minibatch whose gradient `flat` has, after another minibatch.
+    """
+    if not torch.equal(flat.model, again.model) or batches.digest(flat.frozen() | flat.constants()) != batches.digest(
+        again.frozen() | again.constants()
+    ):
+        return (
+            "returned other weights or buffers when called again with the same seed; it must draw them from torch alone"
+        )
+    compute()
+    if not torch.equal(flat.gradient, again.gradient):
+        return (
+            "has another gradient of a minibatch, at the same weights, after another minibatch: it keeps something between forward passes, "
+            "or draws random numbers elsewhere than from torch; nothing of that is carried from worker to worker"
+        )
+    return ""
+
+
+def _all(module: nn.Module) -> dict[str, object]:
+    """Return every number and tensor that a layer holds, by name."""
+    return {
+        f"{name}.{attribute}".lstrip("."): value
+        for name, layer in module.named_modules()
+        for attribute, value in {**layer._buffers, **vars(layer)}.items()
+    }
+
+
+def as_built(flat: FlatModel) -> Held:
+    """Return the values that no forward pass may change: all parameters, and buffers other than moving statistics."""
+    return _held(flat.constants() | dict(flat.module.named_parameters()))
+
+
+def _held(values: Mapping[str, object]) -> Held:
+    """Return the distinguishing features of those values that are numbers or tensors, by name."""
+    found: Held = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor) and value.layout == torch.strided:
+            found[name] = tuple(value.shape), value.dtype, crc32(buffers.view(value.detach().contiguous()))
+        elif isinstance(value, int | float):
+            found[name] = repr(value)  # NaN equals itself
+    return found
+
+
+def _differing(one: Held, other: Held) -> list[str]:
+    return [name for name in one | other if one.get(name) != other.get(name)]
+
+
+def _count(calls: Counter[str], name: str, *_: object) -> None:
+    calls[name] += 1
+
+
+def _noted(reached: set[str], name: str, _: Tensor) -> None:
+    reached.add(name)
+
+
+# --- learner ----------------------------------------------------------------------------------------------------------
+# The learner: gradients and evaluations of one model, in memory that is allocated once and that the data plane receives into directly.
 
 Shape = tuple[int, ...]
 # Samples of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
@@ -55,7 +373,7 @@ class Learner:
         *,
         classes: int | None,
         input_shape: Shape,
-        affine: Mapping[str, Sequence[float]],
+        affine: Affine,
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         _check_precision(experiment)
@@ -64,9 +382,9 @@ class Learner:
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._refuses = experiment.aggregation.non_finite == "refuse"
         self._hold(skeleton(experiment.training, classes, input_shape, seed_=experiment.seed))
-        self._objective = Objective(experiment.training)
+        self._objective = Objective(experiment.training, scaling.of_manifest(affine))
         self._shown: dict[Shape, Any] = {}  # outputs of one sample, and of two, by their width
-        self._factory = registry.factory(experiment.training.model)
+        self._factory = zoo.factory(experiment.training.model)
         self._own = is_own(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
         self.shapes: tuple[Shape, ...] = self._flat.shapes  # of the parameters, in the vectors' order
@@ -80,12 +398,12 @@ class Learner:
         self.gradient: memoryview = buffers.view(self._flat.gradient)
 
     def initial_model(self) -> memoryview:
-        """The model vector that `experiment.seed` alone decides, the same on every worker; also left in `model`."""
+        """Return the initial model vector, which `experiment.seed` alone decides and every worker shares; it is also left in `model`."""
         self._flat.model.copy_(flattened(self._build()))
         return self.model
 
     def undecayed(self) -> list[tuple[int, int]]:
-        """The elements of `model` that `training.no_decay` names. Raises ConfigError on a pattern that matches nothing."""
+        """Return the element ranges of `model` that `training.no_decay` names. Raises ConfigError if a pattern matches nothing."""
         learnt, field = trained(self._flat.module), "training.no_decay"
         spared = adapters.matching(self._experiment.training.no_decay, learnt, field=field, of="trained parameters")
         ends = list(itertools.accumulate(each.numel() for each in learnt.values()))
@@ -94,36 +412,36 @@ class Learner:
         ]
 
     def constants(self) -> bytes:
-        """What of the module is in no vector and the same throughout a run: its other buffers, and a digest of what is frozen. Empty where
-        all is in the vector.
+        """Return the module's constant part as bytes: the buffers that are in no vector, and a digest of the frozen parameters. Empty if
+        the vector holds everything.
         """
         about = {_FROZEN: tensor_file.digest(self._flat.frozen())}
-        return tensor_file.encode(self._flat.constants(), about) if self.fixed() else b""
+        return tensor_file.encode_tensors(self._flat.constants(), about) if self.fixed() else b""
 
     def fixed(self) -> dict[str, Tensor]:
-        """The same as tensors, by name."""
+        """Return the frozen parameters and the buffers that are in no vector, by name."""
         return self._flat.frozen() | self._flat.constants()
 
     def take_constants(self, constants: bytes) -> None:
-        """The buffers that the run began with. Raises ConfigError where what is frozen is built to other bits here."""
+        """Copy the buffers with which the run began into the module. Raises ConfigError if the frozen parameters have other bits here."""
         take_constants(self._flat, constants, self._experiment.training.model)
 
     def _build(self) -> nn.Module:
         return _built(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """The mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
+        """Return the mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
 
-        The same arguments give the same bits in any process of the same machine type, torch build and thread count. Raises Refused on a
-        loss or gradient that is not finite, unless `aggregation.non_finite` drops it behind; ConfigError where a BatchNorm layer sees a
-        single value.
+        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused if the loss or
+        gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a BatchNorm layer receives a single value.
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         keep_freed_memory()
         with self.slot():
             self._begin()
-            inputs = augmented(batch.inputs, batch.sample_ids, experiment.data, seed=experiment.seed, epoch=epoch)
+            ids, zero = batch.sample_ids, self._prepare.zero
+            inputs = augmented(batch.inputs, ids, experiment.data, seed=experiment.seed, epoch=epoch, zero=zero)
             inputs = at_size(self._prepare(inputs), training, epoch=epoch)
             self._flat.train()
             with self._seeded("dropout", experiment.seed, round, worker, minibatch):
@@ -135,19 +453,24 @@ class Learner:
                     raise Refused(
                         f"{where}: the loss is {value}; a lower training.learning_rate or a warm-up may keep it finite"
                     )
-                with own_code.blame("training.model", training.model, what=self._factory):
+                with user_code.blame("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
             self._tell(self._flat.problem())
             if self._refuses and not finite(self._flat.gradient):
-                raise Refused(f"{where}: the gradient has values that are not finite, though the loss is {value}")
-        return value
+                raise Refused(
+                    f"{where}: the gradient has values that are not finite, though the loss is {value}; a lower training.learning_rate or "
+                    "training.clip.norm may keep them finite"
+                )
+            return self._objective.reported(value, outputs, batch.labels)
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """`model`, with the statistics behind it, on `batches`. Raises ValueError where there are none, Refused without an answer."""
+        """Return the evaluation of `model`, with its statistics, on `batches`. Raises ValueError if there are none, Refused if there is
+        no answer.
+        """
         return self._objective.evaluation(*self._judged(batches))
 
     def answers(self, batch: Batch) -> int:
-        """How many a loss of the user's own counts in the minibatch: it is asked, with the outputs of one sample for all."""
+        """Return how many answers the loss counts in the minibatch. The loss is called with the outputs of one sample repeated for all."""
         if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
             with torch.inference_mode(), self._autocast():
@@ -160,7 +483,7 @@ class Learner:
         return self._objective.answers(like, batch.labels)
 
     def _judged(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
-        """Of each part of an evaluation; and how many samples they are."""
+        """Return the scores of each part of an evaluation, and the number of samples."""
         keep_freed_memory()
         judged, samples = list[BatchScores](), 0
         for batch in batches:
@@ -177,11 +500,13 @@ class Learner:
         return judged, samples
 
     def try_out(self, batch: Batch) -> None:
-        """A gradient of each size that images have in the run, and an evaluation, of `batch` from the initial model: what model, loss or
-        metric of the user's own do not take is told before anything starts. Raises OwnCodeError, ConfigError, Refused.
+        """Compute, from the initial model, a gradient of `batch` for each image size of the run, and an evaluation.
+
+        Problems of the user's model, loss or metric are reported this way before anything starts. Raises OwnCodeError, ConfigError,
+        Refused.
         """
         self.initial_model()
-        began = trial.as_built(self._flat)
+        began = as_built(self._flat)
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if reason := codecs.named(exchange).problem(self.shapes):
             raise ConfigError(reason)
@@ -190,14 +515,19 @@ class Learner:
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")
             self._tell(problem)
+        if (scale := self._objective.scale) is not None:
+            with self._seeded("dropout", 0), self._autocast():
+                graded = self._forward(self._prepare(batch.inputs), where="a first minibatch")
+            if problem := scaling.problem(graded, batch.labels, scale):
+                raise ConfigError(f"data.scale_labels: {self._experiment.data.scale_labels}: {problem}")
         for epoch in first_of_each_size(batch.inputs, self._experiment.training):
             self.compute_gradient(batch, epoch=epoch, round=0, worker=0, minibatch=0)
         self._judged([batch])
         if ":" in model:
             compute = partial(self.compute_gradient, batch, epoch=1, round=0, worker=0, minibatch=0)
             decays = bool(self._experiment.training.weight_decay)
-            problem = trial.problem(self._flat, began, compute, partial(self._judged, [batch]), decays=decays)
-            self._tell(problem or trial.built_again(self._flat, *self._again(batch)))
+            problem = trial_problem(self._flat, began, compute, partial(self._judged, [batch]), decays=decays)
+            self._tell(problem or built_again(self._flat, *self._again(batch)))
 
     def _again(self, batch: Batch) -> tuple[FlatModel, Callable[[], object]]:
         """Another build of the model, with its own first weights, and what computes its gradient of `batch` after another minibatch."""
@@ -213,22 +543,24 @@ class Learner:
         return again._flat, compute
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        """Of a minibatch that is tried out."""
+        """Return the model's outputs in training mode, without gradients, for a minibatch that is tried out."""
         with self._seeded("dropout", 0), torch.no_grad(), self._autocast():
             self._flat.train()
             return self._forward(self._prepare(inputs), where="a first minibatch")
 
     def _tell(self, problem: str) -> None:
-        """Raises OwnCodeError where the model has one."""
+        """Raise OwnCodeError for the user's model if `problem` is not empty."""
         if problem:
-            raise faults.told(
-                "training.model", self._experiment.training.model, problem, place=faults.of_definition(self._factory)
+            raise user_code.user_code_error(
+                "training.model", self._experiment.training.model, problem, place=user_code.of_definition(self._factory)
             )
 
     @contextmanager
     def _seeded(self, what: str, *key: int) -> Iterator[None]:
-        """Random numbers drawn within it depend on the arguments alone: those of our own dropout layers, and in a model or loss of the
-        user's own those of torch's global generator, which one at a time has to itself.
+        """Make random numbers drawn in this context depend on the arguments alone.
+
+        This holds for this project's dropout layers. For a user model or loss it holds for torch's global generator too, which one
+        thread at a time uses.
         """
         random = generator(what, *key) if self._dropouts else None
         for layer in self._dropouts:
@@ -251,7 +583,7 @@ class Learner:
 
     def _forward(self, inputs: Tensor, *, where: str) -> Tensor:
         training = self._experiment.training
-        with own_code.blame("training.model", training.model, what=self._factory):
+        with user_code.blame("training.model", training.model, what=self._factory):
             return self._called(inputs, where=where)
 
     def _called(self, inputs: Tensor, *, where: str) -> Tensor:
@@ -268,23 +600,22 @@ class Learner:
 
 
 def learner_for(experiment: Experiment, dataset: "Dataset") -> Learner:
-    """A learner by the data set itself, staged or not."""
-    scale, shift = constants(dataset.train_inputs, experiment.data.preprocess)
+    """Return a learner for the data set, staged or not."""
     return Learner(
         experiment,
         classes=dataset.classes,
         input_shape=tuple(dataset.train_inputs.shape[1:]),
-        affine={"scale": scale, "shift": shift},
+        affine={**map_of(dataset, experiment.data.preprocess), **scaling.as_manifest(dataset.scale)},
     )
 
 
 def is_own(training: Training) -> bool:
-    """Whether code of the user's own, which may draw random numbers, is under way in a gradient."""
+    """Return whether the model or the loss is user code, which may draw random numbers."""
     return ":" in training.model or ":" in training.loss
 
 
 def _of_samples(count: int, one: Any, two: Any) -> Any:
-    """Outputs of so many samples, or a part of them: along whichever dimensions two have more than one."""
+    """Return the outputs of `count` samples, repeated along each dimension in which the outputs of one and two samples differ."""
     if not isinstance(one, Tensor):
         return one
     return one.repeat([1 if size == other else count for size, other in zip(one.shape, two.shape, strict=True)])
@@ -299,20 +630,20 @@ def _check_precision(experiment: Experiment) -> None:
 
 
 def _make_deterministic() -> None:
-    """Process-wide: operations without a deterministic form raise. Memory is not filled, which that mode would do by default."""
+    """Make operations without a deterministic form raise, process-wide. Memory is not filled, which that mode would do by default."""
     # What torch.use_deterministic_algorithms(True) does for eager code, without importing torch's compiler (0.7 s, 100 MB).
     torch._C._set_deterministic_algorithms(True, warn_only=False)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def shapes_of(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
-    """Of the parameters of a model of the registry, in the order in which they stand in its vector."""
+    """Return the shapes of the parameters of a model of the registry, in the order of its vector."""
     return FlatModel(skeleton(Training(model=name), classes, input_shape)).shapes
 
 
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
-    """As `Learner.take_constants`."""
-    tensors, about = tensor_file.decode(constants)
+    """Copy the buffers with which the run began into `flat`. Raises ConfigError if the frozen parameters have other bits here."""
+    tensors, about = tensor_file.decode_tensors(constants)
     flat.take_constants(tensors)
     if about.get(_FROZEN, "") != tensor_file.digest(flat.frozen()):
         raise ConfigError(
@@ -322,12 +653,12 @@ def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
 
 
 def skeleton(training: Training, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
-    """The module without weights of its own: FlatModel brings the memory of what is trained. One from outside may need real tensors to be
-    built; what is not trained it has from `seed_`.
+    """Return the module without weights: FlatModel brings the memory of the trained parameters. A user model is built with real tensors,
+    drawn from `seed_`.
     """
-    if training.model in registry.MODELS:
+    if training.model in zoo.MODELS:
         with torch.device("meta"), _Unfilled():
-            return registry.factory(training.model)(classes, input_shape)
+            return zoo.factory(training.model)(classes, input_shape)
     return _built(training, classes, input_shape, seed_=seed_)
 
 
@@ -348,7 +679,44 @@ class _Unfilled(TorchFunctionMode):
 
 
 def _built(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
-    """The module with weights drawn from `seed_`; torch's global generator is left as it was."""
+    """Return the module with weights drawn from `seed_`; torch's global generator is left unchanged."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed("model", seed_))
-        return registry.factory(training.model, partial(adapters.fit, training))(classes, input_shape)
+        return zoo.factory(training.model, partial(adapters.fit, training))(classes, input_shape)
+
+
+# --- saving -----------------------------------------------------------------------------------------------------------
+# The trained model as a safetensors file: names and shapes of the module's own state_dict, readable by any safetensors library.
+
+
+def safetensors_bytes(
+    experiment: Experiment, manifest: Mapping[str, Any], vector: Vector, *, constants: bytes | None = None
+) -> bytes:
+    """Return a model vector as the bytes of a safetensors file. `constants`: the run's constants, if any. Raises Corrupt if the vector
+    does not fit the experiment's model.
+    """
+    classes, shape = manifest["classes"], tuple(manifest["input_shape"])
+    flat = FlatModel(skeleton(experiment.training, classes, shape, seed_=experiment.seed))
+    if vector.elements != flat.model.numel():
+        raise Corrupt(f"model: {vector.elements} elements; {experiment.training.model} has {flat.model.numel()}")
+    if constants is not None:
+        take_constants(flat, constants, experiment.training.model)
+    flat.model.copy_(buffers.tensor(vector.data))
+    flat.evaluate()
+    about = {"model": experiment.training.model, "classes": str(classes)}
+    if scale := scaling.of_manifest(manifest.get("affine", {})):  # its outputs are (label - mean) / deviation
+        about |= {scaling.MEAN: json.dumps(scale.mean), scaling.DEVIATION: json.dumps(scale.deviation)}
+    with user_code.blame("training.model", experiment.training.model):
+        state = _state(experiment.training, flat)
+    return batches.encode_tensors(state, about)
+
+
+def _state(training: Training, flat: FlatModel) -> Mapping[str, Tensor]:
+    """Return the tensors that `training.save` asks for, by name."""
+    match training.save:
+        case "merged":
+            return weights.merged(flat.module, training.adapters)
+        case "adapters":
+            fixed = flat.frozen() | flat.constants()
+            return {name: value for name, value in flat.module.state_dict().items() if name not in fixed}
+    return flat.module.state_dict()

@@ -12,25 +12,23 @@ from torch import Tensor
 
 from crossover.algorithms import buffers
 from crossover.algorithms.aggregation import combined
-from crossover.algorithms.attacks import attacked
 from crossover.algorithms.averaging import mean
+from crossover.algorithms.compression import generator
 from crossover.algorithms.contributions import encoder, in_one_process
-from crossover.algorithms.convergence import History, verdict
-from crossover.algorithms.optimizers.step import step
+from crossover.algorithms.optimizers import Update
 from crossover.algorithms.outer import moved, step_outside
-from crossover.algorithms.randomness import generator
-from crossover.algorithms.schedule import learning_rate
-from crossover.algorithms.update import Update
-from crossover.algorithms.weights import weights
+from crossover.algorithms.robust import attacked
+from crossover.algorithms.schedule import History, learning_rate, verdict, weights
+from crossover.algorithms.updates import step
 from crossover.experiment import Experiment
-from crossover.learning.datasets import Dataset
 from crossover.learning.learner import Learner, learner_for
+from crossover.learning.samples import Dataset
 from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What an epoch ended with, or several without an evaluation in between; `train_loss` is the mean over their answers."""
+    """The results of one epoch, or of several without an evaluation in between; `train_loss` is the mean over their answers."""
 
     train_loss: float
     val_loss: float
@@ -55,10 +53,10 @@ def train_reference(
     on_round: Callable[[int, RoundState], None] | None = None,
     learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
-    """(model bytes, the optimizer's vectors as bytes, what each evaluation came to).
+    """Train in one process and return (model bytes, the optimizer's vectors as bytes, the epochs' results).
 
-    `exchange.every` None or "epoch": all of a worker's minibatches of an epoch are one round. `on_round` sees the state after each
-    round. `learner`: another than the experiment's own.
+    If `exchange.every` is None or "epoch", all of a worker's minibatches of an epoch are one round. `on_round`: called with the number
+    of rounds done and the state after each. `learner`: used instead of the experiment's own.
     """
     reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []
@@ -89,7 +87,9 @@ class _Reference:
         self.round = self.epochs = 0
 
     def until_evaluated(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
-        """The next epoch, or as many as a round goes through. Minibatches are numbered through the run here."""
+        """Run the rounds of the next epoch, or of all epochs that one round spans, and return its result. Minibatches are numbered
+        through the run.
+        """
         losses, samples = 0.0, 0
         begin = self.epochs * self.plan.minibatches
         self.epochs = min(
@@ -118,7 +118,7 @@ class _Reference:
         return Epoch(losses / max(1, samples), result.loss, result.metric)
 
     def _combined(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
-        """What all contributions come to, or what each worker's codec makes of its own."""
+        """Return the aggregate of all contributions, passed through each worker's codec if there is one."""
 
         def combine(vectors: Sequence[Tensor]) -> Tensor:
             return combined(vectors, counts, self.experiment.aggregation, names=names)
@@ -128,7 +128,7 @@ class _Reference:
         return in_one_process(self.encoders, contributions, combine, round=self.round)
 
     def _worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
-        """(contribution, answers, summed loss) of one worker's minibatches of the round."""
+        """Return (contribution, answers, summed loss) of one worker's minibatches of the round."""
         what = self.experiment.exchange.what
         gradients, counts, losses, model, own = [], [], 0.0, self.state.model, self.state.own[worker]
         for position, number in enumerate(numbers):
@@ -156,7 +156,7 @@ class _Reference:
         self.state = replace(self.state, own=tuple(all_))
 
     def _published(self, worker: int) -> Tensor:
-        """A copy of the learner's gradient, attacked where the worker is faulty."""
+        """Return a copy of the learner's gradient, attacked if the worker is faulty."""
         faults, own = self.experiment.faults, buffers.tensor(bytes(self.learner.gradient))
         if worker not in faults.workers:
             return own
@@ -164,7 +164,7 @@ class _Reference:
         return attacked(own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers)
 
     def _next(self, average: Tensor, history: History) -> RoundState:
-        """What all hold after the round, from the average of what they exchanged."""
+        """Return the workers' state after the round. `average`: the aggregate of the exchanged contributions."""
         state, exchange = self.state, self.experiment.exchange
         match exchange.what:
             case "model":
@@ -180,7 +180,7 @@ class _Reference:
         return RoundState(*after, own=state.own)
 
     def _update(self, history: History, *, number: int, per_step: int) -> Update:
-        """Of the inner optimizer: its step `number` through the run, each after `per_step` minibatches."""
+        """Return the inner optimizer's update. `number`: its step in the run. `per_step`: the minibatches behind each step."""
         training = self.experiment.training
         steps = training.steps or training.epochs * -(-self.plan.minibatches // per_step)
         rate = learning_rate(training, round=number, rounds=steps, history=history)

@@ -1,16 +1,68 @@
-"""A data set in memory: as it was published, and split for an experiment."""
+"""Samples of a data set, and images as a model takes them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from crossover.algorithms.compression import hashes
+from crossover.algorithms.schedule import image_side
+from crossover.experiment import Data, Table, Training
+
+# --- samples ----------------------------------------------------------------------------------------------------------
 
 PADDING = torch.iinfo(
     torch.int64
 ).min  # behind a sequence's last token, where a model's mask says False; no token is called so
 NO_CLASS = -100  # a label that asks for no answer, as torch's cross entropy has it
+
+
+Kind = Literal["classes", "numbers"]  # of labels
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The way a CSV was read. Columns are counted from 0; `names` has all of them."""
+
+    file: str
+    names: tuple[str, ...]
+    header: bool
+    label: int
+    kind: Kind
+    drop: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()  # of a label of classes, in the order of their numbers
+    why_header: str = ""
+    why_label: str = ""
+    why_kind: str = ""
+    doubts: tuple[str, ...] = ()  # sentences that the reader of the report should see
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The columns that reach the model."""
+        return tuple(each for each in range(len(self.names)) if each != self.label and each not in self.drop)
+
+    def as_table(self) -> Table:
+        """Return the reading as the YAML's section `data.table`."""
+        return Table(
+            label=self._reference(self.label),
+            kind=self.kind,
+            header=self.header,
+            drop=tuple(self._reference(each) for each in self.drop),
+        )
+
+    def shown(self, column: int) -> str:
+        """Return a column's name for messages; its number from 1 if the name is blank or not unique."""
+        name = self.names[column]
+        return name if name.strip() and self.names.count(name) == 1 else f"column {column + 1}"
+
+    def _reference(self, column: int) -> str | int:
+        name = self.names[column]
+        return name if self.header and self.names.count(name) == 1 else column + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +81,25 @@ class Samples:
     classes: int | None = None
     test_inputs: Tensor | None = None
     test_labels: Tensor | None = None
+    reading: Reading | None = None  # how a CSV was read
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScale:
+    """What labels that are numbers are brought to mean 0 and deviation 1 by: one mean and one deviation for each column (dimension 1). The
+    model learns (label - mean) / deviation.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A data set split for one experiment; `fingerprint` names its staged form."""
+    """A data set split for one experiment, as it is staged; `fingerprint` names its staged form. `affine`: the rest of the map that
+    `data.preprocess` asks for, where loading has computed or applied it (crossover/learning/samples.py). With a `scale`, labels are scaled.
+    `understood`: how the data was understood, as plain JSON.
+    """
 
     train_inputs: Tensor
     train_labels: Tensor
@@ -42,10 +108,13 @@ class Dataset:
     classes: int | None
     name: str
     fingerprint: str
+    affine: Mapping[str, Sequence[float]] | None = None
+    scale: LabelScale | None = None
+    understood: Mapping[str, Any] = field(default_factory=dict)
 
 
 def padded(samples: Samples) -> Samples:
-    """With sequences of any length brought to the longest one's, by PADDING and labels by NO_CLASS; what else it has is left alone."""
+    """Return the samples with sequences padded to the longest one's length, by PADDING and labels by NO_CLASS; all else is unchanged."""
     found: dict[str, Any] = {}
     for names, filling in ((("inputs", "test_inputs"), PADDING), (("labels", "test_labels"), NO_CLASS)):
         given: dict[str, Any] = {name: getattr(samples, name, None) for name in names}
@@ -58,13 +127,23 @@ def padded(samples: Samples) -> Samples:
     return replace(samples, **found) if found else samples
 
 
+def whole(classes: Any) -> Any:
+    """Return `classes` as an int if it is a whole number of numpy's or torch's; anything else as it is."""
+    if classes is None or isinstance(classes, bool) or getattr(classes, "dtype", None) in (torch.bool, "bool"):
+        return classes
+    try:
+        return operator.index(classes)
+    except TypeError:
+        return classes
+
+
 def has_padding(inputs: Tensor) -> bool:
-    """Whether they are sequences of which some are shorter than others; no other dtype can hold PADDING."""
+    """Return whether the inputs are sequences of different lengths; only their dtype can hold PADDING."""
     return inputs.dtype == torch.int64 and inputs.ndim == 2 and bool((inputs == PADDING).any())
 
 
 def trimmed(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A minibatch's inputs and labels up to the end of its longest sequence, where there is padding."""
+    """Return a minibatch's inputs and labels, cut at the end of its longest sequence if they are padded."""
     if not has_padding(inputs):
         return inputs, labels
     width = int((inputs != PADDING).any(0).nonzero().max()) + 1
@@ -75,3 +154,207 @@ def _sequences(part: Any) -> bool:
     rows = part if isinstance(part, Sequence) and not isinstance(part, str) else ()
     whole = (isinstance(row, Tensor) and row.dtype == torch.int64 and row.ndim == 1 and len(row) for row in rows)
     return bool(rows) and all(whole)
+
+
+# --- affine -----------------------------------------------------------------------------------------------------------
+# Preprocessing as one affine map per channel: x * scale + shift, with constants computed once from the training set.
+#
+# - standardize: (x - mean) / standard deviation of the channel over all its values (population form)
+# - minmax: (x - min) / (max - min) of the channel, so that training values lie in [0, 1]
+# - normalize: x / the largest magnitude over all channels, so that values lie in [-1, 1] and zero stays zero
+# - none: values as they are
+# A channel without spread is only shifted to 0; of `standardize` that is one whose deviation is below n * eps * |mean|, within which n
+# rounded values may differ by chance (scikit-learn's StandardScaler has the same bound). Channels are dimension 1, as torch counts
+# them: an
+# image's colours, a table's columns. Whole numbers other than uint8 are no measures but names, such as tokens: they stay as they are.
+#
+# Float64, and float32 with channels that float32 arithmetic would blur, are mapped in float64 before they are staged (`is_mapped_early`);
+# uint8, which is staged in an eighth of the bytes, and other floats are mapped minibatch by minibatch.
+
+Affine = Mapping[str, Sequence[float]]  # `scale` and `shift`, a number per channel, or none; `zero`: see `map_of`
+UNMAPPED: Affine = {"scale": (), "shift": ()}
+BLOCK = 4096  # samples at once: bounds the float64 copies
+_LARGEST_SHIFT = 16.0  # beyond it x * scale + shift in float32 is off by more than a millionth of a deviation
+_LARGEST_SCALE = 2.0**100  # beyond it float32 has no room for a few deviations more
+_EPS = torch.finfo(torch.float64).eps
+_LEAST_EXPONENT = -1000  # 2.0 ** 1000 is a float, 2.0 ** 1074 is none
+
+
+def is_measured(inputs: Tensor) -> bool:
+    """Return whether the inputs are numbers to calculate with, which the map is for, rather than names."""
+    return inputs.is_floating_point() or inputs.dtype == torch.uint8
+
+
+def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[float]) -> bool:
+    """Return whether `inputs` are to be mapped in float64 before they are staged, given the constants of their map."""
+    if not inputs.is_floating_point():
+        return False
+    far = any(abs(each) > _LARGEST_SHIFT for each in shift) or any(each > _LARGEST_SCALE for each in scale)
+    return far or inputs.dtype == torch.float64
+
+
+def map_of(dataset: "Dataset", preprocess: str) -> Affine:
+    """Return what a manifest calls `affine`: the map that `dataset` still needs.
+
+    For a data set that was mapped when it was loaded, its zero is what 0 became in each channel.
+    """
+    if dataset.affine is not None:
+        return dataset.affine
+    scale, shift = constants(dataset.train_inputs, preprocess)
+    return {"scale": scale, "shift": shift}
+
+
+def constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]]:
+    """Return (scale, shift), one number per channel, of the training inputs (N, C, ...); both empty if there is nothing to do."""
+    if preprocess == "none" or not is_measured(inputs):
+        return [], []
+    if inputs.ndim == 1:
+        inputs = inputs.unsqueeze(1)
+    others = (0, *range(2, inputs.ndim))
+    match preprocess:
+        case "standardize":
+            means, deviations = _moments(inputs)
+            scale = [1 / deviation if deviation else 1.0 for deviation in deviations]
+            return scale, [-mean * factor for mean, factor in zip(means, scale, strict=True)]
+        case "minmax":
+            low = [float(value) for value in inputs.amin(others)]
+            high = [float(value) for value in inputs.amax(others)]
+            scale = [1 / (top - bottom) if top > bottom else 1.0 for bottom, top in zip(low, high, strict=True)]
+            return scale, [-bottom * factor for bottom, factor in zip(low, scale, strict=True)]
+        case "normalize":
+            largest = max(abs(float(inputs.min())), abs(float(inputs.max())))
+            channels = inputs.shape[1]
+            return [1 / largest if largest else 1.0] * channels, [0.0] * channels
+    raise ValueError(f"preprocess: {preprocess!r}; one of standardize, minmax, normalize, none")
+
+
+def _moments(inputs: Tensor) -> tuple[list[float], list[float]]:
+    """Return the mean and the population standard deviation by channel; a deviation of 0 for a channel without spread.
+
+    They are computed in float64, in two passes so that nothing cancels. Values are in units of a power of two above each channel's largest
+    magnitude, so that no square leaves float64's range; no bit depends on the unit.
+    """
+    channels, others = inputs.shape[1], (0, *range(2, inputs.ndim))
+    values, shape = inputs.numel() // channels, (1, channels, *[1] * (inputs.ndim - 2))
+    low, high = inputs.amin(others).to(torch.float64), inputs.amax(others).to(torch.float64)
+    largest = torch.maximum(low.abs(), high.abs()).tolist()
+    exponents = [max(math.frexp(each)[1], _LEAST_EXPONENT) for each in largest]
+    per_unit = torch.tensor([math.ldexp(1.0, -each) for each in exponents], dtype=torch.float64)
+    total = torch.zeros(channels, dtype=torch.float64)
+    for block in torch.split(inputs, BLOCK):
+        total += (block.to(torch.float64) * per_unit.view(shape)).sum(others)
+    mean = (total / values).clamp(low * per_unit, high * per_unit)  # of a constant, the constant
+    squares = torch.zeros(channels, dtype=torch.float64)
+    for block in torch.split(inputs, BLOCK):
+        squares += (block.to(torch.float64) * per_unit.view(shape) - mean.view(shape)).square().sum(others)
+    variance = squares / values
+    chance = values * _EPS * variance + (values * _EPS * mean).square()
+    deviation = torch.where(variance <= chance, 0.0, variance.sqrt())
+    return (
+        [math.ldexp(each, exponent) for each, exponent in zip(mean.tolist(), exponents, strict=True)],
+        [math.ldexp(each, exponent) for each, exponent in zip(deviation.tolist(), exponents, strict=True)],
+    )
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+# From a minibatch's raw inputs to what the network sees: augmentation, the affine map, the memory format.
+
+
+class Preparation:
+    """The one way from a raw sample to what the model is given: the affine map of `manifest["affine"]` (scale and shift, one number per
+    channel, or none) and the memory format. `zero`: what a 0 of the data set is by now, one number per channel; empty: 0.
+    """
+
+    def __init__(self, affine: Affine, *, memory_format: str) -> None:
+        self._scale, self._shift = (
+            torch.tensor(list(affine[name]), dtype=torch.float64) for name in ("scale", "shift")
+        )
+        self.zero = tuple(affine.get("zero", ()))
+        self._format = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(N, C, ...) of numbers -> float32, images in the network's memory format; names as they are. `inputs` stay as they are. What is
+        float64 is mapped in float64.
+        """
+        if not is_measured(inputs):
+            return inputs.clone()  # over memory that nobody may write to
+        layout = self._format if inputs.ndim == 4 else torch.preserve_format
+        dtype = torch.float64 if inputs.dtype == torch.float64 else torch.float32
+        wide = inputs.to(dtype, copy=True, memory_format=layout)
+        if len(self._scale):
+            by_channel = (-1, *[1] * (inputs.ndim - 2))
+            scale, shift = (each.to(dtype).view(by_channel) for each in (self._scale, self._shift))
+            wide.mul_(scale).add_(shift)
+        return wide.to(torch.float32)
+
+
+def augmented(
+    images: Tensor, sample_ids: Tensor, data: Data, *, seed: int, epoch: int, zero: Sequence[float] = ()
+) -> Tensor:
+    """Return the images augmented as `data.augment` says. The result for a sample depends on (seed, epoch, sample id) alone, so retries
+    and other workers get equal images. `zero`: see `Preparation`.
+    """
+    if data.augment == "none":
+        return images
+    alternate = data.augment == "crop_alternate"
+    return crop_flip(images, sample_ids, seed=seed, epoch=epoch, alternate=alternate, zero=zero)
+
+
+def at_size(images: Tensor, training: Training, *, epoch: int) -> Tensor:
+    """Return images (N, C, H, W) of floats in the size that `training.image_size` sets for the epoch. Other inputs are returned
+    unchanged.
+    """
+    if training.image_size.begin is None or images.ndim != 4:
+        return images
+    return to_side(images, image_side(training, images.shape[2], epoch=epoch))
+
+
+def first_of_each_size(images: Tensor, training: Training) -> list[int]:
+    """Return the first epoch of each image size that `at_size` produces."""
+    if training.image_size.begin is None or images.ndim != 4:
+        return [1]
+    epochs = range(training.epochs, 0, -1)
+    return sorted({image_side(training, images.shape[2], epoch=epoch): epoch for epoch in epochs}.values())
+
+
+def to_side(images: Tensor, side: int) -> Tensor:
+    """Return images (N, C, H, W) resized to (N, C, side, W in proportion): bilinear, each new pixel the weighted mean of the covered
+    ones.
+    """
+    height, width = images.shape[2:]
+    if side == height:
+        return images
+    size = (side, max(1, round(width * side / height)))
+    return F.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True)
+
+
+def crop_flip(
+    images: Tensor,
+    sample_ids: Tensor,
+    *,
+    seed: int,
+    epoch: int,
+    alternate: bool = False,
+    zero: Sequence[float] = (),
+) -> Tensor:
+    """Each image shifted by up to an eighth of its height (the edge filled with `zero`, by channel), and mirrored half of the time: by
+    chance, or in every second epoch (`alternate`), so that two epochs in a row show both sides of each (Jordan 2024, arXiv 2404.00498).
+    """
+    count, channels, height, width = images.shape
+    reach = height // 8
+    draws = hashes(sample_ids, "augmentation", seed, epoch)
+    down, across = draws % (2 * reach + 1), (draws >> 16) % (2 * reach + 1)
+    mirrored = (draws >> 32) & 1
+    if alternate:
+        mirrored = (hashes(sample_ids, "flip", seed) + epoch) & 1
+    mirrored = mirrored.bool()
+    columns = torch.arange(width).expand(count, width)
+    columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + across[:, None]
+    rows = torch.arange(height)[None, :] + down[:, None]
+    padded = F.pad(images, (reach, reach, reach, reach))
+    if zero:
+        inside = F.pad(torch.ones(height, width, dtype=torch.bool), (reach, reach, reach, reach))
+        padded = torch.where(inside, padded, torch.tensor(zero, dtype=images.dtype).view(-1, 1, 1))
+    samples = torch.arange(count)[:, None, None, None]
+    planes = torch.arange(channels)[None, :, None, None]
+    return padded[samples, planes, rows[:, None, :, None], columns[:, None, None, :]]

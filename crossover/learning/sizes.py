@@ -1,9 +1,35 @@
-"""How large the data sets are that come with the project: what a run's minibatches follow from before anything is loaded."""
+"""Sizes that are known before anything is loaded: of the data sets that come with the project, and of a worker's memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+
+RUNTIME_MB = 300  # torch, boto3 and the interpreter: 226 to 276 measured
+HELD_VECTORS = 6  # model, gradient, average, momentum, one that comes in and one that goes out
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """The work of one training step, forward and backward. Fields that begin with `of_sample_` are per sample of the minibatch.
+
+    `operations`: kernels that the device starts. `bytes`: what they read and write. `convolution` and `matrix`: multiply-accumulates of
+    convolutions, and of matrix products with attention among them; `depthwise`: those of the convolutions whose groups are single channels.
+    """
+
+    operations: float
+    bytes: float
+    of_sample_bytes: float
+    of_sample_convolution: float
+    of_sample_depthwise: float
+    of_sample_matrix: float
+
+    def times(self, ratio: float, *, fixed: bool = True) -> "StepCounts":
+        """Return the counts of as many operations that are `ratio` times as large. `fixed`: those that do not grow with the batch, too."""
+        changed = {
+            each.name: getattr(self, each.name) * ratio for each in fields(self) if each.name.startswith("of_sample_")
+        }
+        return StepCounts(operations=self.operations, bytes=self.bytes * (ratio if fixed else 1), **changed)
 
 
 @dataclass(frozen=True)
@@ -23,7 +49,9 @@ DATA = {
 
 
 def held_out(samples: int, share: float) -> int:
-    """How many of the training set's `samples` validate. Raises ConfigError where none would, or none be left."""
+    """Return how many of the training set's `samples` are used for validation. Raises ConfigError if no sample would validate or none would
+    be left.
+    """
     held = round(samples * share)
     if not 0 < held < samples:
         raise ConfigError(f"data.validation: {share} of {samples} samples leaves one part empty")
@@ -31,12 +59,12 @@ def held_out(samples: int, share: float) -> int:
 
 
 def not_smaller(begin: int, name: str, side: int) -> str:
-    """What to say of a `training.image_size.begin` that is no smaller than the images."""
+    """Return the error text for a `training.image_size.begin` that is not smaller than the images. `name`: the data set. `side`: pixels."""
     return f"training.image_size.begin: {begin} is not smaller than the images of {name}, which have {side} pixels a side; leave it out"
 
 
 def split(experiment: Experiment) -> tuple[int, int] | None:
-    """Samples that the experiment trains on and those that validate; None for a data set that only loading would tell.
+    """Return the numbers of training and validation samples, or None if only loading the data set gives them.
 
     Raises ConfigError as `held_out` does.
     """

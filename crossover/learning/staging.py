@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from crossover import keys
+from crossover.data import keys
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
 
 if TYPE_CHECKING:  # torch is heavy, and a plan is made in places that lack it
-    from crossover.learning.batch import Batch
-    from crossover.learning.datasets import Dataset
+    from crossover.learning.batches import Batch
+    from crossover.learning.samples import Dataset
 
 VALIDATION_CHUNK = 1024  # samples
 
@@ -45,10 +45,11 @@ class StagingPlan:
 
 
 def plan(experiment: Experiment, n_train: int) -> StagingPlan:
-    """W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller unless data.drop_last.
+    """Return the plan of W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller
+    unless data.drop_last.
 
-    Raises ConfigError, with values that work, where the workers would not have the same number of minibatches, or none, or fewer than the
-    run synchronises after.
+    Raises ConfigError, with values that work, if workers would have different numbers of minibatches, or none, or if `check_rounds`
+    refuses.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
     largest = _sizes(n_train, workers)[0]
@@ -70,8 +71,10 @@ def plan(experiment: Experiment, n_train: int) -> StagingPlan:
 
 
 def check_rounds(experiment: Experiment, minibatches: int) -> None:
-    """Raises ConfigError where `exchange.every` is beyond the `minibatches` of an epoch and not several whole ones of local steps, all
-    within the run, and where `training.steps` does not end in the last epoch.
+    """Raise ConfigError if `exchange.every` or `training.steps` does not fit the `minibatches` of an epoch.
+
+    `exchange.every` may exceed an epoch only with local steps and as several whole epochs within the run; `training.steps` must end in the
+    last epoch.
     """
     _check_every(experiment, minibatches)
     steps, epochs, every = experiment.training.steps, experiment.training.epochs, experiment.exchange.every
@@ -110,7 +113,9 @@ def _sizes(n_train: int, workers: int) -> list[int]:
 
 
 def minibatches_of(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
-    """How many every worker has; None where they differ, there are none, or a minibatch would be larger than a partition."""
+    """Return every worker's number of minibatches, or None if workers differ, there are none, or a minibatch would be larger than a
+    partition.
+    """
     if batch_size > _sizes(n_train, workers)[0]:
         return None
     numbers = {size // batch_size if drop_last else -(-size // batch_size) for size in set(_sizes(n_train, workers))}
@@ -135,7 +140,7 @@ def _advice(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> 
 
 
 def _nearest(value: int, candidates: range, works: Callable[[int], bool]) -> list[int]:
-    """The nearest working value below and the nearest above."""
+    """Return the nearest working value below and the nearest above."""
     below = next((c for c in reversed(candidates) if c < value and works(c)), None)
     above = next((c for c in candidates if c > value and works(c)), None)
     return [c for c in (below, above) if c is not None]
@@ -155,10 +160,9 @@ def stage(
     `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the validation chunks and the
     manifest.
     """
-    from crossover.learning import affine
+    from crossover.learning import samples, scaling
 
     plan_ = plan(experiment, len(dataset.train_labels))
-    scale, shift = affine.constants(dataset.train_inputs, experiment.data.preprocess)
     chunks = range(0, len(dataset.validation_labels), VALIDATION_CHUNK)
     minibatches = Minibatches(experiment, dataset, plan_)
     counts = minibatches.answers(answers)
@@ -168,7 +172,7 @@ def stage(
         "dataset": dataset.name,
         "classes": dataset.classes,
         "input_shape": list(dataset.train_inputs.shape[1:]),
-        "affine": {"scale": scale, "shift": shift},
+        "affine": {**samples.map_of(dataset, experiment.data.preprocess), **scaling.as_manifest(dataset.scale)},
         "minibatches": plan_.minibatches,
         "counts": counts,
         "validation_chunks": len(chunks),
@@ -195,15 +199,15 @@ class Minibatches:
     def __init__(self, experiment: Experiment, dataset: "Dataset", plan: StagingPlan) -> None:
         import torch
 
-        from crossover.algorithms.seeds import permutation, seed
+        from crossover.algorithms.schedule import permutation, seed
 
         self._experiment, self._dataset, self._plan = experiment, dataset, plan
         order = permutation(len(dataset.train_labels), seed=seed("staging", experiment.seed))
         self._order = torch.tensor(order, dtype=torch.int64)
 
     def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
-        """What each minibatch weighs, by worker and minibatch: as many as it has answers. `of`: how many that is."""
-        from crossover.learning.objectives import answered
+        """Return each minibatch's weight, its number of answers, by worker and minibatch. `of`: counts a minibatch's answers."""
+        from crossover.learning.learner import answered
 
         if of is not None:
             minibatches = range(self._plan.minibatches)
@@ -214,8 +218,8 @@ class Minibatches:
         return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
     def train(self, worker: int, minibatch: int) -> "Batch":
-        from crossover.algorithms.attacks import label_flip
-        from crossover.learning.batch import Batch
+        from crossover.algorithms.robust import label_flip
+        from crossover.learning.batches import Batch
         from crossover.learning.samples import trimmed
 
         part = self._plan.partitions[worker][minibatch]
@@ -229,7 +233,7 @@ class Minibatches:
     def validation(self, chunk: int) -> "Batch":
         import torch
 
-        from crossover.learning.batch import Batch
+        from crossover.learning.batches import Batch
         from crossover.learning.samples import trimmed
 
         part = slice(chunk * VALIDATION_CHUNK, (chunk + 1) * VALIDATION_CHUNK)
@@ -242,7 +246,7 @@ def first_samples(dataset: "Dataset") -> "Batch":
     """Two training samples, to try a model out; of sequences of any length, a short one and a long one."""
     import torch
 
-    from crossover.learning.batch import Batch
+    from crossover.learning.batches import Batch
     from crossover.learning.samples import PADDING, has_padding
 
     ids = torch.arange(len(dataset.train_labels[:2]))
@@ -253,7 +257,7 @@ def first_samples(dataset: "Dataset") -> "Batch":
 
 
 def _put(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:
-    from crossover.learning.batch import encode
+    from crossover.learning.batches import encode_batch
 
     if not store.exists(key):
-        store.put(key, encode(batch()))
+        store.put(key, encode_batch(batch()))

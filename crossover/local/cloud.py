@@ -1,36 +1,401 @@
-"""The cloud on one machine: the synthesized templates deployed to stand-ins for the AWS APIs, with real servers and real functions.
+"""The cloud on this machine: deploys the same templates that go to AWS."""
 
-    with LocalCloud(workspace) as cloud:
-        cloud.deploy(assembly)
-        states = cloud.session().client("stepfunctions")
-
-Everything lies below `workspace`; every process ends with the block, and with this process however that ends. Layers are ignored: their
-archives hold ARM code, so local functions take third-party packages from this environment, without numpy, which the layers do not have.
-First-party code comes from the deployed zips alone.
-"""
-
+import compileall
 import contextlib
+import fcntl
+import hashlib
+import io
+import json
 import os
+import re
+import shutil
+import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from crossover.clients import slots
-from crossover.errors import RunFailed
-from crossover.local import assembly as assemblies
-from crossover.local import moto_patches, permissions, processes
-from crossover.local.code import Code
+from crossover.data import clients, connecting
+from crossover.data.protocols import TensorStore, Traffic
+from crossover.errors import ConfigError, Lost, MissingTool, RunFailed
+from crossover.experiment import Experiment
+from crossover.local import moto_patches, permissions, servers
 from crossover.local.endpoint import Endpoint
 from crossover.local.fleet_programs import Fleets
-from crossover.local.hosted import Servers
-from crossover.local.lambda_runtime import Answer, Function, Lambdas, Runtime
-from crossover.local.moto_patches import executions
-from crossover.local.moto_patches.account import Account
+from crossover.local.lambdas import Answer, Function, Lambdas
+from crossover.local.moto_patches import step_functions
+from crossover.local.moto_patches.instances import ROLE_TAG
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.moto_patches.resource_types import ACCOUNT, REGION
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, secret
+from crossover.local.servers import RabbitServer, RedisServer
+from crossover.local.zygotes import Runtime, ZygoteKind
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+
+class Code:
+    """A cache of unpacked zips: one folder for each content."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def unpacked(self, archive: bytes) -> Path:
+        """Return the folder with the zip's content, unpacked and compiled to bytecode at its first use.
+
+        Lambda does not compile when it starts a function either.
+        """
+        target = self._folder / hashlib.sha256(archive).hexdigest()[:16]
+        with self._lock:
+            if not target.exists():
+                half = target.with_suffix(".part")
+                zipfile.ZipFile(io.BytesIO(archive)).extractall(half)
+                compileall.compile_dir(half, quiet=2, stripdir=half, prependdir=target)
+                os.rename(half, target)
+        return target
+
+
+# --- assembly ---------------------------------------------------------------------------------------------------------
+# A CDK cloud assembly: its stacks in the order of their dependencies, and the files they need, uploaded as the CDK command line does.
+#
+# Source: the cloud assembly's manifest (manifest.json) and asset manifests (*.assets.json), AWS CDK's cloud-assembly-schema.
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    name: str
+    template: str
+    parameters: Mapping[str, str]
+    tags: Mapping[str, str]
+
+    @cached_property
+    def resources(self) -> dict[str, Any]:
+        """The resources of the template by logical id."""
+        return dict(json.loads(self.template).get("Resources", {}))
+
+    def of_type(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield the properties of the stack's resources of one type."""
+        yield from (each.get("Properties", {}) for each in self.resources.values() if each["Type"] == kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asset:
+    """A file or folder of the assembly, with the bucket and key that it is uploaded to."""
+
+    path: Path
+    zipped: bool
+    bucket: str
+    key: str
+
+
+def read(assembly: Path) -> tuple[list[Stack], list[Asset]]:
+    """Return the stacks of a cloud assembly, dependencies first, and all its assets.
+
+    Raises ConfigError if the folder is no cloud assembly or holds container images.
+    """
+    manifest = assembly / "manifest.json"
+    if not manifest.is_file():
+        raise ConfigError(
+            f"{assembly}: not a CDK cloud assembly (no manifest.json); `cdk synth` or `crossover deploy` makes one"
+        )
+    artifacts = json.loads(manifest.read_text(encoding="utf-8"))["artifacts"]
+    stacks = [_stack(assembly, name, artifacts[name]) for name in _ordered(artifacts)]
+    manifests = [each for each in artifacts.values() if each["type"] == "cdk:asset-manifest"]
+    assets = [asset for each in manifests for asset in _assets(assembly, assembly / each["properties"]["file"])]
+    return stacks, assets
+
+
+def _ordered(artifacts: Mapping[str, Any]) -> Iterator[str]:
+    seen: set[str] = set()
+
+    def visit(name: str) -> Iterator[str]:
+        if name in seen or name not in artifacts:
+            return
+        seen.add(name)
+        for before in artifacts[name].get("dependencies", []):
+            yield from visit(before)
+        if artifacts[name]["type"] == "aws:cloudformation:stack":
+            yield name
+
+    for name in artifacts:
+        yield from visit(name)
+
+
+def _stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack:
+    properties = artifact["properties"]
+    return Stack(
+        name=properties.get("stackName", name),
+        template=(assembly / properties["templateFile"]).read_text(encoding="utf-8"),
+        parameters=properties.get("parameters", {}),
+        tags=properties.get("tags", {}),
+    )
+
+
+def _assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    if content.get("dockerImages"):
+        raise ConfigError(f"{manifest.name}: container images cannot run locally; set functions.packaging to layer")
+    for file in content.get("files", {}).values():
+        source = file["source"]
+        for destination in file["destinations"].values():
+            yield Asset(
+                path=assembly / source["path"],
+                zipped=source.get("packaging") == "zip",
+                bucket=filled(destination["bucketName"]),
+                key=filled(destination["objectKey"]),
+            )
+
+
+def filled(text: str) -> str:
+    """Replace the placeholders for account, region and partition, which the CDK leaves in names of buckets and keys."""
+    return (
+        text.replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION).replace("${AWS::Partition}", "aws")
+    )
+
+
+def content(asset: Asset) -> bytes:
+    """Return the asset's bytes. A folder becomes a zip whose bytes depend only on its files."""
+    if not asset.zipped or asset.path.is_file():
+        return asset.path.read_bytes()
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for path in sorted(asset.path.rglob("*")):
+            if path.is_file():
+                entry = zipfile.ZipInfo(path.relative_to(asset.path).as_posix(), _EPOCH)
+                entry.external_attr = (path.stat().st_mode & 0xFFFF) << 16
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, path.read_bytes())
+    return target.getvalue()
+
+
+def layer_keys(stacks: list[Stack]) -> set[str]:
+    """Return the S3 keys of the layers' archives.
+
+    Local functions do not use them, because they hold ARM code: third-party packages come from this environment.
+    """
+    layers = (each for stack in stacks for each in stack.of_type("AWS::Lambda::LayerVersion"))
+    keys = (each["Content"].get("S3Key") for each in layers)
+    return {key if isinstance(key, str) else json.dumps(key) for key in keys}
+
+
+def worker_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
+    """Return the kinds of fork servers that the stacks' functions need, sorted."""
+    functions = (each for stack in stacks for each in stack.of_type("AWS::Lambda::Function"))
+    python = [each.get("Tags", []) for each in functions if each.get("Runtime", "").startswith("python")]
+    kinds: set[ZygoteKind] = {
+        "torch" if {"Key": "crossover:torch", "Value": "true"} in tags else "plain" for tags in python
+    }
+    return sorted(kinds)
+
+
+def empty_zip() -> bytes:
+    """Return an almost empty zip, which is uploaded in place of a layer's archive."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("python/placeholder", _EPOCH), b"")
+    return target.getvalue()
+
+
+# --- state databases --------------------------------------------------------------------------------------------------
+# The workers' databases of a deployed experiment, for this process: what is in them when a run fails is kept.
+
+
+@contextmanager
+def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
+    """Yield the workers' tensor databases by worker number; they are closed at the end of the block.
+
+    `function`: the deployed function whose environment holds their addresses. A database whose server has ended is left out.
+    """
+    from moto.awslambda.models import lambda_backends
+
+    environment = cloud.function(lambda_backends[ACCOUNT][REGION].get_function(function)).environment
+    stores = {
+        worker: connecting.tensor_store(
+            url,
+            password=secret(environment["CROSSOVER_REDIS_SECRET"]),
+            time_to_live_s=experiment.database.time_to_live_s,
+            traffic=Traffic(),
+        )
+        for worker, url in enumerate(cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split())
+        if cloud.servers.runs(url)
+    }
+    try:
+        yield dict(stores)
+    finally:
+        for store in stores.values():
+            store.close()
+
+
+# --- hosted -----------------------------------------------------------------------------------------------------------
+# The servers behind the template's hosts and brokers: real Redis with the tensor module, real RabbitMQ, by resource.
+
+_SECRET_ARN = re.compile(r"arn:aws:secretsmanager:[\w:/+=.@-]+")
+_MODULE = Path(__file__).resolve().parents[2] / "redis_module"
+
+
+class Servers:
+    """The Redis and RabbitMQ servers of the deployed resources. `stop` ends all of them, and none can be started afterwards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.redis: dict[str, RedisServer] = {}  # by instance id
+        self.brokers: dict[str, RabbitServer] = {}  # by the broker's name
+        self._addresses: dict[str, str] = {}  # private address of an instance -> URL of its server
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._rebooting: set[str] = set()  # brokers that are away for a moment, as Amazon MQ's are at maintenance
+        self._over = False
+
+    def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
+        """Start redis-server with the secret's password if the instance's role is `redis`; do nothing for other roles.
+
+        `identity`: the instance's id; `address`: its private address. Raises RunFailed if this cloud has ended.
+        """
+        if tags.get(ROLE_TAG) != "redis":
+            return
+        self._go_on()
+        found = _SECRET_ARN.search(user_data)
+        server = RedisServer(
+            self._folder / "redis" / identity,
+            password=secret(found.group().rstrip(".:")) if found else None,
+            module=tensor_module(),
+        )
+        with self._kept(server) as over:
+            if not over:
+                self.redis[identity] = server
+                self._addresses = {**self._addresses, address: server.url}
+
+    @contextmanager
+    def _kept(self, server: RedisServer | RabbitServer) -> Iterator[bool]:
+        """Yield whether this cloud has ended; if it has, stop the server that was just started."""
+        with self._lock:
+            over = self._over
+            yield over
+        if over:
+            server.stop()
+
+    def _go_on(self) -> None:
+        if self._over:
+            raise RunFailed("the cloud on this machine has ended")
+
+    def stop_instance(self, identity: str) -> None:
+        with self._lock:
+            server = self.redis.pop(identity, None)
+            if server:
+                self._addresses = {address: url for address, url in self._addresses.items() if url != server.url}
+        if server:
+            server.stop()
+
+    def start_broker(self, name: str, username: str, password: str) -> str:
+        """Start a RabbitMQ server for the broker `name` and return its URL. Raises RunFailed if this cloud has ended."""
+        self._go_on()
+        server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
+        with self._kept(server) as over:
+            if not over:
+                self.brokers[name] = server
+        return server.url
+
+    def reboot_broker(self, name: str) -> None:
+        """Stop the broker and start it again on the same port. Raises RunFailed if this cloud has ended.
+
+        Durable queues and persistent messages survive; connections do not.
+        """
+        with self._lock:
+            server = self.brokers[name]
+            self._rebooting.add(name)
+        try:
+            server.stop()
+            self._go_on()
+            server.start()
+        finally:
+            with self._lock:
+                over = self._over
+                self._rebooting.discard(name)
+        if over:
+            server.stop()
+
+    def stop_broker(self, name: str) -> None:
+        with self._lock:
+            server = self.brokers.pop(name, None)
+        if server:
+            server.stop()
+
+    def check(self, log: Path) -> None:
+        """Raise Lost if a server ended by itself. Its log is then copied to the file `log`."""
+        with self._lock:
+            there: dict[str, RedisServer | RabbitServer] = {**self.redis, **self.brokers}
+            there = {name: server for name, server in there.items() if name not in self._rebooting}
+        for name, server in there.items():
+            if server.status is None:
+                continue
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_bytes(b"".join(each.read_bytes() for each in server.logs if each.exists()))
+            raise Lost(
+                f"{server.program} ({name}) has ended ({servers.end_words(server.status)}), and the run cannot go on without it; "
+                f"its log: {log}"
+            )
+
+    def runs(self, url: str) -> bool:
+        """Return whether the database at `url` is one of these servers and still runs."""
+        with self._lock:
+            return any(server.url == url and server.status is None for server in self.redis.values())
+
+    def reachable(self, text: str) -> str:
+        """Return `text` with every URL redis(s)://PRIVATE-ADDRESS:PORT of a host replaced by its server's URL on this machine."""
+        for address, url in self._addresses.items():
+            text = re.sub(rf"rediss?://{re.escape(address)}(?::\d+)?(?![\d.])", url, text)
+        return text
+
+    def stop(self) -> None:
+        with self._lock:  # what is still starting stops itself
+            self._over = True
+            hosts, brokers = list(self.redis), list(self.brokers)
+        for identity in hosts:
+            self.stop_instance(identity)
+        for name in brokers:
+            self.stop_broker(name)
+
+
+def tensor_module() -> Path:
+    """Return the path of the tensor engine's library, which is built first if it is missing or older than its source.
+
+    Raises MissingTool if g++ or make is missing, RunFailed if the build fails.
+    """
+    target = _MODULE / "build" / "tensors.so"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / ".lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max((path.stat().st_mtime for path in (_MODULE / "src").rglob("*") if path.is_file()), default=0.0)
+        if target.exists() and target.stat().st_mtime >= newest:
+            return target
+        if not (shutil.which("g++") and shutil.which("make")):
+            raise MissingTool(
+                "g++ and make: needed to build the tensor engine; install them with: apt-get install g++ make"
+            )
+        command = ["make", "-C", str(_MODULE), "core"]
+        built = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+        if built.returncode or not target.exists():
+            raise RunFailed(f"make -C {_MODULE.name} core failed:\n{(built.stdout + built.stderr)[-2000:]}")
+        return target
+
+
+# --- cloud ------------------------------------------------------------------------------------------------------------
+# The cloud on one machine: the synthesized templates deployed to stand-ins for the AWS APIs, with real servers and real functions.
+#
+#     with LocalCloud(workspace) as cloud:
+#         cloud.deploy(assembly)
+#         states = cloud.session().client("stepfunctions")
+#
+# Everything lies below `workspace`; every process ends with the block, and with this process however that ends. Layers are ignored: their
+# archives hold ARM code, so local functions take third-party packages from this environment, without numpy, which the layers do not have.
+# First-party code comes from the deployed zips alone.
 
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 _EXECUTIONS_END_S = 3.0  # their functions are killed by then
@@ -38,8 +403,10 @@ _WORDS = 2000  # characters of an error: some quote a whole template
 
 
 class LocalCloud:
-    """One at a time per process, because moto's state is the process's. `cores`: how many functions compute side by side; `runtime`: the
-    Python that functions run on, by default this process's.
+    """A cloud on this machine; one at a time per process, because moto's state is global.
+
+    `workspace`: folder of all its files. `cores`: how many functions with torch compute at the same time. `concurrency`: the account's
+    limit of concurrent executions. `runtime`: the Python that functions run on, by default this process's.
     """
 
     _only_one: ClassVar[threading.Lock] = threading.Lock()
@@ -53,7 +420,6 @@ class LocalCloud:
         self._clients: dict[str, Any] = {}
         self._making = threading.Lock()
         self._end = contextlib.ExitStack()
-        self.account = Account()  # its limits, which tests change
 
     def __enter__(self) -> Self:
         if not self._only_one.acquire(blocking=False):
@@ -72,9 +438,9 @@ class LocalCloud:
         self.stop()
 
     def _start(self) -> None:
-        self._end.enter_context(processes.ending_on_signals())
+        self._end.enter_context(servers.ending_on_signals())
         self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-        slots.create(self.workspace / "slots", self.cores)
+        clients.create(self.workspace / "slots", self.cores)
         self.servers = Servers(self.workspace)
         self._end.callback(self.servers.stop)
         self._code = Code(self.workspace / "code")
@@ -91,11 +457,11 @@ class LocalCloud:
             self.workspace / "logs" / "fleets",
             unpacked=self._program_code,
             environment=self._program_environment,
-            left=moto_patches.auto_scaling.decrement,
+            left=moto_patches.instances.decrement_capacity,
         )
         self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())
-        moto_patches.install(changes, cloud=self)
+        self.patch_moto(changes)
         self._end.callback(_forget_everything)
         _forget_everything()
         self.endpoint = Endpoint(self.workspace / "logs" / "endpoint.log")
@@ -103,22 +469,30 @@ class LocalCloud:
         self._end.callback(self._end_executions)
         self._bootstrap()
 
+    def patch_moto(self, changes: Replacements) -> None:
+        """Install the patches that connect moto to this cloud; `changes` undoes them when the cloud stops.
+
+        Test doubles of an account override this to add their own patches.
+        """
+        moto_patches.install(changes, cloud=self)
+
     def stop(self) -> None:
-        """End every process and put moto back; harmless to repeat. Stacks are forgotten, files below `workspace` stay."""
+        """End every process and restore moto; harmless to repeat. Stacks are discarded, files below `workspace` stay."""
         self._end.close()
 
     def session(self) -> Any:
-        """A boto3 Session whose clients talk to this cloud."""
+        """Return a boto3 Session whose clients talk to this cloud."""
         return self.endpoint.session()
 
     def environment(self) -> dict[str, str]:
-        """Variables with which any AWS tool talks to this cloud (the CDK command line: `cdk deploy --method=direct`): its address and
-        credentials, which let in whoever has them.
+        """Return the environment variables with which any AWS tool talks to this cloud, such as `cdk deploy --method=direct`.
+
+        They hold its address and credentials: everybody who has them has full access.
         """
         return self.endpoint.environment()
 
     def client(self, service: str) -> Any:
-        """A client made once and shared: boto's clients are safe in many threads, making one is not."""
+        """Return the shared boto3 client of a service. It is made once: clients are safe in many threads, making one is not."""
         from botocore.config import Config
 
         with self._making:
@@ -129,10 +503,10 @@ class LocalCloud:
             return self._clients[service]
 
     def deploy(self, assembly: Path) -> None:
-        """Deploy every stack of the cloud assembly that is not there yet. Raises ConfigError, RunFailed, MissingTool."""
-        stacks, assets = assemblies.read(assembly)
+        """Deploy every stack of the cloud assembly that does not exist yet. Raises ConfigError, RunFailed, MissingTool."""
+        stacks, assets = read(assembly)
         self._check_types(stacks)
-        for kind in assemblies.worker_kinds(stacks):
+        for kind in worker_kinds(stacks):
             self.lambdas.prepare(kind)
         self._upload(stacks, assets)
         there = self.stacks()
@@ -141,28 +515,39 @@ class LocalCloud:
                 self._create(stack)
 
     def stacks(self) -> list[str]:
-        """The names of the deployed stacks, the oldest first, whoever deployed them."""
+        """Return the names of all deployed stacks, the oldest first, whoever deployed them."""
         described = self.client("cloudformation").describe_stacks()["Stacks"]
         return [each["StackName"] for each in sorted(described, key=lambda each: each["CreationTime"])]
 
     def destroy(self, name: str | None = None) -> None:
-        """Delete the stack `name`, or all of them, the youngest first."""
+        """Stop the executions of the stack `name` and delete it; without a name delete all stacks, the youngest first. Raises RunFailed."""
         for stack in reversed(self.stacks()):
             if name in (None, stack):
                 self._stop_executions(self._machines_of(stack))
-                self.client("cloudformation").delete_stack(StackName=stack)
-                if stack in self.stacks():
-                    raise RunFailed(f"{stack}: could not be deleted; its events say why")
+                self._delete(stack)
+
+    def _delete(self, stack: str) -> None:
+        """Delete a stack. Raises RunFailed if CloudFormation refuses, or if the stack still exists afterwards."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self.client("cloudformation").delete_stack(StackName=stack)
+        except ClientError as error:
+            words = error.response["Error"].get("Message", str(error))
+            raise RunFailed(f"{stack}: could not be deleted: {words}"[:_WORDS]) from error
+        if stack in self.stacks():
+            raise RunFailed(f"{stack}: could not be deleted; its events say why")
 
     def check(self, log: Path) -> None:
-        """For whoever follows a run, again and again. Raises Lost where one of the servers has ended by itself; what it had logged is then
-        kept in the file `log`.
+        """Raise Lost if a server ended by itself; its log is then copied to the file `log`. Also restart a killed watchdog.
+
+        Callers that follow a run call this repeatedly.
         """
-        processes.look_after_the_watchdog()
+        servers.look_after_the_watchdog()
         self.servers.check(log)
 
     def _machines_of(self, stack: str) -> list[str]:
-        """ARNs of those that the stack made, whatever others are named."""
+        """Return the ARNs of the state machines that the stack created."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
         listed = (each for page in pages for each in page["StackResourceSummaries"])
         return [
@@ -172,7 +557,10 @@ class LocalCloud:
         ]
 
     def _stop_executions(self, machines: Iterable[str]) -> None:
-        """After a failure the other branches go on, and a machine's deletion does not end them."""
+        """Stop the running executions of the state machines with these ARNs.
+
+        Deleting a state machine does not end its executions, and after a failure other branches continue.
+        """
         states = self.client("stepfunctions")
         for arn in machines:
             running = states.get_paginator("list_executions").paginate(stateMachineArn=arn, statusFilter="RUNNING")
@@ -183,18 +571,21 @@ class LocalCloud:
                     states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
 
     def _end_executions(self) -> None:
-        """While moto is still ours: a task that came back to the real moto would look for a Lambda service on port 5000."""
-        executions.stop()
+        """Stop all executions, functions and servers while the patches of moto are still installed.
+
+        A task that continued in the unpatched moto would look for a Lambda service on port 5000.
+        """
+        step_functions.stop_executions()
         self.lambdas.close()
         self.servers.stop()  # a stack that is still being made fails at its next server
-        executions.join(_EXECUTIONS_END_S)
+        step_functions.join_executions(_EXECUTIONS_END_S)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
-        """Invoke a function by name or ARN, in this process."""
+        """Invoke a function by name or ARN, without HTTP, and return its answer. Raises TooLarge, TooManyRequests."""
         return self.lambdas.invoke(self.function(_deployed(name)), payload, client_context=client_context)
 
     def function(self, deployed: Any) -> Function:
-        """The function as this cloud runs it, from moto's."""
+        """Return the description of a function as this cloud runs it. `deployed`: moto's object of the function."""
         tags: Mapping[str, str] = deployed.tags or {}
         return Function(
             name=deployed.function_name,
@@ -215,7 +606,7 @@ class LocalCloud:
         return {**own, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _program_code(self, url: str, role: str) -> Path:
-        """The folder with a fleet's code: what its instances, under their role, would unpack. Raises RunFailed where they may not."""
+        """Return the folder with a fleet's code, fetched from S3 under the role of its instances. Raises RunFailed if that fails."""
         from botocore.exceptions import ClientError
 
         bucket, _, key = url.removeprefix("s3://").partition("/")
@@ -246,11 +637,11 @@ class LocalCloud:
         group.put_log_events(stream, [{"timestamp": now, "message": line} for line in printed])
 
     def _bootstrap(self) -> None:
-        """What `cdk bootstrap` would have made."""
+        """Create the parameter and the bucket that `cdk bootstrap` creates."""
         self.client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
         self.client("s3").create_bucket(Bucket=f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}")
 
-    def _check_types(self, stacks: list[assemblies.Stack]) -> None:
+    def _check_types(self, stacks: list[Stack]) -> None:
         known = moto_patches.supported(self)
         for stack in stacks:
             for logical_id, resource in stack.resources.items():
@@ -260,14 +651,14 @@ class LocalCloud:
                         f"crossover/local/moto_patches, or add it to WITHOUT_EFFECT there"
                     )
 
-    def _upload(self, stacks: list[assemblies.Stack], assets: list[assemblies.Asset]) -> None:
+    def _upload(self, stacks: list[Stack], assets: list[Asset]) -> None:
         s3 = self.client("s3")
-        layers = assemblies.layer_keys(stacks)
+        layers = layer_keys(stacks)
         for asset in assets:
-            body = assemblies.empty_zip() if asset.key in layers else assemblies.content(asset)
+            body = empty_zip() if asset.key in layers else content(asset)
             s3.put_object(Bucket=asset.bucket, Key=asset.key, Body=body)
 
-    def _create(self, stack: assemblies.Stack) -> None:
+    def _create(self, stack: Stack) -> None:
         from botocore.exceptions import ClientError
 
         try:
@@ -285,7 +676,7 @@ class LocalCloud:
 
 
 def _deployed(name: str) -> Any:
-    """moto's function of this name or ARN."""
+    """Return moto's object of the function with this name or ARN."""
     from moto.awslambda.models import lambda_backends
 
     return lambda_backends[ACCOUNT][REGION].get_function(name)

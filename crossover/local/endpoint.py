@@ -1,32 +1,89 @@
-"""The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open.
-
-A port of this machine is anybody's who is on it, and a web page's whose name is made to resolve to it. So whoever asks must have signed
-with a key of this cloud, must ask for this address, and must be no page; what moto has beside the APIs nobody gets.
-"""
+"""AWS's APIs on one port of this machine, with signatures checked."""
 
 import contextlib
 import functools
+import hmac
 import io
 import logging
+import re
+import secrets
 import socket
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from moto.sts.models import sts_backends
+
 from crossover.errors import CrossoverError
 from crossover.local import permissions
-from crossover.local.moto_patches.resource_types import REGION
-from crossover.local.signatures import OPERATOR, AccessKeys
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION
+from crossover.local.sessions import WITHOUT_FILES, Session
+
+# --- signatures -------------------------------------------------------------------------------------------------------
+
+OPERATOR = "local"  # the access key of whoever deploys and runs experiments
+_SIGNED = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=([^/, ]+)/\d{8}/([^/, ]+)/([^/, ]+)/aws4_request, ?SignedHeaders=([^, ]+), ?Signature=([0-9a-f]{64})"
+)
+
+
+class AccessKeys:
+    """The access keys of one cloud. Every access key id has a secret, which is derived from it.
+
+    Temporary keys of an assumed role, as the CDK's command line uses them, have the secret that moto issued.
+    """
+
+    def __init__(self) -> None:
+        self._drawn = secrets.token_bytes(32)
+
+    def secret(self, access_key: str) -> str:
+        if assumed := sts_backends[ACCOUNT]["aws"].get_assumed_role_from_access_key(access_key):
+            return str(assumed.secret_access_key)
+        return hmac.digest(self._drawn, access_key.encode(), "sha256").hex()
+
+    def signed(self, environ: Mapping[str, Any], body: Callable[[], bytes]) -> bool:
+        """Return whether a request is signed with the secret of the access key that it names.
+
+        `environ`: the WSGI request; `body`: returns the body, called only if its checksum is not among the headers.
+        """
+        found = _SIGNED.fullmatch(environ.get("HTTP_AUTHORIZATION", ""))
+        if found is None or not environ["RAW_URI"].startswith("/"):
+            return False
+        access_key, region, service, names, signature = found.groups()
+        headers = {name: _header(environ, name) for name in names.split(";")}
+        url = f"http://{environ['HTTP_HOST']}{environ['RAW_URI']}"
+        data = b"" if "x-amz-content-sha256" in headers else body()
+        request = AWSRequest(environ["REQUEST_METHOD"], url, headers, data)
+        request.context["timestamp"] = environ.get("HTTP_X_AMZ_DATE", "")
+        own = S3SigV4Auth if service == "s3" else SigV4Auth
+        signer = own(Credentials(access_key, self.secret(access_key)), service, region)
+        expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
+        return hmac.compare_digest(expected, signature)
+
+
+def _header(environ: Mapping[str, Any], name: str) -> str:
+    key = name.upper().replace("-", "_")
+    return str(environ.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}", ""))
+
+
+# --- endpoint ---------------------------------------------------------------------------------------------------------
+# The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open.
+#
+# A port of this machine is anybody's who is on it, and a web page's whose name is made to resolve to it. So whoever asks must have signed
+# with a key of this cloud, must ask for this address, and must be no page; what moto has beside the APIs nobody gets.
 
 _SILENT = logging.NullHandler()
 _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on a busy machine longer
 
 
 class _InFlight:
-    """The requests that are being answered."""
+    """The set of requests that are being answered."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -45,14 +102,26 @@ class _InFlight:
                 self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Until those of now are answered, or `timeout_s` is over; others may come meanwhile."""
+        """Wait until all requests of this moment are answered, at most `timeout_s` seconds; later requests do not count."""
         with self._changed:
             now = set(self._requests)
             self._changed.wait_for(lambda: not now & self._requests, timeout_s)
 
 
+class LogFile(logging.FileHandler):
+    """A log file that drops its lines if the disk is full, instead of printing a traceback for each of them."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Ignore a line that could not be written."""
+
+    def close(self) -> None:
+        """Close the file; lines that could not be written are dropped."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 class Endpoint:
-    """A server in a thread; `url` once it is made. `keys`: whose signatures it takes."""
+    """An HTTP server in a thread, which runs as soon as this is made. `url`: its address; `keys`: the access keys that it accepts."""
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +136,7 @@ class Endpoint:
         self._level = self._log.level
         self._log.setLevel(logging.ERROR)  # a line per request otherwise
         self._moto = logging.getLogger("moto")  # its words on executions that fail: to the log, not to the terminal
-        self._file, self._moto.propagate = logging.FileHandler(log, delay=True), False
+        self._file, self._moto.propagate = LogFile(log, delay=True), False
         self._moto.addHandler(self._file)
         if _SILENT not in self._moto.handlers:  # threads of executions that are cut off end later, and have words, too
             self._moto.addHandler(_SILENT)
@@ -81,8 +150,12 @@ class Endpoint:
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self, access_key: str = OPERATOR) -> dict[str, str]:
-        """Variables with which any AWS tool talks to this cloud: its address, and an access key with its secret."""
+        """Return the environment variables with which any AWS tool talks to this cloud: its address, and an access key with its secret.
+
+        They also hide the user's own AWS files.
+        """
         return {
+            **WITHOUT_FILES,
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": access_key,
             "AWS_SECRET_ACCESS_KEY": self.keys.secret(access_key),
@@ -92,25 +165,19 @@ class Endpoint:
         }
 
     def session(self, access_key: str = OPERATOR) -> Any:
-        """A boto3 Session whose clients and resources talk to this cloud."""
-        import boto3
-
-        url = self.url
-
-        class Session(boto3.Session):
-            def client(self, *arguments: Any, **named: Any) -> Any:
-                return super().client(*arguments, **{"endpoint_url": url, **named})
-
-            def resource(self, *arguments: Any, **named: Any) -> Any:
-                return super().resource(*arguments, **{"endpoint_url": url, **named})
-
+        """Return a boto3 session whose clients and resources talk to this cloud; the user's environment and ~/.aws are ignored."""
         return Session(
-            aws_access_key_id=access_key, aws_secret_access_key=self.keys.secret(access_key), region_name=REGION
+            defaults={"endpoint_url": self.url},
+            aws_access_key_id=access_key,
+            aws_secret_access_key=self.keys.secret(access_key),
+            region_name=REGION,
         )
 
     def stop(self) -> None:
-        """No more answers. What a client asked for and did not wait for, such as a stack when Ctrl-C came, is finished first: cut off
-        later, it would go on in moto without the seams.
+        """Wait for the requests in flight, then shut the server down.
+
+        A request whose client has left, such as for a stack when Ctrl-C came, is finished first: later it would go on in moto without the
+        patches.
         """
         self._in_flight.wait(_LAST_ANSWERS_S)
         self._server.shutdown()
@@ -149,9 +216,9 @@ def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
             return answer(environ, start_response)
 
     def answer(environ: Any, start_response: Any) -> Any:
-        """An error inside moto or a seam as an answer that names it, the traceback in the log.
+        """Answer a request; refuse it unless it is signed, permitted, and sent to this address by no web page.
 
-        Status 400, because clients repeat what was answered with a 500.
+        An error inside moto or a patch is logged with its traceback and answered with status 400, because clients repeat after a 500.
         """
         try:
             body = functools.partial(_body, environ)
@@ -170,6 +237,9 @@ def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
         disable_nagle_algorithm = True
         timeout = None
 
+        def log(self, kind: str, message: str, *arguments: Any) -> None:
+            """Log nothing: requests of strangers to this port are of no interest in the terminal."""
+
     class Server(ThreadedWSGIServer):
         daemon_threads = True
         request_queue_size = 512
@@ -187,7 +257,7 @@ def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
             super().shutdown_request(request)
 
         def hang_up(self) -> None:
-            """Close what clients keep open, so that the threads behind the connections end."""
+            """Close the connections that clients keep open, so that their threads end."""
             for request in list(self.open):
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
@@ -213,16 +283,16 @@ def _error(code: str, words: str) -> bytes:
 
 def _failure(error: Exception, log: Path) -> bytes:
     with (
-        contextlib.suppress(FileNotFoundError),
+        contextlib.suppress(OSError),
         log.open("a", encoding="utf-8") as file,
-    ):  # the workspace may be gone by now
+    ):  # the workspace may be gone by now, or its disk full
         traceback.print_exception(error, file=file)
     fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
     return _error("InternalFailure", str(error) if isinstance(error, CrossoverError) else fault)
 
 
 def _body(environ: Any) -> bytes:
-    """The request's body, left where the application will read it again."""
+    """Return the request's body and put it back, so that the application can read it again."""
     body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     return body

@@ -1,7 +1,7 @@
-"""EC2 fleets on one machine: what an instance's user data would run as a service, run as child processes.
+"""EC2 fleets on one machine: the service that an instance's user data sets up is run as a child process.
 
-The rendered user data of the launch template is read, not imitated: the program's code, environment, unit and its start come from there. An
-instance whose user data lacks one of them would idle on AWS; here it is refused, naming the line.
+The program's code, environment, unit and start are read from the rendered user data of the launch template. An instance whose user data
+lacks one of them would idle on AWS; here it is refused with an error that names the line.
 """
 
 import base64
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from crossover.errors import RunFailed
-from crossover.local import processes
+from crossover.local import servers
 
 UNIT = "/etc/systemd/system/crossover.service"
 CODE, ENVIRONMENT = "/opt/crossover/code", "/etc/crossover.env"
@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramService:
-    """The program as an instance would run it."""
+    """The service that runs the program, as the user data sets it up on an instance."""
 
     code: str  # s3://bucket/key of its zip
     command: tuple[str, ...]
@@ -41,7 +41,7 @@ class ProgramService:
 
 
 def service(user_data: str, *, fleet: str) -> ProgramService:
-    """What the user data (base64 or plain) sets up. Raises RunFailed naming what it lacks."""
+    """Return the service that the user data (base64 or plain) sets up. Raises RunFailed, with the name `fleet`, if a part is missing."""
     script = _plain(user_data)
     facts = dict(_ASSIGNMENT.findall(script))
 
@@ -85,7 +85,7 @@ def _plain(user_data: str) -> str:
 
 @dataclass
 class LocalInstance:
-    """One that a fleet's capacity asked for. `starts`: how often its service was started."""
+    """An instance of a fleet, run as a child process. `starts`: how often its service was started."""
 
     number: int
     run: Path  # what stands for its /run
@@ -106,8 +106,11 @@ class LocalFleet:
 
 
 class Fleets:
-    """The fleets of the deployed groups. `unpacked(s3 URL, role)`: the folder of a program's code, fetched by the instances' role;
-    `environment(service's, role)`: with which it reaches this cloud; `left(fleet)` is told of each instance that leaves with its place.
+    """The fleets of the deployed Auto Scaling groups.
+
+    `unpacked(s3 URL, role)`: returns the folder of a program's code, fetched under the instances' role. `environment(variables, role)`:
+    returns the service's variables with those that reach this cloud. `left(fleet)`: called for each instance that leaves and lowers the
+    capacity.
     """
 
     def __init__(
@@ -126,8 +129,9 @@ class Fleets:
         self._watch: threading.Thread | None = None
 
     def resize(self, name: str, capacity: int, user_data: str, role: str) -> None:
-        """What Auto Scaling does when a group's capacity is set: start instances, or end them. `role`: the name of that of the launch
-        template's instance profile, under which all that the programs do is done.
+        """Start or stop instances, as Auto Scaling does when a group's capacity is set. Raises RunFailed.
+
+        `role`: name of the role in the launch template's instance profile, under which the programs call AWS.
         """
         with self._lock:
             fleet = self._fleets.get(name)
@@ -144,7 +148,7 @@ class Fleets:
                 fleet.folder.mkdir(parents=True, exist_ok=True)
             fleet.capacity = capacity
             for number in sorted(fleet.instances)[capacity:]:
-                processes.stop(fleet.instances.pop(number).child, patience_s=5.0)
+                servers.stop_process(fleet.instances.pop(number).child, patience_s=5.0)
             if capacity == 0:
                 del self._fleets[name]
             self._fill(fleet)
@@ -174,7 +178,7 @@ class Fleets:
         }
         own = self._environment(unit, fleet.role)
         with (fleet.folder / f"{number}.log").open("ab") as log:
-            return processes.start(
+            return servers.start_process(
                 fleet.service.command,
                 environment={**keep, **own, "PYTHONPATH": str(fleet.code)},
                 folder=fleet.code,
@@ -182,7 +186,10 @@ class Fleets:
             )
 
     def _look_after(self) -> None:
-        """As systemd and Auto Scaling would: a program that failed starts again, one that is through leaves with its place."""
+        """Check all instances until the fleets are stopped, as systemd and Auto Scaling do.
+
+        A failed program is started again; an instance whose program is done leaves and lowers the capacity.
+        """
         while not self._over.wait(LOOK_S):
             with self._lock:
                 for fleet in list(self._fleets.values()):
@@ -193,7 +200,7 @@ class Fleets:
         status = instance.child.poll()
         if status is None:
             return
-        processes.stop(
+        servers.stop_process(
             instance.child
         )  # the rest of the service, as systemd does: a program may have one process for each GPU
         if fleet.service.renewed_by and (instance.run / Path(fleet.service.renewed_by).name).exists():

@@ -1,8 +1,8 @@
-"""Functions and fleets act under their template's role: a call that its policies do not allow is answered AccessDenied, as on AWS.
+"""Permissions of functions and fleets: a call that the policies of their template's role do not allow is answered AccessDenied, as on AWS.
 
-The access key of a function or an instance names its role, so nothing has to be looked up to know who calls. Whoever deploys and runs
-experiments may do everything. Only actions of steps and programs are known here; another one that they call is denied with a word about
-this module.
+The access key of a function or an instance names its role, so that no lookup is needed. Keys of other callers, who deploy and run
+experiments, may do everything. Only the actions that steps and programs use are known here; any other action is denied with a message that
+names this module.
 """
 
 import fnmatch
@@ -30,7 +30,7 @@ OBJECT_ACTIONS = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "
 
 @dataclass(frozen=True)
 class ApiCall:
-    """What is asked of AWS, as policies name it."""
+    """An action and the resource that it is applied to, named as in policies."""
 
     action: str
     resource: str
@@ -38,7 +38,7 @@ class ApiCall:
 
 @dataclass(frozen=True)
 class Denied:
-    """An answer in the service's own format."""
+    """A response that refuses a call, in the service's own format."""
 
     status: str
     content_type: str
@@ -46,12 +46,15 @@ class Denied:
 
 
 def access_key(role_arn: str) -> str:
-    """The access key of a function or an instance with this role, an ARN or a name."""
+    """Return the access key of functions and instances with this role. `role_arn`: an ARN or a name."""
     return PREFIX + role_arn.rpartition("/")[2]
 
 
 def check(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | None:
-    """None for a call that may go on. `environ`: the WSGI request; `body` is read only where it names the resource."""
+    """Return the refusal of a call that its role does not allow; None if the call is allowed.
+
+    `environ`: the WSGI request; `body`: returns the body, called only if the body names the resource.
+    """
     credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split("/")
     if not credential[0].startswith(PREFIX):
         return None
@@ -67,7 +70,10 @@ def check(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | Non
 
 
 def allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
-    """By identity-based policies with Allow and Deny, actions and resources; conditions count as fulfilled."""
+    """Return whether the policies allow the call: at least one statement allows it and none denies it.
+
+    Only effects, actions and resources are compared; conditions count as fulfilled.
+    """
     found = False
     for document in documents:
         for statement in _listed(document["Statement"]):
@@ -81,7 +87,7 @@ def allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
 
 
 def _s3(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
-    """Path-style requests, which is how clients talk to an address without a name."""
+    """Yield the calls of a path-style S3 request, the style of clients whose endpoint is an IP address."""
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")
     method, arn = str(environ["REQUEST_METHOD"]), f"arn:aws:s3:::{bucket}"
@@ -107,7 +113,7 @@ def _json(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -
 
 
 def _policies(role: str) -> list[Mapping[str, Any]]:
-    """The role's inline policies, which are all that templates make."""
+    """Return the role's inline policies, the only kind that the templates create; none if the role was deleted."""
     from moto.iam.models import iam_backends
 
     backend = iam_backends[ACCOUNT]["aws"]

@@ -18,8 +18,9 @@ _SCANS = 200  # at 50 ms: ten seconds for killed processes to leave /proc
 
 
 def marked(mark: bytes, *, group: int = 0) -> list[int]:
-    """Process ids, other than this one's, that were started with `mark` (b"NAME=value") in their environment; zombies left out. `group`: of
-    this process group alone.
+    """Return the ids of all other processes that were started with `mark` in their environment, without zombies.
+
+    `mark`: b"NAME=value"; `group`: only processes of this process group, 0 for all.
     """
     found = []
     for entry in Path("/proc").iterdir():
@@ -39,7 +40,10 @@ def _is_zombie(entry: Path) -> bool:
 
 
 def kill_marked(mark: bytes, *, group: int = 0) -> None:
-    """Kill until two looks in a row find nobody: a process may fork while it is being killed."""
+    """Kill the marked processes until two scans in a row find none, for about ten seconds at most.
+
+    A process may fork while it is being killed. `mark`, `group`: as for `marked`.
+    """
     quiet = 0
     for _ in range(_SCANS):
         pids = marked(mark, group=group)

@@ -1,4 +1,3 @@
-"""What a run was, for people: its folder, tables for the terminal, pages, and several runs side by side.
-
-Every figure comes from records and `costs/`; nothing here starts, follows or prices a run.
+"""Finished runs for people: run folders, tables for the terminal, pages, and comparisons of several runs. Every figure comes from
+records, every dollar from records and `config/pricing.yaml` (bill.py); nothing here starts or follows a run.
 """

@@ -1,25 +1,403 @@
-"""Several runs side by side: what may be compared, what is only marked, and who won by how much."""
+"""Comparison of several runs: what may be compared, which run reaches the goal first, and the verdict."""
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import reduce
+from math import exp, inf, log, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from crossover.errors import ConfigError
-from crossover.experiment import Metric
-from crossover.reports import comparability, display, folder, race
-from crossover.reports.bands import Band
-from crossover.reports.folder import RunFolder
+from crossover.experiment import Experiment, Metric
+from crossover.reports import display, folder
+from crossover.reports.display import Band
+from crossover.reports.folder import Result, RunFolder
 from crossover.reports.on_aws import OnAws
 from crossover.reports.on_aws import verdict as on_aws_verdict
-from crossover.reports.race import RaceEntry
+
+# --- race -------------------------------------------------------------------------------------------------------------
+
+SEEDS = 3  # that two settings must have in common: fewer give no interval to speak of
+# Student's t by degrees of freedom from SEEDS - 1 on, two-sided: of time at 4 %, of dollars at 1 %, so that both err once in twenty.
+OF_TIME = (4.849, 3.482, 2.999, 2.757, 2.612, 2.517, 2.449, 2.398, 2.359, 2.328)
+OF_DOLLARS = (9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106)
+STARVED = 0.5  # of the seconds of its computing a run of this machine had a core for so many: nine tenths where nothing else runs
+UNEVEN = 0.8  # and so much of what the best of those compared had
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceEntry:
+    """One run's row. `goal_*`: values at the first epoch that reached the comparison's goal, None if no epoch did. `setting`: digest,
+    equal for runs that differ only in their seed. `cpu_share`: processor seconds of computing divided by its seconds; None if nothing
+    was computed.
+    """
+
+    name: str
+    architecture: str
+    label: str
+    cost_label: str
+    outcome: str
+    complete: bool
+    workers: int
+    epochs: int
+    metric: Metric
+    best_metric: float | None
+    final_metric: float | None
+    duration_s: float
+    paper_method_usd: float
+    full_usd: float
+    moved_bytes: int
+    requests: int
+    invocations: int
+    failed_attempts: int
+    goal_s: float | None = None
+    goal_paper_usd: float | None = None
+    goal_full_usd: float | None = None
+    setting: str
+    seed: int
+    cpu_share: float | None
+
+    @property
+    def display_name(self) -> str:
+        """The name, marked if the run failed or is incomplete."""
+        failed = "" if self.outcome == "finished" else " (failed)"
+        return f"{self.name}{failed}{'' if self.complete else ' (incomplete)'}"
+
+    @property
+    def to_goal(self) -> list[str]:
+        """Time, dollars by the papers' method, and total AWS bill until the goal, as text."""
+        return [display.seconds(self.goal_s), display.usd(self.goal_paper_usd), display.usd(self.goal_full_usd)]
+
+    @property
+    def competes(self) -> bool:
+        """Whether the run can win: only a finished, complete run that reached the goal can."""
+        return self.outcome == "finished" and self.complete and self.goal_s is not None
+
+
+def _values(result: Result) -> list[float]:
+    """Return the metric's values of all epochs that have one."""
+    return [epoch["val_metric"] for epoch in result["epochs"] if epoch["val_metric"] is not None]
+
+
+def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float | None, str]:
+    """Return (the metric's value at which runs are compared, its origin): `at`, or the target that all finished runs' files share;
+    (None, '') if there is neither. The goal is fixed before results are seen. Raises ConfigError if the metric cannot reach `at`.
+    """
+    if at is not None:
+        if why := display.metric_of(results[0]).not_reachable(at):
+            raise ConfigError(f"--at: {why}")
+        return at, "--at"
+    targets = {run["experiment"].get("training", {}).get("target") for run in results if run["outcome"] == "finished"}
+    target = targets.pop() if len(targets) == 1 else None
+    return (None, "") if target is None else (float(target), "the target of all runs")
+
+
+def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
+    """Return a run's row. `result`: its result.json; `goal`: the metric's value to reach, or None."""
+    metric = display.metric_of(result)
+    known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
+    first: Mapping[str, Any] = next(
+        (e for e in known if goal is not None and metric.reaches(e["val_metric"], goal)), {}
+    )
+    return RaceEntry(
+        name=name,
+        setting=setting_of(result),
+        seed=int(result["experiment"].get("seed", 0)),
+        cpu_share=_cpu_share(result),
+        architecture=result["architecture"],
+        label=result["label"],
+        cost_label=result["cost"]["label"],
+        outcome=result["outcome"],
+        complete=not result.get("incomplete"),
+        workers=result["experiment"]["workers"],
+        epochs=display.epochs_of(result),
+        metric=metric,
+        best_metric=metric.best(_values(result)),
+        final_metric=(result.get("final") or {}).get("val_metric"),
+        duration_s=result["duration_s"],
+        paper_method_usd=result["cost"]["paper_method_usd"],
+        full_usd=result["cost"]["full_usd"],
+        moved_bytes=display.moved(result["traffic"]),
+        requests=sum(channel["requests"] for channel in result["traffic"].values()),
+        invocations=result["invocations"]["count"],
+        failed_attempts=result["invocations"]["error"] + result["invocations"]["stale"],
+        goal_s=first.get("elapsed_s"),
+        goal_paper_usd=first.get("paper_method_usd"),
+        goal_full_usd=first.get("full_usd"),
+    )
+
+
+def setting_of(result: Result) -> str:
+    """Return a digest of everything except the seed: experiment, label, where the run was, versions and code. Runs with the same
+    digest are repetitions of one setting.
+    """
+    experiment = {name: value for name, value in result["experiment"].items() if name != "seed"}
+    told = [experiment, *(result.get(name) for name in ("label", "where", "versions", "code"))]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def _cpu_share(result: Result) -> float | None:
+    """Return the computing stage's processor seconds divided by its wall seconds, or None if nothing was computed."""
+    computing = [stage for stage in result["stages"] if stage["stage"] == "compute" and stage["wall_s"] > 0]
+    return computing[0]["cpu_s"] / computing[0]["wall_s"] if computing else None
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, dollars: bool = True) -> str:
+    """Return the verdict in one line: what won and by how much, or why there is no winner. `why`: origin of the goal; `dollars`:
+    whether dollars may be compared too.
+    """
+    if goal is None:
+        return "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85); the curves are shown side by side."
+    racers = [entry for entry in entries if entry.competes]
+    left = {
+        e.name: " (never there)" if e.outcome == "finished" and e.complete else "" for e in entries if not e.competes
+    }
+    if len(racers) < 2:
+        return f"no verdict: fewer than two finished, complete runs to compare.{_left_out_sentence(left)}"
+    if len({entry.label for entry in racers}) > 1:
+        return f"no verdict: seconds and dollars of different labels are not comparable.{_left_out_sentence(left)}"
+    starving = _find_starved(racers)
+    left |= {
+        name: f" (its computing had a core for {display.percent(share)} of its time)"
+        for name, share in starving.items()
+    }
+    settings = _raced_settings([entry for entry in racers if entry.name not in starving])
+    few = {name: runs for name, runs in settings.items() if len(runs) < SEEDS}
+    if len(settings) - len(few) >= 2:
+        settings = {name: runs for name, runs in settings.items() if name not in few}
+        left |= {name: f" ({len(runs)} of {SEEDS} seeds)" for name, runs in few.items()}
+    seeds = sorted(set.intersection(*map(set, settings.values()))) if settings else []
+    if len(settings) < 2 or len(seeds) < SEEDS:
+        counts = ", ".join(f"{name}: {' '.join(map(str, sorted(runs)))}" for name, runs in settings.items())
+        least = f"no verdict on measured seconds: it takes two settings with {SEEDS} seeds or more in common (--set seed=...)"
+        return f"{least}; seeds of {counts or 'none'}.{_left_out_sentence(left)}"
+    at = "At the mean of all gradients" if goal is None else f"At {display.judged(goal, racers[0].metric)} ({why})"
+
+    def draws(of: Callable[[RaceEntry], float | None]) -> dict[str, list[float]]:
+        return {name: [_mean_log(runs[seed], of) for seed in seeds] for name, runs in settings.items()}
+
+    soonest = _compare_settings(draws(lambda entry: entry.goal_s), "soonest", "sooner", OF_TIME)
+    if not dollars:
+        return f"{at}: {soonest}. Dollars are not compared: their prices differ.{_left_out_sentence(left)}"
+    projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
+    # Cheaper on AWS is said of paired draws alone, not of local seconds.
+    most, more = ("lowest", "less") if projected else ("cheapest", "cheaper")
+    cheapest = _compare_settings(draws(lambda entry: entry.goal_full_usd), f"{most} in full", more, OF_DOLLARS)
+    return f"{at}: {'; '.join(filter(None, (soonest, cheapest)))}.{projected}{_left_out_sentence(left)}"
+
+
+def _left_out_sentence(left: Mapping[str, str]) -> str:
+    """Return a sentence that names the runs left out and why; empty if there are none."""
+    return f" Left out: {', '.join(f'{name}{why}' for name, why in left.items())}." if left else ""
+
+
+def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
+    """Return the runs on this machine whose computing waited for a core: the share of computing time that they had one, by name."""
+    shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
+    least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
+    return {name: share for name, share in shares.items() if share < least}
+
+
+def _raced_settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[RaceEntry]]]:
+    """Return each setting's runs by seed; a setting is named after its first run."""
+    found: dict[str, dict[int, list[RaceEntry]]] = {}
+    for entry in racers:
+        found.setdefault(entry.setting, {}).setdefault(entry.seed, []).append(entry)
+    return {_name_of_several([run for runs in by_seed.values() for run in runs]): by_seed for by_seed in found.values()}
+
+
+def _name_of_several(runs: Sequence[RaceEntry]) -> str:
+    """Return a name for several runs: the first one's, and how many more there are."""
+    return runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more"
+
+
+def _mean_log(runs: Sequence[RaceEntry], of: Callable[[RaceEntry], float | None]) -> float:
+    """Return the mean logarithm of a figure over runs of one seed; `of`: returns the figure of a run."""
+    return fmean(log(value) if (value := of(run) or 0.0) > 0 else -inf for run in runs)
+
+
+def _compare_settings(draws: Mapping[str, Sequence[float]], what: str, better: str, student: Sequence[float]) -> str:
+    """Return which setting is first, and the confidence interval of its lead over the closest other; empty if a figure is zero.
+    `draws`: logarithms by seed; `what`, `better`: such as soonest and sooner; `student`: critical values.
+    """
+    if any(value == -inf for values in draws.values() for value in values):
+        return ""
+    first, *others = sorted(draws, key=lambda name: fmean(draws[name]))
+    found = {
+        other: interval([b - a for a, b in zip(draws[first], draws[other], strict=True)], student) for other in others
+    }
+    second = min(found, key=lambda name: found[name][0])
+    low, middle, high = (exp(value) for value in found[second])
+    ratio = f"{display.times(middle)} ({display.times(low)} to {display.times(high)}, {len(draws[first])} seeds)"
+    if low <= 1 or middle < display.LEVEL:
+        return f"{first} and {second} are {display.OPEN} as {what}: {ratio}"
+    return f"{first} is {what}, {ratio} {better} than {second}"
+
+
+def interval(differences: Sequence[float], student: Sequence[float] = OF_TIME) -> tuple[float, float, float]:
+    """Return (lower end, mean, upper end) of Student's confidence interval for the mean.
+
+    `differences`: SEEDS or more. `student`: critical values for SEEDS, SEEDS + 1, ... differences; the last one holds for more.
+    """
+    count, middle = len(differences), fmean(differences)
+    half = student[min(count - SEEDS, len(student) - 1)] * stdev(differences) / sqrt(count)
+    return middle - half, middle, middle + half
+
+
+# --- comparability ----------------------------------------------------------------------------------------------------
+# Which runs may stand side by side: what forbids it, and what a reader must know before believing it.
+
+MUST_AGREE = (
+    ("experiment", "data", "dataset"),
+    ("experiment", "data", "validation"),
+    ("experiment", "data", "limit"),
+    ("experiment", "training", "model"),
+    ("experiment", "training", "metric", "name"),
+    # What was staged: a data set of the same name may still be another one.
+    ("data", "classes"),
+    ("data", "train_samples"),
+    ("data", "validation_samples"),
+)
+MARKED = ("workers", "recipe")  # and every field of these sections:
+MARKED_SECTIONS = ("training", "data", "aggregation", "faults", "exchange")
+COMMON = {each.name for each in fields(Experiment)}  # what is not among them is an architecture's own section
+ELSEWHERE = {
+    ("training", "model"),
+    ("training", "metric"),
+    ("data", "dataset"),
+    ("data", "validation"),
+    ("data", "limit"),
+    ("data", "directory"),
+}
+
+
+def run_names(runs: Sequence[RunFolder]) -> list[str]:
+    """Return the runs' folder names; where two are equal, with the parent folder's name."""
+    short = [run.name for run in runs]
+    return [
+        name if short.count(name) == 1 else f"{run.path.resolve().parent.name}/{name}"
+        for run, name in zip(runs, short, strict=True)
+    ]
+
+
+def incomparable(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Return why the runs must not be compared: one sentence for each difference in data or model."""
+    found = [mark for path in MUST_AGREE if (mark := _describe_difference(runs, names, *path))]
+    rises = _group_names(
+        runs, names, lambda r: str(display.metric_of(r).rises)
+    )  # said, or implied by the metric's name
+    return [*found, *([f"training.metric.higher_is_better differs: {_list_groups(rises)}"] if len(rises) > 1 else [])]
+
+
+def same_prices(results: Sequence[Result]) -> bool:
+    """Return whether all dollars are based on prices of one date and region."""
+    return len({(result["cost"].get("prices_as_of"), result["cost"].get("region")) for result in results}) == 1
+
+
+def marks(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Return the caveats of a comparison: what is wrong with single runs, and how the runs differ."""
+    found = [mark for run, name in zip(runs, names, strict=True) for mark in _state(run, name)]
+    labels = _group_names(runs, names, lambda r: str(r["label"]))
+    if len(labels) > 1:
+        found.append(f"labels differ: {_list_groups(labels)}; local seconds are not AWS seconds")
+    found += [*_seeds(runs, names), *_settings(runs, names)]
+    for what, key in (("price dates", "prices_as_of"), ("prices' regions", "region")):
+        groups = _group_names(runs, names, lambda r, key=key: str(r["cost"].get(key)))  # type: ignore[misc]
+        if len(groups) > 1:
+            found.append(f"{what} differ: {_list_groups(groups)}; dollars are not compared")
+    for key in sorted({key for run in runs for key in run.result["versions"]}):
+        versions = _group_names(runs, names, lambda r, key=key: str(r["versions"].get(key, "none")))  # type: ignore[misc]
+        if len(versions) > 1:
+            found.append(f"version of {key} differs: {_list_groups(versions)}")
+    return found
+
+
+def _state(run: RunFolder, name: str) -> list[str]:
+    """Return what is wrong with a single run: failed, incomplete, or records lost."""
+    result, found = run.result, []
+    if result["outcome"] != "finished":
+        found.append(f"{name} failed: {result.get('failure') or 'no cause was recorded'}")
+    if result.get("incomplete"):
+        found.append(f"{name} is incomplete: {'; '.join(result['incomplete'])}")
+    if result.get("completeness", "checked") != "checked":
+        found.append(f"{name}: completeness {result['completeness']}")
+    if lost := lost_records(run):
+        found.append(f"{name} is incomplete: {lost}")
+    return found
+
+
+def lost_records(run: RunFolder) -> str:
+    """Return how a run's metrics.jsonl differs from what its result.json was made from; empty if it does not."""
+    counted, there = int(run.result["invocations"]["count"]), len(run.records)
+    if counted != there:
+        return f"metrics.jsonl has {there} records, result.json was made from {counted}"
+    ids = {record["run"] for record in run.records if "run" in record}
+    return f"metrics.jsonl has records of {len(ids)} runs" if len(ids) > 1 else ""
+
+
+def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Return a sentence if settings were run with different sets of seeds; runs of one setting may differ in theirs."""
+    by_setting: dict[str, set[int]] = {}
+    for run in runs:
+        by_setting.setdefault(setting_of(run.result), set()).add(run.result["experiment"].get("seed", 0))
+    mark = _describe_difference(runs, names, "experiment", "seed")
+    return [mark] if mark and len(set(map(frozenset, by_setting.values()))) > 1 else []
+
+
+def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Return one sentence for each marked field of the experiments in which the runs differ."""
+    paths: list[tuple[str, ...]] = [(key,) for key in MARKED]
+    one = {run.result["architecture"] for run in runs}
+    own = {key for run in runs for key in run.result["experiment"].keys() - COMMON} if len(one) == 1 else set()
+    for section in (*MARKED_SECTIONS, *sorted(own)):
+        keys = {key for run in runs for key in run.result["experiment"].get(section, {})}
+        paths += [(section, key) for key in sorted(keys) if (section, key) not in ELSEWHERE]
+    return [mark for path in paths if (mark := _describe_difference(runs, names, "experiment", *path))]
+
+
+def _describe_difference(runs: Sequence[RunFolder], names: Sequence[str], *path: str) -> str | None:
+    """Return a sentence such as `training.model differs: a in spirt, b in gpu`, or None if all runs agree. `path`: keys in
+    result.json.
+    """
+
+    def at_path(value: Any, key: str) -> Any:
+        return value.get(key) if isinstance(value, Mapping) else None
+
+    values = _group_names(runs, names, lambda result: str(reduce(at_path, path, result)))
+    if len(values) == 1:
+        return None
+    dotted = ".".join(path).removeprefix("experiment.")
+    return f"{dotted} differs: " + ", ".join(f"{value} in {' and '.join(who)}" for value, who in values.items())
+
+
+def _group_names(runs: Sequence[RunFolder], names: Sequence[str], of: Callable[[Result], str]) -> dict[str, list[str]]:
+    """Return the runs' names grouped by the value that `of` returns for their results."""
+    grouped: dict[str, list[str]] = {}
+    for run, name in zip(runs, names, strict=True):
+        grouped.setdefault(of(run.result), []).append(name)
+    return grouped
+
+
+def _list_groups(groups: Mapping[str, Sequence[str]]) -> str:
+    """Return groups as text: each value with the names of its runs."""
+    return ", ".join(f"{value} ({' and '.join(names)})" for value, names in groups.items())
+
+
+# --- comparison -------------------------------------------------------------------------------------------------------
+# Several runs side by side: what may be compared, what is only marked, and who won by how much.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The runs with their rows, what makes them differ, and the verdict."""
+    """The compared runs with their rows, caveats and verdict."""
 
     runs: tuple[RunFolder, ...]
     entries: tuple[RaceEntry, ...]
@@ -29,20 +407,13 @@ class Comparison:
     on_aws: Mapping[str, OnAws]  # by name, of those that could be simulated
 
     @property
-    def trains(self) -> bool:
-        """Whether any of the runs trained a model: without one there is no metric to show."""
-        return any(display.trains(run.result) for run in self.runs)
-
-    @property
     def to_goal(self) -> str:
-        """To what the columns of the goal are; empty where nobody named one."""
-        if not self.trains:
-            return "to the mean"
+        """The goal in words, for column heads; empty if there is no goal."""
         return "" if self.goal is None else f"to {display.judged(self.goal, self.metric)}"
 
     @property
     def metric(self) -> Metric:
-        """What the runs are judged by: the first one's, where they differ."""
+        """The metric that the runs are judged by: the first run's, if they differ."""
         return self.entries[0].metric
 
 
@@ -52,37 +423,39 @@ Simulate = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
 def read(
     paths: Sequence[Path], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
-    """The comparison of the run folders `paths`. Raises DataError (not a run), ConfigError (not comparable)."""
+    """Return the comparison of the runs in the folders `paths`; the other arguments are those of `of`. Raises DataError for a folder
+    that holds no run, ConfigError if the runs are not comparable.
+    """
     return of([folder.read(path) for path in paths], at=at, mixed=mixed, simulated=simulated)
 
 
 def of(
     runs: Sequence[RunFolder], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
-    """Compare `runs`. Different data or models are refused; `mixed` lets them stand side by side, without a verdict. Prices of different
-    dates or regions: the verdict says nothing of dollars. `at`: the metric's value that a run must reach. `simulated`: what runs
-    (result.json) would take on AWS, in the same draws.
+    """Compare `runs`. Raises ConfigError for no run, the same run twice, or different data or models. `mixed`: show different data or
+    models side by side, without a verdict. `at`: the metric's value that a run must reach. `simulated`: returns what runs
+    (result.json) would take on AWS, in the same draws. If prices differ in date or region, the verdict ignores dollars.
     """
     if not runs:
         raise ConfigError("compare: no run was given; give the folders of at least one run")
-    results, names = [run.result for run in runs], comparability.names(runs)
+    results, names = [run.result for run in runs], run_names(runs)
     if len(twice := {run.path.resolve() for run in runs}) < len(runs):
         raise ConfigError(f"compare: {len(runs)} folders are {len(twice)} runs; give each once")
-    apart = comparability.apart(runs, names)
+    apart = incomparable(runs, names)
     if apart and not mixed:
         raise ConfigError(
-            f"compare: these runs cannot be compared: {'; '.join(apart)}. With --mixed they stand side by side"
+            f"compare: these runs cannot be compared: {'; '.join(apart)}. --mixed shows them side by side, without a verdict"
         )
-    goal, why = race.goal(results, at)
+    goal, why = race_goal(results, at)
     entries = tuple(_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
     said = simulated(results) if simulated else [None] * len(runs)
     on_aws = {name: each for name, each in zip(names, said, strict=True) if each is not None}
-    here = race.verdict(entries, goal, why, dollars=comparability.same_prices(results))
+    here = race_verdict(entries, goal, why, dollars=same_prices(results))
     return Comparison(
         runs=tuple(runs),
         entries=entries,
         goal=goal,
-        marks=(*apart, *comparability.marks(runs, names)),
+        marks=(*apart, *marks(runs, names)),
         verdict="no verdict: different data or models"
         if apart
         else " ".join(filter(None, (here, on_aws_verdict(on_aws)))),
@@ -91,12 +464,13 @@ def of(
 
 
 def _entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
-    entry = race.entry(run.result, name, goal)
-    return replace(entry, complete=entry.complete and not comparability.lost_records(run))
+    """Return the run's row; runs that lost records are incomplete."""
+    entry = race_entry(run.result, name, goal)
+    return replace(entry, complete=entry.complete and not lost_records(run))
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """For other programs: raw figures, seconds, dollars, bytes."""
+    """Return the comparison as a mapping for other programs: raw seconds, dollars, bytes."""
     return {
         "verdict": comparison.verdict,
         "goal": comparison.goal,
@@ -107,7 +481,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One row per run, raw figures: seconds, dollars, bytes, the metric's values."""
+    """Return the comparison as CSV, one row per run with raw figures: seconds, dollars, bytes, the metric's values."""
     text = io.StringIO()
     columns = [field.name for field in fields(RaceEntry)]
     projected = [f"on_aws_{figure}_{name}" for figure in ("seconds", "usd") for name in Band._fields]
@@ -118,5 +492,5 @@ def to_csv(comparison: Comparison) -> str:
         known = comparison.on_aws.get(entry.name)
         if known is not None and known.would_run:
             row |= dict(zip(projected, (*known.time, *known.dollars), strict=True))
-        writer.writerow(row)
+        writer.writerow(display.safe_row(row))
     return text.getvalue()

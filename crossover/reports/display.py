@@ -1,16 +1,19 @@
-"""Figures as people read them: dollars, seconds, bytes, ratios. A figure that is not there is a dash, never a zero."""
+"""Formatting of figures for people, percentile bands, and the colour and marker of each architecture."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import floor, inf, log10, nan
+from typing import Any, NamedTuple
 
 from crossover.experiment import Metric
+
+# --- display ----------------------------------------------------------------------------------------------------------
 
 DASH = "–"
 GAP = "\u00a0"  # a unit stays on its figure's line
 
 
 def usd(value: float | None) -> str:
-    """Three significant digits below a dollar, cents above; never in powers of ten."""
+    """Return dollars as text: three significant digits below a dollar, cents above; never in powers of ten."""
     if value is None:
         return DASH
     if value == 0:
@@ -25,13 +28,24 @@ def usd(value: float | None) -> str:
     return f"${value:.{digits}f}"
 
 
+def rounded_usd(value: float) -> float:
+    """Return the dollars that `usd` shows, as a number."""
+    return float(usd(value).lstrip("< $").replace(",", ""))
+
+
+def rounded_seconds(value: float) -> float:
+    """Return the seconds that `seconds` shows, as a number."""
+    return float(round(value)) if value >= 120 else float(f"{value:.3g}" if value < 10 else f"{value:.1f}")
+
+
 def usd_tick(value: float) -> str:
-    """Dollars on an axis: no more digits than the tick needs."""
+    """Return dollars for an axis, with no more digits than needed."""
     text = f"{value:.9f}".rstrip("0").rstrip(".")
     return f"${text}"
 
 
 def seconds(value: float | None) -> str:
+    """Return seconds as text in a readable unit, from ms to hours; a dash for None."""
     if value is None:
         return DASH
     if value == 0:
@@ -45,13 +59,37 @@ def seconds(value: float | None) -> str:
     return f"{hours}{GAP}h {minutes:02d}{GAP}min" if hours else f"{minutes}{GAP}min {rest:02d}{GAP}s"
 
 
+def rough_usd(value: float) -> str:
+    """Return dollars for a headline, with two significant digits: `8.7 cents`, `$1.20`, `$340`."""
+    if value < 0.995:
+        return f"{_two_digits(100 * value)} cents" if value else "$0"
+    rounded = float(f"{value:.2g}")
+    return f"${rounded:,.2f}" if rounded < 10 else f"${rounded:,.0f}"
+
+
+def rough_seconds(value: float) -> str:
+    """Return a time for a headline, with two significant digits: `0.30 s`, `28 s`, `24 minutes`, `3.4 hours`, `2.1 days`."""
+    for limit, unit_s, unit in ((90.0, 1.0, "s"), (5_400.0, 60.0, "minutes"), (172_800.0, 3_600.0, "hours")):
+        if value < limit:
+            return f"{_two_digits(value / unit_s)}{GAP}{unit}"
+    return f"{_two_digits(value / 86_400.0)}{GAP}days"
+
+
+def _two_digits(value: float) -> str:
+    """Return a number with two significant digits, never in powers of ten."""
+    if value >= 10:
+        return f"{float(f'{value:.2g}'):,.0f}"
+    decimals = 1 - floor(log10(value)) if value > 0 else 1
+    return f"{value:.{min(decimals, 9)}f}"
+
+
 def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> str:
-    """The middle of a projection, and between what it lies in nine repetitions of ten."""
+    """Return the median of a projection with p5 and p95, as text. `shown`: formats one value."""
     return f"{shown(p50)} ({shown(p5)} to {shown(p95)})"
 
 
 def spread(p5: float, p50: float, p95: float) -> str:
-    """A band in the room of a table's cell: how far p5 and p95 are from the middle."""
+    """Return how far p5 and p95 are from the median, in percent, short enough for a table's cell; empty if the median is 0."""
     if not p50:
         return ""
     below, above = (round(100 * (end / p50 - 1)) for end in (p5, p95))
@@ -59,7 +97,7 @@ def spread(p5: float, p50: float, p95: float) -> str:
 
 
 def bytes_(value: float | None) -> str:
-    """Decimal units, as network traffic and prices count."""
+    """Return bytes as text in decimal units, as network traffic and prices count."""
     if value is None:
         return DASH
     for unit in ("B", "kB", "MB", "GB"):
@@ -70,32 +108,22 @@ def bytes_(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
+    """Return a share as text in percent; a dash for None."""
     return DASH if value is None else f"{100 * value:.1f}{GAP}%"
 
 
-def trains(result: Mapping[str, Any]) -> bool:
-    """Whether the run trained a model; else it averaged gradients that were made, and has no epochs and no metric."""
-    return "gradient_bytes" not in result.get("data", {})
-
-
-def checked(result: Mapping[str, Any]) -> str:
-    """What came of holding an aggregation's means against one process."""
-    final = result.get("final") or {}
-    return "equal" if final.get("equals_one_process") else "different" if final else DASH
-
-
 def metric_of(result: Mapping[str, Any]) -> Metric:
-    """What the run was judged by."""
+    """Return the metric by which the run is judged."""
     return Metric(**result["experiment"].get("training", {}).get("metric", {}))
 
 
 def judged(value: float | None, metric: Metric) -> str:
-    """A value of `metric`: a share in percent, anything else as a number."""
+    """Return a value of `metric` as text: a share in percent, anything else as a number."""
     return percent(value) if metric.is_share else number(value)
 
 
 def number(value: float | None) -> str:
-    """A quantity of a bill, or a loss: four significant digits, thousands separated."""
+    """Return a quantity of a bill, or a loss, as text: four significant digits, thousands separated."""
     if value is None:
         return DASH
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
@@ -104,46 +132,43 @@ def number(value: float | None) -> str:
 
 
 def times(ratio: float) -> str:
+    """Return a ratio as text, such as `1.52x`."""
     return f"{ratio:.2f}x" if ratio < 9.95 else f"{ratio:.0f}x"
 
 
 def moved(traffic: Mapping[str, Mapping[str, Any]]) -> int:
-    """Bytes received and sent over every channel."""
+    """Return the bytes received and sent over all channels."""
     return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
 
 
 def subject(result: Mapping[str, Any]) -> str:
-    """What a run was about: model and data, or the gradients that were averaged."""
-    experiment, data = result["experiment"], result.get("data", {})
-    if trains(result):
-        return f"{experiment['training']['model']} on {experiment['data']['dataset']}"
-    return f"{data['clients']} clients' gradients of {bytes_(data['gradient_bytes'])}"
+    """Return a run's model and data set, in words."""
+    experiment = result["experiment"]
+    return f"{experiment['training']['model']} on {experiment['data']['dataset']}"
 
 
 def epochs_of(result: Mapping[str, Any]) -> int:
-    """How many epochs a run trained: the number of the last one decided upon, for a round may go through several. Rows without
-    one are epochs in their order.
+    """Return how many epochs a run trained: the highest epoch number in its rows, because a round may span several epochs. Rows
+    without a number are counted in their order.
     """
     return max((int(row.get("epoch", number)) for number, row in enumerate(result["epochs"], 1)), default=0)
 
 
 def made_of(result: Mapping[str, Any]) -> str:
-    """The subject and size of a run, and where it ran."""
+    """Return the run's model, data set, number of workers, number of epochs and location, in words."""
     size = f"{result['experiment']['workers']} workers, {epochs_of(result)} epochs"
-    if not trains(result):
-        size = f"{' + '.join(str(count) for count in result['data']['aggregators'])} aggregators"
     return f"{subject(result)}, {size}, {result['where']}"
 
 
 def attempts(result: Mapping[str, Any]) -> str:
-    """What happened to a run's invocations, besides ending well."""
+    """Return how many of the run's invocations were cold, failed, superseded (stale), retried or killed, in words."""
     made, lost = result["invocations"], result.get("unrecorded") or {"count": 0}
     killed = f", {lost['count']} killed and billed without a record" if lost["count"] else ""
     return f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried{killed}"
 
 
 def dropped(result: Mapping[str, Any]) -> dict[int, str]:
-    """By worker, the rounds that it was left out of, in words."""
+    """Return the rounds from which each worker was excluded, in words, by worker."""
     rounds: dict[int, list[int]] = {}
     for each in result.get("dropped", []):
         for worker in each["workers"]:
@@ -152,3 +177,202 @@ def dropped(result: Mapping[str, Any]) -> dict[int, str]:
         worker: f"round {each[0]}" if len(each) == 1 else f"{len(each)} rounds, {each[0]} to {each[-1]}"
         for worker, each in sorted(rounds.items())
     }
+
+
+# --- spreadsheet ------------------------------------------------------------------------------------------------------
+# Cells of CSV files as spreadsheets take them: text that begins as a formula would is shown, never calculated.
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def safe(cell: Any) -> Any:
+    """Return the cell, text that a spreadsheet would take for a formula behind an apostrophe. Numbers stay as they are."""
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def safe_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row with every cell safe."""
+    return {column: safe(cell) for column, cell in row.items()}
+
+
+# --- bands ------------------------------------------------------------------------------------------------------------
+# How sure figures are that were drawn again and again: percentiles, and who is ahead in paired draws.
+
+SURE = 0.95  # the share of paired draws from which on one is said to be cheaper, or sooner
+LEVEL = 1.01  # by how much at least: a lead that would be printed as 1.00x is none
+OPEN = "too close to call"
+
+
+class Band(NamedTuple):
+    """Percentiles 5, 50 and 95 over the draws."""
+
+    p5: float
+    p50: float
+    p95: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the percentiles as a mapping, labelled as projected."""
+        return {"label": "projected", **self._asdict()}
+
+
+def band_of(values: Sequence[float]) -> Band:
+    """Return percentiles 5, 50 and 95 of the finite values; NaN if there are none. Values are interpolated by Hazen's rule, which
+    takes each value for the middle of its part.
+    """
+    ordered = sorted(value for value in values if value < inf)
+    return Band(*(_percentile(ordered, share) for share in (0.05, 0.5, 0.95)))
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """Return a percentile of ascending values; `share`: 0 to 1."""
+    if not ordered:
+        return nan
+    at = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
+    low = ordered[floor(at)]
+    return low + (at - floor(at)) * (ordered[min(floor(at) + 1, len(ordered) - 1)] - low)
+
+
+def of_errors(errors: Sequence[float]) -> str:
+    """Return the median, p90 and maximum of relative errors, as Markdown text."""
+    ordered = sorted(errors)
+    middle, most = (_percentile(ordered, share) for share in (0.5, 0.9))
+    return f"median **{middle:.1%}**, p90 {most:.1%}, worst {ordered[-1]:.1%}"
+
+
+def ahead(ours: Sequence[float], theirs: Sequence[float]) -> int:
+    """Return in how many paired draws `ours` is the smaller."""
+    return sum(mine < other for mine, other in zip(ours, theirs, strict=True))
+
+
+def is_sure(count: int, of: int) -> bool:
+    """Return whether `count` wins of `of` paired draws suffice to say which is ahead."""
+    return count >= SURE * of
+
+
+class Lead(NamedTuple):
+    """The first of several by one figure, and its closest competitor `second`. `wins`: in how many of the `of` paired draws the first
+    is ahead; `ratio`: the second's median divided by the first's.
+    """
+
+    first: str
+    second: str
+    wins: int
+    of: int
+    ratio: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the first leads in enough draws and by a large enough ratio."""
+        return is_sure(self.wins, self.of) and self.ratio >= LEVEL
+
+
+def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
+    """Return which name has the smallest median, and its lead over the closest other; None if there are fewer than two. `draws`:
+    values of one figure by name, paired by position, infinite if a draw failed.
+    """
+    if len(draws) < 2:
+        return None
+    middle = {name: band_of(each).p50 for name, each in draws.items()}
+    first, *others = sorted(middle, key=lambda name: middle[name])
+    found = (
+        Lead(first, other, ahead(draws[first], draws[other]), len(draws[first]), middle[other] / middle[first])
+        for other in others
+    )
+    return min(found, key=lambda each: (each.is_sure, each.wins, each.ratio))
+
+
+def won(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
+    """Return in words which name won, by how much and how surely, or that it is too close to call; empty if there are fewer than two.
+    `draws`: as for `lead`; `what`, `better`: such as cheapest and cheaper; `shown`: formats a value.
+    """
+    led = lead(draws)
+    if led is None:
+        return ""
+    own, other = band_of(draws[led.first]), band_of(draws[led.second])
+    drawn = f"in {led.wins} of {led.of} paired draws"
+    second = f"{led.second} at {band(shown, *other)}"
+    if not led.is_sure:
+        return f"{led.first} at {band(shown, *own)} and {second} are {OPEN} as {what}: {led.first} is {drawn}"
+    return f"{led.first} is {what} with {band(shown, *own)}, {times(led.ratio)} {better} than {second}, {drawn}"
+
+
+def leader(draws: Mapping[str, Sequence[float]], what: str, shown: Callable[[float], str]) -> str:
+    """Return the result of `won` in a few words; empty if there are fewer than two."""
+    led = lead(draws)
+    if led is None:
+        return ""
+    if not led.is_sure:
+        return f"{led.first} and {led.second} are {OPEN} as {what}"
+    return f"{led.first} is {what}, {band(shown, *band_of(draws[led.first]))}"
+
+
+# --- looks ------------------------------------------------------------------------------------------------------------
+# How each architecture and each kind of machine looks, on every page: a colour of the palette and a marker of its own.
+#
+# Two that have a colour in common never have the marker: who sees no colours, or other ones, tells them apart by it and by the label
+# beside the curve.
+
+# On light and on dark pages, each with a contrast of 4.5 and more to page and card, so that text may have it too.
+PALETTE = (
+    ("#0b62a4", "#5ab0ff"),
+    ("#b34a05", "#ff9d5c"),
+    ("#247535", "#69d07c"),
+    ("#a61e4d", "#ff7aa8"),
+    ("#6741d9", "#b197fc"),
+    ("#0a7285", "#3bc9db"),
+    ("#836000", "#e0b400"),
+    ("#5c5f66", "#b0b4bb"),
+    ("#b0239a", "#ff5fd2"),
+    ("#7f4f24", "#d9a679"),
+)
+
+
+class SeriesLook(NamedTuple):
+    """The look of a series in plots. `colour`: index into PALETTE; `marker`: matplotlib's name; `sign`: the marker as a letter, for
+    text and for canvases.
+    """
+
+    colour: int
+    marker: str
+    sign: str
+
+
+LOOKS: Mapping[str, SeriesLook] = {
+    # kinds of machines
+    "functions": SeriesLook(1, "o", "●"),
+    "instances": SeriesLook(0, "s", "■"),
+    "GPUs": SeriesLook(2, "^", "▲"),
+    "this machine": SeriesLook(7, "P", "✚"),
+    "accuracy unknown": SeriesLook(7, "X", "✖"),
+    # architectures
+    "all_reduce": SeriesLook(3, "D", "◆"),
+    "scatter_reduce": SeriesLook(5, "v", "▼"),
+    "spirt": SeriesLook(4, "*", "★"),
+    "mlless": SeriesLook(6, "p", "⬟"),
+    "p2p_instance": SeriesLook(9, "<", "◀"),
+    "p2p_serverless": SeriesLook(8, ">", "▶"),
+    "gpu": SeriesLook(2, "x", "✕"),
+}
+# Of curves that are neither, and of architectures of one's own: by their place.
+PLAIN = tuple(
+    SeriesLook(colour, marker, sign)
+    for colour, marker, sign in zip((0, 1, 2, 3, 4, 5, 6, 8), "os^DvPXd", "●■▲◆▼✚✖♦", strict=True)
+)
+MACHINES = {"function": "functions", "instance": "instances", "gpu": "GPUs"}  # that `single` is on
+
+
+def look(name: str, place: int = 0) -> SeriesLook:
+    """Return the look of an architecture or a kind of machine. `place`: index from which the look of an unknown name follows."""
+    return LOOKS.get(name) or PLAIN[place % len(PLAIN)]
+
+
+def of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
+    """Return the look of an experiment's architecture; for a single worker, that of the kind of machine in its section `single`."""
+    on = (sections.get("single") or {}).get("on", "function")
+    return look(MACHINES.get(on, "") if architecture == "single" else architecture, place)

@@ -1,22 +1,149 @@
-"""A run's folder: result.json, metrics.jsonl, model.safetensors, report.html. Each file appears whole or not at all."""
+"""Run folders: records, result.json, and checks for missing records."""
 
 import contextlib
 import json
+import math
 import os
 import re
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from safetensors import SafetensorError, safe_open
 
-from crossover.costs.invocations import RECORD, Record
-from crossover.dataplane import plain
+from crossover.data import encoding
 from crossover.errors import DataError
 from crossover.experiment import Experiment, from_resolved, renamed
+from crossover.reports import bill, prices
+from crossover.reports.bill import Infrastructure
+from crossover.reports.usage import (
+    RECORD,
+    Record,
+    Unrecorded,
+    billed_ms,
+    busy_s,
+    cell,
+    init_s,
+    latest,
+    on_instance,
+    traffic,
+)
+
+# --- completeness -----------------------------------------------------------------------------------------------------
+
+
+def attempts(records: Sequence[Record]) -> dict[str, int]:
+    """Return the number of invocations by outcome, of cold starts, and of cells that succeeded only after a failed attempt
+    (`retried`).
+    """
+    outcomes = Counter(record["outcome"] for record in records)
+    failed = {cell(record) for record in records if record["outcome"] == "error"}
+    succeeded = {cell(record) for record in records if record["outcome"] == "ok"}
+    return {
+        "count": len(records),
+        "ok": outcomes["ok"],
+        "error": outcomes["error"],
+        "stale": outcomes["stale"],
+        "retried": len(failed & succeeded),
+        "cold": sum(bool(record.get("cold")) for record in records),
+    }
+
+
+def missing(
+    records: Sequence[Record],
+    *,
+    expected: Mapping[str, int] | None,
+    epochs: Sequence[Mapping[str, Any]],
+    span: int = 1,
+    failed: bool = False,
+) -> list[str]:
+    """Return what is missing from a run, one sentence each; empty if nothing is known to be missing. `expected`: how often the state
+    machines executed each step successfully (in a failed run the execution that ended it may be counted as well); None if that was
+    not counted, so that lost records cannot show and result.json says so. `span`: epochs from one evaluation to the next.
+    """
+    found = _steps(records, expected=expected, failed=failed) if expected is not None else []
+    return found + _continuations(records) + _missing_epochs(epochs, span)
+
+
+def _steps(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
+    """Return a sentence for each step that has fewer records than `expected`, or records though it was not executed."""
+    by_step: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_step[record["step"]].append(record)
+    sentences = []
+    for step, count in expected.items():
+        present = sum(record["outcome"] == "ok" for record in by_step[step])
+        if failed:  # the step that ended the run was executed, and left its record with another outcome
+            done = {cell(record) for record in by_step[step] if record["outcome"] == "ok"}
+            present += len({cell(record) for record in by_step[step]} - done)
+        if present < count:
+            where = _describe_holes(by_step[step])
+            sentences.append(f"{step}: {count - present} of {count} records missing{where}")
+    unknown = sorted(
+        step for step in by_step if step not in expected and any(r["outcome"] == "ok" for r in by_step[step])
+    )
+    sentences += [f"{step}: {len(by_step[step])} records of a step that was not executed" for step in unknown]
+    return sentences
+
+
+def _describe_holes(records: Sequence[Record], *, shown: int = 3) -> str:
+    """Return which cells of the step's grid (round x worker x minibatch) have no record, in words: a hint where to look, not a proof.
+    `shown`: how many are named.
+    """
+    cells = {cell(record) for record in records if record["outcome"] == "ok"}
+    rounds = sorted({(epoch, round) for _, _, epoch, round, _ in cells})
+    workers = sorted({worker for _, worker, *_ in cells})
+    minibatches: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for _, _, epoch, round, minibatch in cells:
+        minibatches[epoch, round].add(minibatch)
+    step = records[0]["step"] if records else ""
+    holes = [
+        f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
+        for epoch, round in rounds
+        for worker in workers
+        for minibatch in sorted(minibatches[epoch, round])
+        if (step, worker, epoch, round, minibatch) not in cells
+    ]
+    if not holes:
+        return ""
+    more = f" and {len(holes) - shown} more" if len(holes) > shown else ""
+    return f" ({'; '.join(holes[:shown])}{more})"
+
+
+def _continuations(records: Sequence[Record]) -> list[str]:
+    """Return a sentence for each missing record of a long worker. An invocation's record says where it ended (`until`: round,
+    minibatch), and the next must begin there. The first one begins at 0, or anywhere in a resumed attempt of the run.
+    """
+    lives: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        if record["outcome"] == "ok" and "until" in record:
+            lives[record["step"], record["worker"], record["attempt"]].append(record)
+    sentences = []
+    for (step, worker, attempt), life in sorted(lives.items()):
+        begun = {(record["round"], record["minibatch"]) for record in life}
+        reached = {tuple(record["until"]) for record in life} | {min(begun) if attempt else (0, 0)}
+        sentences += [
+            f"{step}, worker {worker}: the record before round {round}, minibatch {minibatch} is missing"
+            for round, minibatch in sorted(begun - reached)
+        ]
+    return sentences
+
+
+def _missing_epochs(epochs: Sequence[Mapping[str, Any]], span: int) -> list[str]:
+    """Return a sentence if epochs lack an evaluation, or if no epoch was finished."""
+    numbers = sorted(int(epoch["epoch"]) for epoch in epochs)
+    if not numbers:
+        return ["no epoch was finished"]
+    gaps = sorted(set(range(span, numbers[-1] + 1, span)) - set(numbers))
+    return [f"epoch {', '.join(map(str, gaps))}: no evaluation was recorded"] if gaps else []
+
+
+# --- folder -----------------------------------------------------------------------------------------------------------
+# A run's folder: result.json, metrics.jsonl, model.safetensors, report.html. Each file appears whole or not at all.
 
 FORMAT = 1  # of result.json; those without it were written before it was told
 RESULT, METRICS, MODEL, REPORT = "result.json", "metrics.jsonl", "model.safetensors", "report.html"
@@ -73,7 +200,7 @@ _SHAPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One finished run as it lies on disk."""
+    """One finished run as stored on disk."""
 
     path: Path
     result: Result
@@ -81,15 +208,12 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """What a table calls it: the folder's name."""
+        """The folder's name, which tables use for the run."""
         return self.path.resolve().name
 
 
 def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], model: bytes | None = None) -> RunFolder:
-    """Write a run's files, result.json last: a folder that has one is whole.
-
-    `model`: the bytes of model.safetensors.
-    """
+    """Write a run's files, result.json last, so that a folder that has one is complete. `model`: the bytes of model.safetensors."""
     path.mkdir(parents=True, exist_ok=True)
     ordered = sorted(records, key=lambda record: float(record["started_at"]))
     lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in ordered)
@@ -101,19 +225,19 @@ def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], m
 
 
 def is_ours(entry: Path) -> bool:
-    """Whether a run wrote this entry of its folder; a part of a file is `.<name>.<something>`."""
+    """Return whether a run wrote this entry of its folder. Temporary files are named `.<name>.<something>`."""
     return entry.name.removeprefix(".").startswith(_OWN) or bool(_EARLIER.fullmatch(entry.name))
 
 
 def parts(path: Path) -> list[Path]:
-    """Of the run in `path`; those of earlier ones lie in folders of their own there."""
+    """Return the files of the run in `path`, without the subfolders of earlier runs."""
     entries = path.iterdir() if path.is_dir() else ()
     return [each for each in entries if is_ours(each) and not _EARLIER.fullmatch(each.name)]
 
 
 def make_way(path: Path, run: str = "") -> Path | None:
-    """Before `run`, or a new one, writes into `path`: what another has left there goes to `path/<its id>`, where it stays as it is. That
-    folder; None where there was nothing. Cut off in between, the next call goes on.
+    """Move another run's files in `path` aside to `path/<its id>`, before `run`, or a new run, writes there. Return that folder, or
+    None if there was nothing to move. If it is interrupted, the next call finishes the move.
     """
     found = parts(path)
     if not found or (run and run == _run_of(path)):
@@ -126,14 +250,14 @@ def make_way(path: Path, run: str = "") -> Path | None:
 
 
 def _run_of(path: Path) -> str:
-    """The id of the run in `path`, "" where nothing tells."""
+    """Return the id of the run in `path`; empty if it is not known."""
     with contextlib.suppress(OSError, ValueError, KeyError), (path / METRICS).open(encoding="utf-8") as file:
         return str(json.loads(file.readline())["run"])
     return next((each.name for each in (path / UNFINISHED).glob("runs/*")), "")
 
 
 def read(path: Path) -> RunFolder:
-    """The run in `path`. Raises DataError naming the file and what is wrong with it."""
+    """Return the run in `path`. Raises DataError that names the file and what is wrong with it."""
     result = _parse((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
@@ -143,7 +267,7 @@ def read(path: Path) -> RunFolder:
     if result.get("format", FORMAT) != FORMAT:
         told = f"format {result['format']!r} is unknown, this version reads {FORMAT}"
         raise DataError(f"{path / RESULT}: {told}; read it with the version that wrote it")
-    _expect(result, _SHAPE, where=str(path / RESULT))
+    _check_shape(result, _SHAPE, where=str(path / RESULT))
     try:
         experiment_of(result)
         datetime.fromisoformat(result["started_at"])
@@ -159,12 +283,14 @@ def read(path: Path) -> RunFolder:
         raise DataError(f"{metrics}: is not there; the run's folder is incomplete")
     with metrics.open("rb") as file:
         lines = [(f"{metrics}, line {n}", line) for n, line in enumerate(file, start=1)]
-        records = [_expect(_parse(line, where=where), RECORD, where=where) for where, line in lines]
+        records = [_check_shape(_parse(line, where=where), RECORD, where=where) for where, line in lines]
     return RunFolder(path=path, result={**result, "experiment": renamed(result["experiment"])}, records=records)
 
 
 def experiment_of(result: Mapping[str, Any]) -> Experiment:
-    """As an earlier version wrote it: fields that are no more decide nothing about updates."""
+    """Return the experiment of a result.json, also of one that an earlier version wrote: fields that no longer exist do not affect
+    updates and are dropped.
+    """
     said, kinds = renamed(result["experiment"]), get_type_hints(Experiment)
     for section, kind in kinds.items():
         if is_dataclass(kind) and isinstance(said.get(section), Mapping):
@@ -174,7 +300,7 @@ def experiment_of(result: Mapping[str, Any]) -> Experiment:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the target, then rename: a reader sees the old file or the new one, also after a crash."""
+    """Write a temporary file beside the target, then rename it: a reader sees the old file or the new one, also after a crash."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -189,15 +315,238 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def _expect(value: Any, shape: Any, *, where: str) -> Any:
-    for wrong in plain.misfits(value, shape):
+def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
+    """Return the value, or raise DataError if it does not have the shape. `where`: file name for the error."""
+    for wrong in encoding.misfits(value, shape):
         said = wrong.removeprefix(".")
         raise DataError(f"{where}: {said}: it is damaged, or another version wrote it; run it again")
     return value
 
 
 def _parse(text: bytes, *, where: str) -> Any:
+    """Parse JSON. Raises DataError. `where`: file name for the error."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise DataError(f"{where}: not JSON: {problem}") from problem
+
+
+# --- result -----------------------------------------------------------------------------------------------------------
+# result.json from a run's own records: nothing in it comes from anywhere else, and what is missing is said.
+
+Label = Literal["measured-local", "measured-aws", "published", "projected"]
+
+
+def build(
+    *,
+    experiment: Experiment,
+    label: Label,
+    where: str,
+    records: Sequence[Record],
+    epochs: Sequence[Mapping[str, Any]],
+    started_at: float,
+    versions: Mapping[str, str],
+    final: Mapping[str, Any] | None = None,
+    expected: Mapping[str, int] | None = None,
+    transitions: int | None = None,
+    infrastructure: Infrastructure | None = None,
+    failure: str | None = None,
+    data: Mapping[str, Any] | None = None,
+    code: Mapping[str, Any] | None = None,
+    unrecorded: Unrecorded | None = None,
+    dropped: Sequence[Mapping[str, Any]] = (),
+    damaged: Sequence[str] = (),
+    span: int = 1,
+) -> dict[str, Any]:
+    """Return result.json as a mapping. Raises ConfigError for an item without a price. `where`: inline, local or aws. `epochs`: one
+    mapping per epoch with `epoch` (from 1), `val_loss`, `val_metric` and either `at` (unix seconds when it was agreed) or `wall_s`;
+    `train_loss` if known, otherwise it is the sample-weighted mean of the records' `loss`. `final`: `val_metric`, `parameters_sha256`
+    and other results of the run's end. `expected`: how often each step was executed. `failure`: the cause in words, for a run that
+    failed. `data`: description of the staged data. `code`: digests of the code that computed, by file. `unrecorded`: None if the
+    platform was not asked. `dropped`: the `workers` excluded from a `round` because their contribution was not finite. `damaged`:
+    what a resumption had to do without, one sentence each. `span`: epochs between two evaluations.
+    """
+    began, ended = _span(records, epochs, started_at=started_at)
+    run = bill.BilledRun(
+        experiment=experiment,
+        records=records,
+        infrastructure=infrastructure or bill.of(experiment),
+        prices=prices.load(),
+        started_at=began,
+        duration_s=ended - began,
+        transitions=transitions,
+        unrecorded=unrecorded,
+    )
+    found = {
+        **_head_of_result(experiment, label=label, where=where, failure=failure),
+        "started_at": datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds"),
+        "duration_s": run.duration_s,
+        "versions": dict(versions),
+        "code": dict(code or {}),
+        "data": dict(data or {}),
+        "epochs": _epochs(epochs, run),
+        "unrecorded": asdict(unrecorded) if unrecorded else None,
+        "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
+        "incomplete": missing(records, expected=expected, epochs=epochs, span=span, failed=bool(failure)),
+        **sums(records),
+        "dropped": [dict(each) for each in dropped],
+        "damaged": list(dict.fromkeys(damaged)),
+        "cost": {**run.cost().as_json(where=where), "prices_as_of": run.prices.as_of, "region": run.prices.region},
+        "final": dict(final) if final else None,
+    }
+    return dict(_finite(found))
+
+
+def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure: str | None) -> dict[str, Any]:
+    """Return the head of result.json: experiment, location, label and outcome."""
+    return {
+        "format": FORMAT,
+        "architecture": experiment.architecture,
+        "where": where,
+        "label": label,
+        "outcome": "failed" if failure else "finished",
+        "failure": failure,
+        "experiment": experiment.resolved(),
+    }
+
+
+def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float) -> tuple[float, float]:
+    """Return the run's begin and end, in unix seconds. A resumed run's configuration is newer than the records of its first attempt."""
+    began = min([started_at, *(float(record["started_at"]) for record in records)])
+    agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
+    return began, max([began, latest(records) or began, *agreed])
+
+
+def sums(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the figures of result.json that are sums over the records: invocations, stages, steps, traffic and staleness."""
+    return {
+        "invocations": attempts(records),
+        "stages": stages(records),
+        "steps": steps(records),
+        "traffic": traffic(records),
+        "staleness": staleness(records),
+    }
+
+
+def staleness(records: Sequence[Record]) -> dict[str, float] | None:
+    """Return the mean and maximum age, in rounds, of the gradients that asynchronous peers averaged; None if peers wait for one
+    another.
+    """
+    found = [record for record in records if record.get("staleness") is not None]
+    if not found:
+        return None
+    gradients = sum(int(record["gradients"]) for record in found)
+    total = sum(float(record["staleness"]) * int(record["gradients"]) for record in found)
+    return {
+        "gradients": gradients,
+        "mean": total / gradients if gradients else 0.0,
+        "max": max(float(record["max_staleness"]) for record in found),
+    }
+
+
+def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return time by stage, in order of first appearance; `other` is time of steps outside every named stage."""
+    table: dict[str, dict[str, Any]] = {}
+    for record in sorted(records, key=lambda r: float(r["started_at"])):
+        for stage in record["stages"]:
+            _add(table, stage, record)
+        rest = {
+            figure: max(0.0, float(record[figure]) - sum(stage[figure] for stage in record["stages"]))
+            for figure in ("wall_s", "cpu_s")
+        }
+        _add(table, {"stage": "other", **rest}, record)
+    other = table.pop("other", None)
+    return [*table.values(), *([other] if other else [])]
+
+
+def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
+    """Add a stage of a record to the table's row of that stage."""
+    name = stage["stage"]
+    row = table.setdefault(name, {"stage": name, "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0})
+    # A long invocation adds its stages up.
+    _grow(row, count=stage.get("count", 1), wall_s=stage["wall_s"], cpu_s=stage["cpu_s"])
+    # A program's stages know their own peaks; a function's environment has one for all.
+    row["max_rss_mb"] = max(row["max_rss_mb"], float(stage.get("max_rss_mb") or record.get("max_rss_mb") or 0.0))
+
+
+def _grow(row: dict[str, Any], **by: float) -> None:
+    """Increase the figures of a row."""
+    for figure, more in by.items():
+        row[figure] += more
+
+
+def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return billed and other time by step. `slot_wait_s` is the wait for a free core of the local machine and is in no other figure."""
+    table: dict[str, dict[str, Any]] = {}
+    zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
+    for record in sorted(records, key=lambda r: float(r["started_at"])):
+        row = table.setdefault(record["step"], {"step": record["step"], **dict.fromkeys(zero, 0)})
+        _grow(
+            row,
+            count=1,
+            cold=bool(record.get("cold")),
+            failed=record["outcome"] != "ok",
+            wall_s=float(record["wall_s"]),
+            cpu_s=float(record["cpu_s"]),
+            init_s=init_s(record),
+            slot_wait_s=busy_s(record) - float(record["wall_s"]),
+            billed_s=0.0 if on_instance(record) else billed_ms(record) / 1_000,
+        )
+        row["max_rss_mb"] = max(row["max_rss_mb"], float(record.get("max_rss_mb") or 0.0))
+    return list(table.values())
+
+
+def _epochs(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> list[dict[str, Any]]:
+    """Return one row per epoch; `elapsed_s` and dollars are cumulative, so that the metric can be plotted against both."""
+    losses = train_losses(run.records)
+    begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)
+    rows, moment = [], begin
+    for epoch in sorted(epochs, key=lambda e: int(e["epoch"])):
+        number = int(epoch["epoch"])
+        before, moment = moment, float(epoch["at"]) if "at" in epoch else moment + float(epoch["wall_s"])
+        until, given = run.until(moment), epoch.get("train_loss")
+        rows.append(
+            {
+                "epoch": number,
+                "train_loss": losses.get(number) if given is None else given,
+                "val_loss": epoch.get("val_loss"),
+                "val_metric": epoch.get("val_metric"),
+                "learning_rate": epoch.get("learning_rate"),
+                "wall_s": float(epoch["wall_s"]) if "wall_s" in epoch else moment - before,
+                "elapsed_s": moment - run.started_at,
+                "paper_method_usd": until.paper_method_usd,
+                "full_usd": until.full_usd,
+            }
+        )
+    return rows
+
+
+def train_losses(records: Sequence[Record]) -> dict[int, float]:
+    """Return the mean training loss by epoch, weighted by answers; a cell that was computed twice counts once. A long invocation's
+    record has `losses`, (epoch, mean, answers) of every epoch it worked on, instead of one `loss`.
+    """
+    once = {cell(r): r for r in records if r["outcome"] == "ok"}
+    total: dict[int, float] = defaultdict(float)
+    samples: dict[int, float] = defaultdict(float)
+    for record in once.values():
+        parts = record.get("losses") or []
+        if record.get("loss") is not None:
+            parts = [*parts, (record["epoch"], record["loss"], record.get("answers", record.get("samples") or 1.0))]
+        for epoch, loss, weight in parts:
+            if not math.isfinite(loss):
+                continue  # of a worker that was dropped
+            total[epoch] += float(weight) * float(loss)
+            samples[epoch] += float(weight)
+    return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples) if samples[epoch]}
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with NaN and infinity replaced by None, because JSON has neither; the report then says `diverged`."""
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float():
+            return value if math.isfinite(value) else None
+    return value

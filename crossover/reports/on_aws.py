@@ -1,16 +1,18 @@
-"""What a run would take on AWS, as repetitions of a simulation have it: for reports, which simulate nothing themselves."""
+"""Projection of a run on AWS, as repeated simulations give it, for reports, which do not simulate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossover.reports import bands, display
-from crossover.reports.bands import Band, band
+from crossover.reports import display
+from crossover.reports.display import Band, band_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnAws:
-    """By draw, infinite where AWS would not have run it. Runs that are compared have the same draws. `words`: what they are of."""
+    """Simulated seconds and dollars by draw, infinite if AWS would not have run the draw. Runs that are compared have the same draws.
+    `words`: what was simulated.
+    """
 
     seconds: tuple[float, ...]
     usd: tuple[float, ...]
@@ -20,32 +22,33 @@ class OnAws:
 
     @property
     def time(self) -> Band:
-        return band(self.seconds)
+        """Percentiles of seconds."""
+        return band_of(self.seconds)
 
     @property
     def dollars(self) -> Band:
-        """In full, as AWS bills."""
-        return band(self.usd)
+        """Percentiles of the total AWS bill in dollars."""
+        return band_of(self.usd)
 
     @property
     def would_run(self) -> bool:
-        """Whether there is a figure at all."""
+        """Whether AWS would run it in at least one draw."""
         return self.time.p50 == self.time.p50
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Why AWS would not run it so, and what of it lies beyond all that was measured."""
+        """Why AWS would not run it, and which assumptions lie outside what was measured."""
         return (*self.problems, *(f"outside what was measured: {limit}" for limit in self.outside))
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Time and dollars, each with its percentiles."""
+        """Time and dollars as text, each with its percentiles."""
         if not self.would_run:
             return ("would not run", "would not run")
         return display.band(display.seconds, *self.time), display.band(display.usd, *self.dollars)
 
     def as_json(self) -> dict[str, Any]:
-        """As projection.json in a run's folder."""
+        """Return the projection as projection.json holds it."""
         return {
             "label": "projected",
             "words": self.words,
@@ -58,10 +61,12 @@ class OnAws:
 
 
 def verdict(known: Mapping[str, OnAws]) -> str:
-    """Who would be cheapest and soonest on AWS, or that it is too close to call; nothing of fewer than two."""
+    """Return in words which run would be cheapest and soonest on AWS, or that it is too close to call; empty if there are fewer than
+    two.
+    """
     running = {name: each for name, each in known.items() if each.would_run}
     parts = (
-        bands.won({name: each.usd for name, each in running.items()}, "cheapest", "cheaper", display.usd),
-        bands.won({name: each.seconds for name, each in running.items()}, "soonest", "sooner", display.seconds),
+        display.won({name: each.usd for name, each in running.items()}, "cheapest", "cheaper", display.usd),
+        display.won({name: each.seconds for name, each in running.items()}, "soonest", "sooner", display.seconds),
     )
     return f"On AWS, whole runs, projected: {'; '.join(filter(None, parts))}." if any(parts) else ""

@@ -7,6 +7,24 @@
   const AXES = Object.keys(data.axes), GAP = "\u00a0";
   const at = { ...data.begin, deadline: data.deadlines.length }; // the last one: none
 
+  // --- positions in the address: #epochs=50&parameters=10000000&workers=16&deadline=3600&over=epochs -----------------------
+
+  const valuesOf = (name) => (name === "deadline" ? data.deadlines : data.axes[name]);
+  const fromAddress = () => {
+    const given = new URLSearchParams(location.hash.slice(1));
+    for (const name of [...AXES, "deadline"]) {
+      const index = valuesOf(name).indexOf(Number(given.get(name)));
+      if (given.has(name) && index >= 0) at[name] = index;
+    }
+    if (AXES.includes(given.get("over"))) by("over").value = given.get("over");
+  };
+  const toAddress = () => {
+    const told = new URLSearchParams(AXES.map((name) => [name, data.axes[name][at[name]]]));
+    if (at.deadline < data.deadlines.length) told.set("deadline", data.deadlines[at.deadline]);
+    told.set("over", by("over").value);
+    history.replaceState(null, "", `#${told}`);
+  };
+
   // --- figures as people read them -----------------------------------------------------------------------------------
 
   const usd = (value) => {
@@ -26,7 +44,6 @@
     }
     return String(value);
   };
-  const band = (shown, [low, middle, high]) => `${shown(middle)} (${shown(low)} to ${shown(high)})`;
 
   // --- what holds where the sliders stand ------------------------------------------------------------------------------
 
@@ -44,9 +61,8 @@
   const named = (runs) => runs.map((run) => run.name).join(" and ");
 
   const led = (runs, figure, surely, what) => {
-    const leader = first(runs, figure), others = tied(runs, leader, surely);
-    const lead = others.length ? `${leader.name} and ${named(others)} are too close to call as ${what}, the first` : `${leader.name} is ${what}`;
-    return `${lead}: ${band(seconds, leader.time)}, ${band(usd, leader.dollars)}`;
+    const leader = first(runs, figure), others = tied(runs, leader, surely), value = (figure === "time" ? seconds : usd)(leader[figure][1]);
+    return others.length ? `${leader.name} and ${named(others)} are too close to call as ${what}, about ${value}` : `${leader.name} is ${what}, ${value}`;
   };
 
   const answer = () => {
@@ -54,6 +70,9 @@
     const asked = `${words("epochs")}, ${words("parameters")}, ${words("workers")}${within}`;
     if (!runs.length) return `${asked}: AWS would run none of these.`;
     if (!kept.length) return `${asked}: nothing holds that at p95; ${led(runs, "time", "sooner", "soonest")}.`;
+    const [cheap, soon] = [["dollars", "cheaper"], ["time", "sooner"]].map(([figure, surely]) => [first(kept, figure), surely]);
+    const both = cheap[0] === soon[0] && [cheap, soon].every(([leader, surely]) => !tied(kept, leader, surely).length);
+    if (both) return `${asked}: ${cheap[0].name} is cheapest and soonest, ${usd(cheap[0].dollars[1])} and ${seconds(cheap[0].time[1])}.`;
     return `${asked}: ${led(kept, "dollars", "cheaper", "cheapest")}; ${led(kept, "time", "sooner", "soonest")}.`;
   };
 
@@ -111,6 +130,10 @@
       });
       return row;
     }));
+    const cells = [...document.querySelectorAll("#rows tr")].map((row) => [...row.children].map((each) => each.textContent));
+    const quoted = (text) => `"${(/^[=+@-]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+    const head = ["how", "time", "p5 to p95", "dollars", "p5 to p95", "here"];
+    by("csv").href = `data:text/csv;charset=utf-8,${encodeURIComponent([head, ...cells].map((row) => row.map(quoted).join(",")).join("\n"))}`;
   };
 
   // --- the drawings ------------------------------------------------------------------------------------------------------
@@ -234,14 +257,15 @@
     curves();
   };
 
+  fromAddress();
   for (const name of [...AXES, "deadline"]) {
     const slider = by(name);
     slider.max = name === "deadline" ? data.deadlines.length : data.axes[name].length - 1;
     slider.value = at[name];
-    slider.addEventListener("input", () => { at[name] = Number(slider.value); show(); });
+    slider.addEventListener("input", () => { at[name] = Number(slider.value); show(); toAddress(); });
   }
   by("play").addEventListener("submit", (event) => event.preventDefault());
-  by("over").addEventListener("change", curves);
+  by("over").addEventListener("change", () => { curves(); toAddress(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   new ResizeObserver(() => { front(); curves(); }).observe(by("play"));
   show();

@@ -1,15 +1,12 @@
-"""Plots as inline SVG that follows the page: text and axes take the page's colour, series its palette, dark or light.
-
-Drawn by matplotlib's own SVG backend, without a display. Colours are placeholders that become CSS variables, because a picture cannot know
-whether its reader's page is dark.
-"""
+"""Plots as SVG: curves, bars and timelines."""
 
 import html
 import io
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
 from typing import Any
@@ -18,9 +15,14 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path as Shape
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from crossover.reports.looks import PALETTE, PLAIN, SeriesLook, look
+from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look
+from crossover.reports.usage import Record, busy_s, end, init_s
+
+# --- plots ------------------------------------------------------------------------------------------------------------
 
 INK, FAINT, GROUND = "#010203", "#040506", "#070809"
 SERIES = tuple(f"#0a0b{n:02x}" for n in range(10, 10 + len(PALETTE)))
@@ -51,6 +53,7 @@ STYLE: Any = {
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
 MARKERS = 30  # of a curve, so that it has some and still is a curve
 STYLES = ("-", "--", ":", "-.")  # of curves that look the same otherwise
+WIDE_LABEL = 30  # letters in a line of a point's label
 LABEL, LINE = 15, 0.062  # letters of a label's line, and its height as a share of the axes'
 LEAST_TICKS, MOST_TICKS = 3, 7
 LEGIBLE = 40  # characters of a name beside a plot
@@ -58,7 +61,7 @@ PlotPoint = tuple[float, float]
 
 
 def series(n: int) -> str:
-    """The n-th colour of the page's palette."""
+    """Return the n-th colour of the page's palette, as CSS."""
     return SERIES[n % len(SERIES)]
 
 
@@ -79,10 +82,9 @@ def lines(
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     looks: Mapping[str, SeriesLook] | None = None,
 ) -> str:
-    """Curves by label as one SVG, each with its label at its end; `name` makes its ids unique in a page. `bands`: around curves, (x, from,
-    to). `looks`: of curves that have one; two that share theirs differ in how the line is drawn.
-
-    Points with x <= 0 are left out on a log axis.
+    """Return curves by label as one SVG, each with its label at its end. `name`: prefix that makes its ids unique in a page; `bands`:
+    around curves, (x, from, to); `looks`: of the curves that have one; curves that share a look differ in line style; `dashed`:
+    labels of dashed curves. Points with x <= 0 are left out on a log axis.
     """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN))
@@ -109,16 +111,16 @@ def lines(
             if around := (bands or {}).get(label):
                 low, high = [each[1] for each in around], [each[2] for each in around]
                 axes.fill_between([each[0] for each in around], low, high, color=colour, alpha=0.22, linewidth=0)
-        _scales(axes, curves, log_x=log_x, log_y=log_y, percent=percent, format_x=format_x)
+        _set_scales(axes, curves, log_x=log_x, log_y=log_y, percent=percent, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         if len(curves) > 1:
-            _labelled(axes, ends)
+            _write_curve_labels(axes, ends)
         return svg(figure, name=name, title=f"{y} against {x}")
 
 
-def _labelled(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]]) -> None:
-    """Each curve's label to the right of its end with its marker, one below the other where ends lie close together."""
+def _write_curve_labels(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]]) -> None:
+    """Write each curve's label with its marker to the right of its end, shifted vertically if ends lie close together."""
     axes.autoscale_view()
     place = axes.transScale + axes.transLimits
     rows = sorted(
@@ -128,13 +130,13 @@ def _labelled(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]]) -> 
     heights = [LINE * len(text) for text in texts]
     over = max(0.0, sum(heights) - 1) / 2  # what does not fit beside the axes, above and below them
     free = -over
-    for number, ((wanted, _, own, end), text) in enumerate(zip(rows, texts, strict=True)):
+    for number, ((wanted, _, own, last), text) in enumerate(zip(rows, texts, strict=True)):
         most = 1 + over - sum(heights[number:])
         bottom = min(max(wanted - heights[number] / 2, free), most)
         middle, free = bottom + heights[number] / 2, bottom + heights[number]
         axes.annotate(
             "\n".join(text),
-            xy=end,
+            xy=last,
             xytext=(1.09, middle),
             textcoords="axes fraction",
             va="center",
@@ -154,7 +156,9 @@ def bars(
     tick: Callable[[float], str] | None = None,
     looks: Sequence[SeriesLook] = (),
 ) -> str:
-    """Horizontal bars, one per row, each with its figure; `tick` where the axis wants another form; `looks`: of each row."""
+    """Return horizontal bars as SVG, one per row, each with its figure. `name`: prefix of ids in the page; `shown`: formats figures;
+    `tick`: formats the axis if it needs another form; `looks`: of each row.
+    """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, 0.7 + 0.27 * max(1, len(rows))))
         axes = figure.subplots()
@@ -182,19 +186,22 @@ def bars(
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point with its band in both directions: (least, middle, most). `title`: what a pointer that rests on it is told."""
+    """A point with its band in both directions: (least, middle, most). `title`: the tooltip."""
 
     x: tuple[float, float, float]
     y: tuple[float, float, float]
     title: str
     group: str
     chosen: bool = False
+    label: str = ""  # drawn beside the point
 
 
 def marks(
     found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callable[[float], str], log: bool = True
 ) -> str:
-    """Points with bands, by default on two logarithmic axes, groups by colour, the chosen ones ringed."""
+    """Return points with bands as SVG, groups by colour, the chosen ones ringed. `log`: use two logarithmic axes; `name`: prefix of
+    ids in the page; `format_x`: formats the x axis.
+    """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.6))
         axes = figure.subplots()
@@ -211,9 +218,11 @@ def marks(
             own = look(group, number)
             axes.plot([], [], own.marker, color=series(own.colour), label=group, markersize=6.0)
         curves = {"all": [(value, other) for each in found for value, other in zip(each.x, each.y, strict=True)]}
-        _scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
+        labelled = [each for each in found if each.label]
+        _set_scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
+        _named(axes, labelled)
         if len(groups) <= len(SERIES) and max(map(len, groups), default=0) <= LEGIBLE:
             figure.legend(loc="outside upper left", ncols=3)
         text = svg(figure, name=name, title=f"{y} against {x}")
@@ -223,26 +232,33 @@ def marks(
     return text
 
 
-def tornado(
-    rows: Sequence[tuple[str, float, float]], *, x: str, name: str, title: str, shown: Callable[[float], str]
-) -> str:
-    """Horizontal bars from one value to another around 1, the widest first: what each row's change does."""
-    with styled():
-        figure = Figure(figsize=(WIDTH_IN, 0.8 + 0.27 * max(1, len(rows))))
-        axes = figure.subplots()
-        places = range(len(rows))
-        axes.barh(places, [b - a for _, a, b in rows], left=[a for _, a, _ in rows], height=0.62, color=series(0))
-        axes.axvline(1.0, color=series(1), linewidth=1.2)
-        axes.set_yticks(places, [label for label, _, _ in rows])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.set_xscale("log")
-        _log_ticks(axes.xaxis, axes.set_xlim, [value for _, a, b in rows for value in (a, b, 1.0)], shown)
-        axes.set_xlabel(x)
-        return svg(figure, name=name, title=title)
+def _named(axes: Axes, found: Sequence[Mark]) -> None:
+    """Write each label beside its point, to the right of points in the left half; further up where another label is in the way."""
+    axes.autoscale_view()
+    place = axes.transScale + axes.transLimits
+    taken: list[float] = []
+    for each in sorted(found, key=lambda each: each.y[1]):
+        across, up = place.transform((each.x[1], each.y[1]))
+        lines = textwrap.wrap(each.label, WIDE_LABEL)
+        middle, right = float(up) + LINE, float(across) < 0.5
+        while any(abs(middle - other) < LINE * (len(lines) + 0.5) for other in taken):
+            middle += LINE / 2
+        taken.append(middle)
+        axes.annotate(
+            "\n".join(lines),
+            xy=(each.x[1], each.y[1]),
+            xytext=(float(across) + (0.04 if right else -0.04), middle),
+            textcoords="axes fraction",
+            ha="left" if right else "right",
+            va="center",
+            fontsize=9,
+            fontweight="bold",
+            arrowprops={"arrowstyle": "-", "color": INK, "alpha": 0.5, "linewidth": 0.6},
+            bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+        )
 
 
-def _scales(
+def _set_scales(
     axes: Axes,
     curves: Mapping[str, Sequence[PlotPoint]],
     *,
@@ -251,10 +267,11 @@ def _scales(
     percent: bool,
     format_x: Callable[[float], str] | None,
 ) -> None:
+    """Set the scale, limits and tick labels of both axes. `percent`: show y in percent; `format_x`: formats the x axis."""
     points = [point for curve in curves.values() for point in curve]
     if log_x and any(a > 0 for a, _ in points):
         axes.set_xscale("log")
-        _log_ticks(axes.xaxis, axes.set_xlim, [a for a, _ in points if a > 0], format_x or _plain)
+        _set_log_ticks(axes.xaxis, axes.set_xlim, [a for a, _ in points if a > 0], format_x or _plain)
     else:
         whole, values = all(float(a).is_integer() for a, _ in points), [a for a, _ in points]
         if (
@@ -266,15 +283,17 @@ def _scales(
             axes.xaxis.set_major_formatter(_formatter(format_x))
     if log_y and any(b > 0 for _, b in points):
         axes.set_yscale("log")
-        _log_ticks(axes.yaxis, axes.set_ylim, [b for _, b in points if b > 0], _plain)
+        _set_log_ticks(axes.yaxis, axes.set_ylim, [b for _, b in points if b > 0], _plain)
     if percent:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
 
 
-def _log_ticks(
+def _set_log_ticks(
     axis: Axis, limit: Callable[[float, float], object], values: Sequence[float], shown: Callable[[float], str]
 ) -> None:
-    """Three ticks at least, among the values, as round as they can be, and few enough to be read; each as a plain number."""
+    """Set at least three ticks among the values, as round as possible and few enough to read, each as a plain number. `limit`: sets
+    the axis limits; `shown`: formats a tick.
+    """
     low, high = min(values), max(values)
     if high < 1.2 * low:
         low, high = low / 1.5, high * 1.5
@@ -293,15 +312,17 @@ def _log_ticks(
 
 
 def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
+    """Return a matplotlib formatter that calls `shown`."""
     return FuncFormatter(lambda value, _: shown(value))
 
 
 def _plain(value: float) -> str:
+    """Return the number as text with up to six significant digits."""
     return f"{value:g}"
 
 
 def spread(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
-    """Whether x runs over more than a factor of 30: then a log axis shows more."""
+    """Return whether x spans more than a factor of 30, so that a log axis shows more."""
     values = [a for curve in points.values() for a, _ in curve if a > 0]
     return bool(values) and max(values) / min(values) > 30
 
@@ -312,7 +333,9 @@ COLOURS = {INK: "currentColor", FAINT: "var(--faint)", GROUND: "var(--card)"} | 
 
 
 def svg(figure: Figure, *, name: str, title: str) -> str:
-    """The figure as an inline SVG element: transparent, without size of its own, ids of its own, a title for screen readers."""
+    """Return the figure as an inline SVG element: transparent, without a fixed size, with a title for screen readers. `name`: prefix
+    that makes its ids unique.
+    """
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue().decode()
@@ -332,3 +355,176 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     for placeholder, colour in COLOURS.items():
         text = text.replace(placeholder, colour)
     return text.strip()
+
+
+# --- timeline ---------------------------------------------------------------------------------------------------------
+# Every invocation of a run on one picture: a row per worker, lanes where its invocations overlap, cold starts and waits visible.
+
+COLD, WAIT = "cold start", "wait for a core"
+HATCHES = (
+    "",
+    "////",
+    "xxxx",
+    "....",
+    "\\\\\\\\",
+    "----",
+    "||||",
+    "++++",
+    "oooo",
+    "****",
+)  # as colours do, they tell steps apart
+TIMELINE_WIDTH_IN = 11.5
+DETAIL = 6_000  # spans in one picture: more than a screen can show, few enough for a small file
+EPOCH_LINES = 60
+COLUMNS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one lane of the timeline. `kind`: a step's name, a cold start or a wait; times are seconds since the run began."""
+
+    row: str
+    lane: int
+    begin_s: float
+    end_s: float
+    kind: str
+    failed: bool = False
+
+
+def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
+    """Return the spans of each invocation: INIT before the handler, then the wait for a core, then the step itself."""
+    rows: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        alone = record["step"] in ("initialise", "collect", "supervise")
+        rows["run" if alone else f"worker {record['worker']}"].append(record)
+    found: list[Span] = []
+    for row, own in rows.items():
+        free: list[float] = []  # when each lane is free again
+        for record in sorted(own, key=lambda r: float(r["started_at"]) - init_s(r)):
+            begin = float(record["started_at"]) - init_s(record)
+            lane = next((n for n, moment in enumerate(free) if moment <= begin), len(free))
+            free[lane : lane + 1] = [end(record)]
+            found += _pieces(record, row, lane, started_at)
+    return found
+
+
+def _pieces(record: Record, row: str, lane: int, started_at: float) -> list[Span]:
+    """Return the spans of one invocation that are longer than zero."""
+    handler_s = float(record["started_at"]) - started_at
+    waited_s = busy_s(record) - float(record["wall_s"])
+    pieces = [
+        (handler_s - init_s(record), handler_s, COLD),
+        (handler_s, handler_s + waited_s, WAIT),
+        (handler_s + waited_s, end(record) - started_at, record["step"]),
+    ]
+    failed = record["outcome"] != "ok"
+    return [Span(row, lane, begin, stop, kind, failed) for begin, stop, kind in pieces if stop > begin]
+
+
+def merge_to_limit(found: Sequence[Span], *, limit: int = DETAIL) -> list[Span]:
+    """Return about `limit` spans or fewer that look the same: neighbours of one lane and kind are merged if they touch, then if the
+    gap is too small for a screen, then with larger gaps. Failed spans are never left out.
+    """
+    whole = list(found)
+    grain_s = max((span.end_s for span in found), default=0.0) / COLUMNS
+    while len(whole) > limit and grain_s > 0:
+        fewer = _merge_spans(whole, grain_s=grain_s)
+        if len(fewer) == len(whole) and grain_s > max(span.end_s for span in found):
+            break  # nothing is left to merge: as many lanes and kinds as that
+        whole, grain_s = fewer, 2 * grain_s
+    return whole
+
+
+def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
+    """Return the spans with those of one lane and kind merged whose gap is below `grain_s` seconds."""
+    merged: list[Span] = []
+    last: dict[tuple[str, int, str, bool], int] = {}
+    for span in sorted(found, key=lambda s: s.begin_s):
+        key = (span.row, span.lane, span.kind, span.failed)
+        at = last.get(key)
+        if at is not None and span.begin_s - merged[at].end_s < grain_s:
+            before = merged[at]
+            merged[at] = replace(before, end_s=max(before.end_s, span.end_s))
+        else:
+            last[key] = len(merged)
+            merged.append(span)
+    return merged
+
+
+def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mapping[str, float]], name: str) -> str:
+    """Return the timeline as inline SVG. `epochs`: the rows of result.json; `name`: prefix of ids in the page."""
+    found = merge_to_limit(spans(records, started_at=started_at))
+    rows = sorted({span.row for span in found}, key=lambda row: (row != "run", len(row), row))
+    lanes = {row: 1 + max(span.lane for span in found if span.row == row) for row in rows}
+    base, total = {}, 0.0
+    for row in rows:
+        base[row] = total
+        total += lanes[row] + 0.8
+    with styled():
+        figure = Figure(figsize=(TIMELINE_WIDTH_IN, min(14.0, 1.1 + max(0.32 * len(rows), 0.11 * total))))
+        axes = figure.subplots()
+        handles = _draw_shapes(axes, found, base, steps=list(dict.fromkeys(r["step"] for r in _by_start(records))))
+        ends = [epoch["elapsed_s"] for epoch in epochs] if len(epochs) <= EPOCH_LINES else []
+        for end_s in ends:
+            axes.axvline(end_s, color=INK, linewidth=0.5, alpha=0.5, linestyle=":")
+        axes.set_yticks([base[row] + lanes[row] / 2 for row in rows], rows)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.set_ylim(total, -0.5)
+        axes.set_xlim(0, max((span.end_s for span in found), default=1.0) * 1.01)
+        axes.set_xlabel("seconds since the run began" + ("; dotted: the end of an epoch" if ends else ""))
+        figure.legend(handles=handles, loc="outside upper left", ncols=min(6, max(1, len(handles))))
+        return svg(figure, name=name, title="Every invocation, by worker and time")
+
+
+def opening(
+    records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
+) -> list[Record]:
+    """Return the invocations of the first epochs, as many as one picture shows singly; an empty list if all of them fit."""
+    if 2 * len(records) <= limit:
+        return []
+    found: list[Record] = []
+    for epoch in epochs:
+        until = [r for r in records if float(r["started_at"]) - started_at < epoch["elapsed_s"]]
+        if found and 2 * len(until) > limit:
+            break
+        found = until
+    return found
+
+
+def _by_start(records: Sequence[Record]) -> list[Record]:
+    """Return the records by their start."""
+    return sorted(records, key=lambda record: float(record["started_at"]))
+
+
+def _draw_shapes(axes: Axes, found: Sequence[Span], base: Mapping[str, float], *, steps: Sequence[str]) -> list[Patch]:
+    """Draw one path per kind, so that thousands of rectangles stay a small file, and return the legend's handles."""
+    fills = {COLD: (INK, ""), WAIT: (FAINT, "")}
+    fills |= {step: (series(n), HATCHES[n % len(HATCHES)]) for n, step in enumerate(steps)}
+    present = {span.kind for span in found}
+    handles = []
+    for kind, (colour, hatch) in fills.items():
+        if kind in present:
+            boxes = [_box(span, base) for span in found if span.kind == kind]
+            filled: dict[str, Any] = {"facecolor": colour, "edgecolor": GROUND, "hatch": hatch, "linewidth": 0}
+            axes.add_patch(PathPatch(Shape.make_compound_path(*boxes), **filled))
+            handles.append(Patch(label=kind, **filled))
+    failed = [span for span in found if span.failed]
+    if failed:
+        boxes = [_box(span, base) for span in failed]
+        axes.add_patch(PathPatch(Shape.make_compound_path(*boxes), fill=False, edgecolor=INK, linewidth=1.2))
+        handles.append(Patch(fill=False, edgecolor=INK, linewidth=1.2, label="failed or stale"))
+    return handles
+
+
+def _box(span: Span, base: Mapping[str, float]) -> Shape:
+    """Return the span's rectangle. `base`: the lower edge of each row."""
+    top, bottom = base[span.row] + span.lane + 0.08, base[span.row] + span.lane + 0.92
+    corners = [
+        (span.begin_s, top),
+        (span.end_s, top),
+        (span.end_s, bottom),
+        (span.begin_s, bottom),
+        (span.begin_s, top),
+    ]
+    return Shape(corners, [Shape.MOVETO, Shape.LINETO, Shape.LINETO, Shape.LINETO, Shape.CLOSEPOLY])

@@ -1,14 +1,150 @@
-"""Tables for the terminal: one run's summary, and several runs side by side with a last line that says what won."""
+"""Tables and lines on the terminal, in its width or, for a pipe, without a limit."""
 
-from rich.console import Group, RenderableType
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from crossover.errors import quote_controls
 from crossover.reports import display
 from crossover.reports.comparison import Comparison
+from crossover.reports.display import DASH, GAP
 from crossover.reports.folder import Result
 from crossover.reports.on_aws import OnAws
-from crossover.reports.page import stages_sheet
-from crossover.reports.terminal import Cell, TextTable, WholeLine
+from crossover.reports.pages import AWS, place_of, stages_sheet
+
+# --- terminal ---------------------------------------------------------------------------------------------------------
+
+Cell = str | Text
+
+ENDLESS = 1_000_000  # columns of a pipe: a line stays whole for the program that reads it
+LEAST = 24  # columns for a table's last column, which may be broken between words; with fewer its rows become records
+_HELD = "\ue000"  # a space at which no line is broken: rich breaks lines at a GAP too
+_UNITS = r"%|ms|s|min|h|d|days?|hours?|minutes|vCPUs?|[kMGT]?B|MiB|GiB|x"
+_INSIDE = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?![\w-]))|(?<=\bmin) (?=\d\d\b)|(?<=\bh) (?=\d\d\b)")  # of a figure
+_FIGURE = re.compile(r"[-+$<(±]?[\s$]*\d")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal or as COLUMNS; for a pipe without COLUMNS the width is unlimited."""
+    known = (sys.stderr if stderr else sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False, width=None if known else ENDLESS)
+
+
+def show(*parts: RenderableType | str, stderr: bool = False) -> None:
+    """Print the parts one below the other; text is broken between words, never inside a figure."""
+    screen = console(stderr=stderr)
+    for part in parts:
+        screen.print(
+            WholeLine(_text(part)) if isinstance(part, str | Text) else part,
+            crop=False,
+        )
+
+
+@dataclass(frozen=True)
+class WholeLine:
+    """Text that is broken only between figures, paths and words."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _unwrapped(lines_of(self.text, options.max_width, console))
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """`rows` under `head` if they fit, the last column of words wrapped; otherwise each row as a block. Columns of figures are
+    aligned right.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.title:
+            yield from _unwrapped(
+                lines_of(Text(quote_controls(self.title), style="italic"), options.max_width, console)
+            )
+        head = [Text(name, style="dim") for name in self.head]
+        rows = [[_text(cell) for cell in row] for row in self.rows]
+        columns = list(zip(head, *rows, strict=True))
+        widths = [max(cell.cell_len for cell in column) for column in columns]
+        left = options.max_width - sum(widths[:-1]) - 2 * (len(widths) - 1)
+        if left < min(widths[-1], LEAST):
+            yield from _unwrapped(self._records(rows, options.max_width, console))
+            return
+        right = [all(_FIGURE.match(text) or text in ("", DASH) for text in (c.plain for c in cs[1:])) for cs in columns]
+        for row in (head, *rows) if any(self.head) else rows:
+            cells = [_pad(cell, n, is_right) for cell, n, is_right in zip(row[:-1], widths, right, strict=False)]
+            last, *more = lines_of(row[-1], min(left, widths[-1]), console)
+            line = Text("  ").join([*cells, _pad(last, min(left, widths[-1]), right[-1])])
+            line.rstrip()
+            hanging = Text(" " * (sum(widths[:-1]) + 2 * len(cells)))
+            yield from _unwrapped([line, *(hanging + each for each in more)])
+
+    def _records(self, rows: Sequence[Sequence[Text]], width: int, console: Console) -> list[Text]:
+        """Return each row as a block: its first cell, and below it each other cell that is not empty, after its column's name."""
+        found = []
+        begin = max(map(len, self.head[1:]), default=0) + 4
+        for row in rows:
+            first = Text(f"{self.head[0]} ", style="dim") if self.head[0] else Text("")
+            found += lines_of(first + row[0], width, console)
+            for name, cell in zip(self.head[1:], row[1:], strict=True):
+                beside, *below = lines_of(cell, max(LEAST, width - begin), console) if cell.plain else [None]
+                if beside is not None:
+                    found += [Text(f"  {name:<{begin - 2}}", style="dim") + beside]
+                    found += [Text(" " * begin) + each for each in below]
+        return found
+
+
+def lines_of(text: Text, width: int, console: Console) -> list[Text]:
+    """Return the text's lines, at least one, broken between words and never inside a figure; a word that is longer than a line stays
+    whole.
+    """
+    held = text.copy()
+    held.plain = _INSIDE.sub(_HELD, held.plain.replace(GAP, _HELD))
+    found = list[Text]()
+    for line in held.split("\n", allow_blank=True):
+        begin, breaks = 0, list[int]()
+        for word in re.finditer(r"\S+", line.plain):
+            if word.end() - begin > width and word.start() > begin:
+                begin = word.start()
+                breaks.append(begin)
+        for part in line.divide(breaks):
+            part.plain = part.plain.replace(_HELD, " ")
+            part.rstrip()
+            found.append(part)
+    return found or [Text("")]
+
+
+def _text(cell: Cell) -> Text:
+    """Return a copy of the cell whose control characters are written out."""
+    if isinstance(cell, str):
+        return Text(quote_controls(cell))
+    return cell.copy() if quote_controls(cell.plain) == cell.plain else Text(quote_controls(cell.plain), cell.style)
+
+
+def _pad(cell: Text, width: int, right: bool) -> Text:
+    """Return the cell padded to `width`; `right`: align right."""
+    cell.plain = cell.plain.replace(GAP, " ")
+    (cell.pad_left if right else cell.pad_right)(width - cell.cell_len)
+    return cell
+
+
+def _unwrapped(lines: Sequence[Text]) -> RenderResult:
+    """Yield the lines, set so that the console does not wrap or cut them."""
+    for line in lines:
+        line.no_wrap, line.overflow, line.end = True, "ignore", "\n"
+        yield line
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+# Tables for the terminal: one run's summary, and several runs side by side with a last line that says what won.
 
 LABEL_STYLES = {
     "measured-local": "cyan",
@@ -19,27 +155,36 @@ LABEL_STYLES = {
 
 
 def label(name: str) -> Text:
-    """A label, always in the same colour and brackets."""
+    """Return a label in brackets, always in the same colour."""
     return Text(f"[{name}]", style=LABEL_STYLES.get(name, "red"))
 
 
 def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
-    """One run: outcome, metric, time, cost both ways, traffic, stages; what it would take on AWS; and what is missing, if anything is."""
-    parts: list[RenderableType] = [_title(result), Text(), _figures(result), Text(), _stages(result)]
+    """Return one run as text: its projection on AWS; then outcome, time, cost both ways, traffic and stages where it ran; and
+    warnings. Each group of figures is under the place that it comes from.
+    """
+    parts: list[RenderableType] = [_title(result), Text()]
     if on_aws is not None:
         time, dollars = on_aws.shown
-        parts.append(Text.assemble("\non AWS, by simulation: ", time, "; ", dollars, "  ", label("projected")))
-        parts += [Text(f"  {limit}") for limit in on_aws.limits]
+        parts.append(Text.assemble((f"{AWS}, by simulation", "bold"), f": {time}; {dollars}  ", label("projected")))
+        parts += [*(Text(f"  {limit}") for limit in on_aws.limits), Text()]
+    parts += [
+        Text.assemble((place_of(result), "bold"), "  ", label(result["label"])),
+        _figures(result),
+        Text(),
+        _stages(result),
+    ]
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
     return Group(*(WholeLine(each) if isinstance(each, Text) else each for each in parts))
 
 
 def warnings(result: Result) -> list[str]:
-    """What a reader must know before believing the figures."""
+    """Return what a reader must know to judge the run's figures: failed, incomplete, damaged, not checked, or diverged."""
     found = []
     if result["outcome"] != "finished":
         found.append(f"this run failed: {result.get('failure') or 'no cause was recorded'}")
     found += [f"incomplete: {sentence}" for sentence in result["incomplete"]]
+    found += [f"damaged: {sentence}" for sentence in result.get("damaged", [])]
     if result["completeness"] != "checked":
         found.append(f"completeness {result['completeness']}")
     if any(epoch["val_loss"] is None for epoch in result["epochs"]):
@@ -48,27 +193,25 @@ def warnings(result: Result) -> list[str]:
 
 
 def _title(result: Result) -> Text:
-    return Text.assemble((result["architecture"], "bold"), "  ", label(result["label"]), f"  {display.made_of(result)}")
+    """Return the run's architecture, model, data and size as a title."""
+    return Text.assemble((result["architecture"], "bold"), f"  {display.made_of(result)}")
 
 
 def _figures(result: Result) -> TextTable:
+    """Return the table of the run's outcome, time, cost and traffic."""
     rows = list[tuple[Cell, ...]]()
 
     def add(*cells: Cell) -> None:
         rows.append(cells)
 
     cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
-    basis = Text.assemble(label(cost["label"]), f" {cost['basis']}, prices of {cost['prices_as_of']}")
+    priced = f"{cost['region']}, {cost['prices_as_of']}" if cost.get("region") else str(cost["prices_as_of"])
+    basis = Text.assemble(label(cost["label"]), f" {cost['basis']}, prices of {priced}")
     metric = display.metric_of(result)
     value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
     waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
-    if display.trains(result):
-        add(metric.words, display.judged(value, metric), "on the validation set")
-    else:
-        add("means", display.checked(result), "bit for bit, to those of one process that adds in the same order")
-        between = "from the first aggregator's start to the last one's end"
-        add("aggregation", display.seconds((result["final"] or {}).get("seconds")), between)
+    add(metric.words, display.judged(value, metric), "on the validation set")
     add("time", display.seconds(result["duration_s"]), waits)
     add(
         "cost, papers' method",
@@ -89,19 +232,20 @@ def _figures(result: Result) -> TextTable:
 
 
 def _stages(result: Result) -> TextTable:
+    """Return the table of time by stage."""
     sheet = stages_sheet(result)
     return TextTable("stages", sheet.head, sheet.rows)
 
 
 def comparison(found: Comparison) -> RenderableType:
-    """Several runs: one row each, the marks, and the verdict last."""
+    """Return several runs as text: one row each, the caveats, and the verdict last."""
     metric, goal = found.metric, found.to_goal
     labels = {entry.label for entry in found.entries}
     apart = len(labels) > 1  # else the label stands once, above
     head = [
         "run",
         *(["label"] if apart else []),
-        *([f"best {metric.words}"] if found.trains else []),
+        f"best {metric.words}",
         *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
         "time",
         "in full",
@@ -111,7 +255,7 @@ def comparison(found: Comparison) -> RenderableType:
         [
             Text(entry.display_name, style="bold"),
             *([label(entry.label)] if apart else []),
-            *([display.judged(entry.best_metric, metric)] if found.trains else []),
+            display.judged(entry.best_metric, metric),
             *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
             display.usd(entry.full_usd),

@@ -1,8 +1,6 @@
-"""A run's curves in TensorBoard or MLflow, written by their own libraries, which are optional: pip install 'crossover[tensorboard]' or
-'crossover[mlflow]'.
-
-Both get every epoch's losses, metric (`val_accuracy`, or by its own name), learning rate and dollars at its time, and what the run is; both
-say which figures are projected.
+"""Export of a run's curves to TensorBoard or MLflow, written by their own libraries, which are optional: pip install
+'crossover[tensorboard]' or 'crossover[mlflow]'. Both get every epoch's losses, metric (`val_accuracy`, or by its own name),
+learning rate and dollars at its time, and the run's description; both say which figures are projected.
 """
 
 import importlib.util
@@ -33,7 +31,7 @@ PROJECTED = ("paper_method_usd", "full_usd")
 
 
 def check(to: Logger) -> None:
-    """Before an hour of training: raises MissingTool where the library is not installed."""
+    """Raise MissingTool if the library is not installed. Call it before training."""
     if importlib.util.find_spec(to) is None:
         raise MissingTool(
             f"--log {to}: its library is not installed here; pip install 'crossover[{to}]', or in a checkout "
@@ -42,15 +40,16 @@ def check(to: Logger) -> None:
 
 
 def log(run: RunFolder, to: Logger, *, where: str) -> str:
-    """Write the curves of `run` to a folder (TensorBoard) or a tracking URI or folder (MLflow); what to open.
-
-    Raises MissingTool with the line that installs the library.
+    """Write the curves of `run` and return what to open. `where`: a folder (TensorBoard), or a tracking URI or folder (MLflow).
+    Raises MissingTool with the command that installs the library.
     """
     return _tensorboard(run, Path(where)) if to == "tensorboard" else _mlflow(run, where)
 
 
 def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """(epoch, unix seconds of its end, figures) of every epoch; a diverged loss has no figure. Projected dollars are named so."""
+    """Yield (epoch, unix seconds of its end, figures) of every epoch; a diverged loss has no figure. The names of projected dollars
+    end in `_projected`.
+    """
     began = datetime.fromisoformat(run.result["started_at"]).timestamp()
     projected = run.result["cost"]["label"] == "projected"
     metric = metric_of(run.result).words.replace(" ", "_")
@@ -63,6 +62,7 @@ def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
 
 
 def _tensorboard(run: RunFolder, folder: Path) -> str:
+    """Write the curves for TensorBoard and return the command that opens them."""
     check("tensorboard")
     from tensorboard.summary import Writer
 
@@ -78,6 +78,7 @@ def _tensorboard(run: RunFolder, folder: Path) -> str:
 
 
 def _mlflow(run: RunFolder, where: str) -> str:
+    """Write the curves to MLflow and return how to open them."""
     check("mlflow")
     import mlflow
 

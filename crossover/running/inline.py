@@ -1,44 +1,136 @@
-"""The whole run in this process, on memory stores."""
+"""Runs in this process on memory stores, and the baselines that run after an experiment."""
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 from crossover import runtime
-from crossover.architecture import architecture_of
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.dataplane.traffic import Traffic
-from crossover.errors import UserError, ended_with
+from crossover.data.clients import MemoryClients
+from crossover.data.protocols import Traffic
+from crossover.errors import ConfigError, UserError, ended_with
 from crossover.experiment import Experiment
-from crossover.reports.folder import RunFolder
-from crossover.running import resumption, room
-from crossover.running.baseline import with_baseline
-from crossover.running.following import OnProgress, after, finish
-from crossover.running.keeping import Databases, keeping
-from crossover.running.members import goes_on_without
-from crossover.running.preparing import Prepared, attempt_number, prepare
-from crossover.running.resumption import Unfinished
-from crossover.runtime.threads import BackgroundCall
-from crossover.training.fleet import ServingSettings
-from crossover.training.fleet.execution import ProgramsExecution, announce
+from crossover.processes import BackgroundCall
+from crossover.reports.folder import UNFINISHED, RunFolder, read
+from crossover.running import preparing
+from crossover.running import resume as resumption
+from crossover.running.monitor import OnProgress, finish, save_then_report
+from crossover.running.preparing import Prepared, attempt_number, collect_versions, prepare, print_data
+from crossover.running.resume import Databases, Unfinished, begin_run, keep_resume_data, tolerates_failures
+from crossover.simulation.processors import fix_threads
+from crossover.training.fleet import ProgramsExecution, ServingSettings, announce
+from crossover.training.gradients import baseline_experiments
 from crossover.workflow import execute, first_event
+from crossover.workflow.architecture import architecture_of
+from crossover.workflow.context import Context, Resources
 
-STOP_S = 2.0  # for the threads of a stopped run to notice it: a minibatch of a small model, a pause between two looks
+# --- baseline ---------------------------------------------------------------------------------------------------------
+
+BASELINE_FOLDER = "baseline"  # of the GPU fleet's baseline; others add their architecture's name
+
+
+def list_run_folders(out: Path, experiment: Experiment) -> dict[Path, Experiment]:
+    """Return the experiment of each run by its folder, in order: the experiment in `out`, then its baselines in folders inside `out`."""
+    beside = {
+        out / (BASELINE_FOLDER if each.module == "gpu" else f"{BASELINE_FOLDER}-{each.module}"): each
+        for each in baseline_experiments(experiment)
+    }
+    return {out: experiment, **beside}
+
+
+def has_unfinished_run(out: Path) -> bool:
+    """Return whether `out`, or a baseline's folder inside it, holds an unfinished run that can be resumed."""
+    return any(resumption.holds_unfinished(folder) for folder in (out, *out.glob(f"{BASELINE_FOLDER}*")))
+
+
+def can_resume(experiment: Experiment, out: Path, *, where: str, cores: int | None = None) -> bool:
+    """Return whether the unfinished run in `out` matches this experiment, code and machine, so that resuming it gives the same result as a
+    run without interruption. False if there is none. `cores`: CPU cores of this machine.
+    """
+    for folder, each in list_run_folders(out, experiment).items():
+        if resumption.holds_unfinished(folder):
+            try:
+                return resumption.has_no_state(folder) or bool(
+                    _load_unfinished(fix_threads(each, cores=cores), folder, where=where)
+                )
+            except UserError:
+                return False
+    return False
+
+
+def run_with_baselines(
+    run: Callable[[Experiment, Path, Unfinished | None], RunFolder],
+    experiment: Experiment,
+    out: Path,
+    *,
+    where: str,
+    resume: bool = False,
+    cores: int | None = None,
+) -> RunFolder:
+    """Run the experiment into `out`, then its baselines into folders inside `out`, one after another, and return the experiment's folder.
+
+    `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `resume` (inline or local): start with the first
+    experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of the machine, None on AWS.
+    """
+    wanted = [(folder, fix_threads(each, cores=cores)) for folder, each in list_run_folders(out, experiment).items()]
+    _check_data_divides([each for _, each in wanted[1:]])
+    if resume:
+        first = next((n for n, (folder, _) in enumerate(wanted) if resumption.holds_unfinished(folder)), 0)
+        (folder, each), *wanted = wanted[first:]
+        if again := resumption.has_no_state(folder):
+            shutil.rmtree(folder / UNFINISHED / "runs", ignore_errors=True)  # records of a run that reached no state
+        run(each, folder, None if again else _load_unfinished(each, folder, where=where))
+    for folder, each in wanted:
+        with nullcontext() if where == "aws" else begin_run(folder, where=where):
+            run(each, folder, None)
+    return read(out)
+
+
+def _check_data_divides(beside: Sequence[Experiment]) -> None:
+    """Raise ConfigError if a baseline cannot divide the data among its workers. Checked before the experiment itself trains."""
+    from crossover.learning.datasets import training_samples  # torch comes with them
+    from crossover.learning.staging import plan
+
+    samples = training_samples(beside[0]) if beside else 0  # the same data for all, loaded once
+    for each in beside:
+        try:
+            plan(architecture_of(each).resolve(each), samples)
+        except ConfigError as error:
+            raise ConfigError(f"baseline: {each.module}, {each.name}, cannot run: {error}") from error
+
+
+def _load_unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:
+    """Return the unfinished run in `folder`. Raises UserError if there is none, ConfigError if it belongs to another experiment, code or
+    machine.
+    """
+    found = resumption.find_unfinished(folder)
+    asked = architecture_of(experiment).resolve(experiment)
+    found.check(asked, where=where, versions=collect_versions(), code=preparing.digest_code(asked))
+    return found
+
+
+# --- inline -----------------------------------------------------------------------------------------------------------
+# The whole run in this process, on memory stores.
+
+STOP_S = 2.0  # time for the threads of a stopped run to end: a minibatch of a small model, or a pause between two polls
 
 
 def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: bool = False) -> RunFolder:
-    """The whole run in this process on memory stores: seconds, for development."""
+    """Run the experiment and its baselines in this process on memory stores. Takes seconds; meant for development. `resume`: continue with
+    the unfinished run in `out`.
+    """
 
     def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
+        """Run one experiment."""
         return _run_inline(each, folder, on_progress, unfinished)
 
-    return with_baseline(run, experiment, out, where="inline", resume=resume, cores=os.cpu_count())
+    return run_with_baselines(run, experiment, out, where="inline", resume=resume, cores=os.cpu_count())
 
 
 def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
+    """Run one experiment in this process. `unfinished`: resume this run instead of starting a new one."""
     architecture = architecture_of(experiment)
     clients = MemoryClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
@@ -46,16 +138,17 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
         unfinished.restore(objects)
     prepared = prepare(experiment, objects=objects, data=[objects], run=unfinished.run if unfinished else "")
 
+    print_data(prepared)
     if unfinished:
-        resumption.rewind(objects, prepared.keys, experiment, lost=True)
-    room.check(prepared, out)
+        prepared.note_damage(resumption.rewind(objects, prepared.keys, experiment, lost=True))
+    preparing.check_room_for_folder(prepared, out)
 
     def databases() -> Databases:
         stores = clients.tensor_stores if architecture.state == "database" else []
         return nullcontext({rank: store.beside(Traffic()) for rank, store in enumerate(stores)})
 
-    with keeping(objects, out, where="inline", databases=databases) as keep:
-        tell = after(keep, on_progress)
+    with keep_resume_data(objects, out, where="inline", databases=databases) as keep:
+        tell = save_then_report(keep, on_progress)
         if architecture.run is None:
             return finish(prepared, InlinePrograms(prepared, clients), out, tell, where="inline")
         context = Context(Resources(clients), run=prepared.run)
@@ -67,12 +160,13 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
 
 
 class InlineExecution:
-    """The tree in threads of this process."""
+    """The workflow, executed in a thread of this process. `run`: executes it."""
 
     def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
         self._clients, self._call = clients, BackgroundCall(run, name="inline-execution")
 
     def ended(self) -> bool:
+        """Return whether the workflow has succeeded, False while it runs. Raises its error."""
         if self._call.thread.is_alive():
             return False
         try:
@@ -84,11 +178,12 @@ class InlineExecution:
         return True
 
     def stop(self) -> None:
-        _stop(self._clients, [self._call.thread])
+        """Close the stores, which ends the workflow's threads, and wait briefly for them."""
+        _stop_threads(self._clients, [self._call.thread])
 
 
 class InlinePrograms:
-    """An architecture's programs as threads of this process, each with resources of its own, as on an instance of its own."""
+    """An architecture's programs as threads of this process. Each has its own resources, as on its own instance."""
 
     def __init__(self, prepared: Prepared, clients: MemoryClients) -> None:
         architecture, members = prepared.architecture, prepared.experiment.workers
@@ -102,36 +197,40 @@ class InlinePrograms:
         settings = ServingSettings(fleet="inline", look_s=0.1)
         program = architecture.program.main
         self._threads = [
-            runtime.thread(_quietly, program, Resources(clients), settings, name=f"program-{number}")
+            runtime.thread(_run_program, program, Resources(clients), settings, name=f"program-{number}")
             for number in range(members)
         ]
         self._execution = ProgramsExecution(
             objects,
             prepared.keys,
             members,
-            tolerant=goes_on_without(prepared.experiment),
-            release=partial(_stop, clients, self._threads),
+            tolerant=tolerates_failures(prepared.experiment),
+            release=partial(_stop_threads, clients, self._threads),
             alive=lambda: any(thread.is_alive() for thread in self._threads),
         )
         for thread in self._threads:
             thread.start()
 
     def ended(self) -> bool:
+        """Return whether the run has succeeded, False while it runs. Raises its error."""
         return self._execution.ended()
 
     def stop(self) -> None:
+        """Stop the programs and wait briefly for their threads."""
         self._execution.stop()
 
 
-def _stop(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> None:
-    """A run at rest is written down faster. One that still computes after STOP_S ends with the process."""
+def _stop_threads(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> None:
+    """Stop the stores and wait up to STOP_S for the threads to end, so that writing the folder is not slowed down by them. A thread that
+    still computes then ends with the process.
+    """
     clients.stop()
     end_s = runtime.monotonic() + STOP_S
     for thread in threads:
         thread.join(max(0.0, end_s - runtime.monotonic()))
 
 
-def _quietly(program: Callable[..., None], resources: Resources, settings: ServingSettings) -> None:
-    """A program that gave up has left its word in the object store: that is what the runner reads."""
+def _run_program(program: Callable[..., None], resources: Resources, settings: ServingSettings) -> None:
+    """Run a program and ignore its error: a program that failed has written its error to the object store, where the runner reads it."""
     with suppress(Exception):
         program(resources, settings)

@@ -1,35 +1,192 @@
-"""A run's data and facts, written to the object store before anything starts."""
+"""Preparation of a run: code digests, a trial of user code, staged data and facts, and checks of disk space."""
 
+import hashlib
 import platform
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import crossover
-from crossover import keys, own_code, runtime
-from crossover.algorithms.aggregators.plan import HELD_PARTS, Plan
-from crossover.architecture import Architecture, architecture_of
-from crossover.context import new_learner
-from crossover.costs import spending
-from crossover.costs.invocations import Unrecorded
-from crossover.dataplane import documents
-from crossover.dataplane.protocols import ObjectStore
-from crossover.errors import ConfigError, Corrupt, Missing, UserError
+from cdk.bundling import Sources
+from crossover import bundling, runtime
+from crossover.data import documents
+from crossover.data import keys as keys_
+from crossover.data.keys import Keys
+from crossover.data.protocols import ObjectStore
+from crossover.errors import ConfigError, Corrupt, DataError, Missing, UserError
 from crossover.experiment import Experiment
-from crossover.keys import Keys
-from crossover.running import provenance, resumption
-from crossover.running.trying import check_room_for_base
-from crossover.training.calendar import calendar_of
+from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
+from crossover.local.servers import FREE_MB
+from crossover.reports import spending
+from crossover.reports.usage import Unrecorded
+from crossover.running import resume
+from crossover.training.progress import calendar_of
+from crossover.workflow.architecture import Architecture, architecture_of, steps
+from crossover.workflow.context import new_learner
 
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
     from crossover.learning.samples import Dataset
 
 
+# --- provenance -------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+# Modules that neither compute nor write a run's state: a change in them does not prevent resuming a run.
+IRRELEVANT_MODULES = tuple(
+    f"crossover.{name}." for name in ("errors", "experiment", "processes", "reports", "user_code")
+)
+
+_ZOO = "crossover.learning.zoo"  # every learner imports it; it matters only for runs that train one of its models
+
+
+def digest_code(experiment: Experiment) -> dict[str, Any]:
+    """Return what identifies the run's code. `files`: digests by path; `settings`: properties of the architecture; `digest`: digest of
+    both; `own`: SHA-256 of each of the user's own files, including the loader of the data set, which a reproduction must match.
+    """
+    architecture = architecture_of(experiment)
+    digests = {**digest_project(ROOT, _list_modules(architecture, experiment)), **bundling.digests(experiment)}
+    if architecture.state == "database" and experiment.database.compute == "in_database":
+        digests |= {
+            path.relative_to(ROOT).as_posix(): _digest(path) for path in (ROOT / "redis_module/src").rglob("*.?pp")
+        }
+    settings = {
+        "tensor_hosts": architecture.tensor_hosts,
+        "state": architecture.state,
+        "sync_every": architecture.sync_every,
+        "steps": [step.name for step in steps(architecture)],
+    }
+    whole = hashlib.sha256(repr((sorted(digests.items()), settings)).encode()).hexdigest()
+    return {"digest": whole, "settings": settings, "files": digests, "own": bundling.digests_of_all(experiment)}
+
+
+def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[str, ...]:
+    """Return the modules that the experiment runs: architecture, steps, program, and the built-in models if it trains one of them."""
+    program = [architecture.program.module] if architecture.program else []
+    model = [] if ":" in experiment.training.model else [_ZOO]
+    named = [
+        f"{package}.{experiment.module}" for package in ("functions", "peers")
+    ]  # the modules that define ARCHITECTURE
+    if experiment.outside:
+        named = sorted(bundling.bundled(experiment).first_party)  # modules of this project that its files import
+    return tuple(dict.fromkeys([*named, *(step.module for step in steps(architecture)), *program, *model]))
+
+
+@lru_cache(maxsize=8)
+def digest_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the digests by path of all files below `root` that `modules` import, directly or not, except those of IRRELEVANT_MODULES. Read
+    once per process, as Python does.
+    """
+    sources, seen, todo = Sources(root), set[str](), list(modules)
+    while todo:
+        module = todo.pop()
+        left_out = module == _ZOO and _ZOO not in modules
+        if module in seen or left_out or not sources.path(module) or f"{module}.".startswith(IRRELEVANT_MODULES):
+            continue
+        seen.add(module)
+        found = sources.imports(module)
+        todo += found.at_once | found.deferred
+    paths = sorted(path for module in seen if (path := sources.path(module)))
+    return {path.as_posix(): _digest(root / path) for path in paths}
+
+
+def _digest(path: Path) -> str:
+    """Return the first 16 hexadecimal digits of the file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+# --- trying -----------------------------------------------------------------------------------------------------------
+# A trial of user code before anything is started: load the data, build the model, compute a gradient and an evaluation of two samples.
+
+
+def check_room_for_base(experiment: Experiment, *, elements: int) -> None:
+    """Raise ConfigError if a function has too little memory for the model's pretrained base and the vectors of a run. `elements`: length of
+    such a vector. Functions never write the base to a file, so /tmp is not checked.
+    """
+    from crossover.learning import weights
+
+    if not (base_bytes := weights.size(experiment.training.weights)):
+        return
+    base_mb, vectors_mb = base_bytes / 2**20, HELD_VECTORS * 4 * elements / 2**20
+    need = RUNTIME_MB + base_mb + vectors_mb
+    for step in steps(architecture_of(experiment)):
+        torch = step.needs_torch(experiment)
+        given = experiment.functions.memory_of(step.name, torch=torch)
+        if torch and given < need:
+            raise ConfigError(
+                f"functions.memory_mb.{step.name}: {given} MB have no room for the base of {base_mb:,.0f} MB, vectors of "
+                f"{vectors_mb:,.0f} and {RUNTIME_MB} of torch; at least {need:,.0f} and what a minibatch takes are expected"
+            )
+
+
+TriedCode = tuple[str | None, Mapping[str, Any] | None]
+
+
+def try_out(experiment: Experiment) -> TriedCode:
+    """Try the user's own code: load the data, build the model, train and evaluate on a few samples.
+
+    Return a sentence on the result, None if the experiment uses no user code; and how the data was understood, None if the data is not
+    here. If the files of a built-in data set are not here, only the imports are checked. Raises OwnCodeError, ConfigError, DataError.
+    """
+    used = bundling.used(experiment)
+    if not used:
+        return None, None
+    from crossover.learning import fitness, understood  # torch: not for --help
+    from crossover.learning.datasets import load as load_dataset
+
+    experiment = architecture_of(experiment).resolve(experiment)
+    names = ", ".join(dict.fromkeys(used.values()))
+    try:
+        dataset = load_dataset(experiment)
+    except DataError as error:
+        if "data.dataset" in used:
+            raise
+        why = f"{names}: imported but not tried, because the data is not here: {error}"
+        return why, understood.of_known(experiment)
+    learner = _try_learner(experiment, dataset)
+    check_room_for_base(experiment, elements=learner.parameters + learner.buffers)
+    found = fitness.description(dataset, preprocess=experiment.data.preprocess)
+    return f"{names}: {learner.parameters:,} parameters; {found}", dataset.understood
+
+
+def try_training(experiment: Experiment) -> Mapping[str, Any]:
+    """Train a few minibatches in this process and return how the data was understood. Raises OwnCodeError, ConfigError, DataError."""
+    from crossover.learning.datasets import load as load_dataset
+
+    experiment = architecture_of(experiment).resolve(experiment)
+    dataset = load_dataset(experiment)
+    _try_learner(experiment, dataset)
+    return dataset.understood
+
+
+def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
+    """Return the experiment's learner after trying it on a few samples and minibatches. Raises ConfigError if a worker would have no
+    minibatch or round.
+    """
+    from crossover.learning.first_steps import try_minibatches
+    from crossover.learning.learner import learner_for
+    from crossover.learning.staging import first_samples, plan
+
+    plan(experiment, len(dataset.train_labels))  # raises if a worker would have no minibatch or no round
+    learner = learner_for(experiment, dataset)
+    learner.try_out(first_samples(dataset))
+    try_minibatches(experiment, dataset, learner)
+    return learner
+
+
+# --- preparing --------------------------------------------------------------------------------------------------------
+# A run's data and facts, written to the object store before anything starts.
+
+
 @dataclass
 class Prepared:
-    """A run whose data and facts lie in the object store."""
+    """A run whose data and facts are in the object store."""
 
     run: str
     experiment: Experiment
@@ -37,18 +194,30 @@ class Prepared:
     objects: ObjectStore
     facts: dict[str, Any]
     records: dict[str, dict[str, Any]] = field(default_factory=dict)  # by key: each is read once
-    under_way: list[dict[str, Any]] = field(default_factory=list)  # the latest marks of invocations without a record
+    under_way: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # the latest usage snapshots of invocations without a record
     decisions: list[dict[str, Any]] = field(default_factory=list)
     unrecorded: Unrecorded | None = None  # None: the platform was not asked
+    damaged: list[str] = field(default_factory=list)  # damaged data that the run does without, a sentence each
+
+    def note_damage(self, damaged: Sequence[str]) -> None:
+        """Note damaged data that the run does not need, and print a note about each. `damaged`: a sentence each."""
+        self.damaged += damaged
+        for each in damaged:
+            print(f"note: {each}", file=sys.stderr, flush=True)
 
     @property
     def keys(self) -> Keys:
+        """The keys of the run's objects."""
         return Keys(self.run)
 
 
 def attempt_number(prepared: Prepared, *, again: bool) -> int:
-    """0, or of a run that is resumed `again` the time in hundredths of a second, by which clients that know nothing of each other differ,
-    also where one is stopped before its attempt has begun; and above every attempt that has, since another client's clock may be ahead.
+    """Return the number of the run's next attempt: 0, or if the run is resumed (`again`) the time in hundredths of a second.
+
+    Clients that do not know of each other thus choose different numbers, even if one is stopped before its attempt begins. The number is
+    above those of all attempts that have begun, because another client's clock may be ahead.
     """
     if not again:
         return 0
@@ -57,28 +226,25 @@ def attempt_number(prepared: Prepared, *, again: bool) -> int:
 
 
 def new_run_id() -> str:
-    """At most 24 characters: execution names add machine, worker, epoch and round and must stay within 80."""
+    """Return a new run id of at most 24 characters: execution names add machine, worker, epoch and round, and may have 80."""
     return datetime.fromtimestamp(runtime.time(), UTC).strftime("%Y%m%d-%H%M%S-") + runtime.identifier()[:6]
 
 
 @dataclass(frozen=True)
 class Materials:
-    """What a run is made of besides its experiment. `dataset`: None where nothing is trained. `learner`: of an experiment and its data's
-    manifest.
-    """
+    """The inputs of a run besides its experiment. `learner`: builds a learner from an experiment and its data's manifest."""
 
-    dataset: "Dataset | None"
+    dataset: "Dataset"
     code: Mapping[str, Any]
     versions: Mapping[str, str]
     learner: Callable[[Experiment, Mapping[str, Any]], "Learner"] = new_learner
 
 
-def materials(experiment: Experiment) -> Materials:
-    """The experiment's data set, and what is here: the code, and what it runs on. Raises DataError, ConfigError."""
+def load_materials(experiment: Experiment) -> Materials:
+    """Load the experiment's data set, and collect the digests of its code and this machine's versions. Raises DataError, ConfigError."""
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
 
-    dataset = load_dataset(experiment) if architecture_of(experiment).trains else None
-    return Materials(dataset, provenance.code(experiment), versions())
+    return Materials(load_dataset(experiment), digest_code(experiment), collect_versions())
 
 
 def prepare(
@@ -87,22 +253,24 @@ def prepare(
     objects: ObjectStore,
     data: Sequence[ObjectStore],
     run: str = "",
-    of: Callable[[Experiment], Materials] = materials,
+    load_inputs: Callable[[Experiment], Materials] = load_materials,
 ) -> Prepared:
-    """Stage the data (what is staged already is kept) and write the run's facts. Raises DataError, ConfigError."""
+    """Stage the data, skipping what is staged already, and write the run's facts to the object store.
+
+    `objects`: the run's store; `data`: stores of the data, one or one per worker; `run`: id of a run to resume, "" for a new one;
+    `load_inputs`: loads the run's inputs. Raises DataError, ConfigError, and UserError if the run cannot be resumed.
+    """
     architecture = architecture_of(experiment)
     experiment = architecture.resolve(experiment)
-    made_of = of(experiment)
-    fingerprint = made_of.dataset.fingerprint if made_of.dataset else ""
+    made_of = load_inputs(experiment)
+    fingerprint = made_of.dataset.fingerprint
+    damaged = dict[str, Corrupt]()
     if run:
         _check_resumed(run, experiment, objects, fingerprint=fingerprint, code=made_of.code)
-    constants = b""
-    if architecture.aggregates:
-        sizes = _of_gradients(architecture.aggregates(experiment), experiment)
-    else:
-        sizes, constants = _of_training(experiment, made_of, data)
-        check_room_for_base(experiment, elements=sizes["parameters"] + sizes["buffers"])
-        _stage_base(experiment, objects)
+        damaged = _check_whole(Keys(run), objects)
+    sizes, constants = _stage_training(experiment, made_of, data)
+    check_room_for_base(experiment, elements=sizes["parameters"] + sizes["buffers"])
+    _stage_base(experiment, objects)
     run = run or new_run_id()
     if constants:
         objects.put(Keys(run).constants, constants)
@@ -111,6 +279,7 @@ def prepare(
         "run": run,
         "experiment": experiment.resolved(),
         "data": fingerprint,
+        "understood": made_of.dataset.understood if made_of.dataset else None,
         **sizes,
         "constants": bool(constants),
         "created_at": runtime.time(),
@@ -119,18 +288,33 @@ def prepare(
         "code": made_of.code,
     }
     objects.put(Keys(run).experiment, documents.sealed(facts))
-    return Prepared(run, experiment, architecture, objects, facts)
+    prepared = Prepared(run, experiment, architecture, objects, facts)
+    if damaged:
+        objects.delete(*damaged)
+        prepared.note_damage(
+            [f"{error}; the record was dropped, and the report lacks it" for error in damaged.values()]
+        )
+    return prepared
 
 
-def _of_training(
+def print_data(prepared: Prepared) -> None:
+    """Print how the data was understood."""
+    from crossover.learning import understood
+
+    if found := prepared.facts.get("understood"):
+        print(*understood.lines(found), sep="\n", flush=True)
+
+
+def _stage_training(
     experiment: Experiment, made_of: Materials, data: Sequence[ObjectStore]
 ) -> tuple[dict[str, Any], bytes]:
-    """What a run's facts say of data and model, once the data is staged; and what a model of one's own has besides its vector."""
+    """Stage the data and build the learner. Return what the run's facts say about both, and the constants of a user's model that are not in
+    its vector, b"" for a built-in model.
+    """
     from crossover.learning.learner import is_own, learner_for
     from crossover.learning.staging import first_samples, stage
 
-    assert made_of.dataset is not None, "an architecture that trains has data"
-    tried = learner_for(experiment, made_of.dataset) if own_code.used(experiment) else None
+    tried = learner_for(experiment, made_of.dataset) if bundling.used(experiment) else None
     if tried is not None:
         tried.try_out(first_samples(made_of.dataset))
     own_loss = tried.answers if tried is not None and ":" in experiment.training.loss else None
@@ -143,63 +327,49 @@ def _of_training(
 
 
 def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
-    """The base that the model begins from, once for all runs that name it."""
+    """Stage the pretrained base of the model, if it has one and the store does not have it yet. All runs with this base share it."""
     if experiment.training.weights.file is None:
         return
-    from crossover.learning.models import weights
+    from crossover.learning import weights
 
     with weights.mapped(experiment.training.weights) as body:
-        if not objects.exists(key := keys.weights(str(experiment.training.weights.sha256))):
+        if not objects.exists(key := keys_.weights(str(experiment.training.weights.sha256))):
             objects.put(key, bytes(body))
-
-
-def _of_gradients(plan: Plan, experiment: Experiment) -> dict[str, Any]:
-    """The same of an aggregation, whose gradients its clients make. Raises ConfigError where a function has no room for them."""
-    if problems := plan.too_small({step: experiment.functions.memory_of(step, torch=True) for step in HELD_PARTS}):
-        raise ConfigError("\n".join(f"functions.memory_mb.{problem}" for problem in problems))
-    manifest = {
-        "minibatches": plan.widest,
-        "clients": plan.clients,
-        "gradient_bytes": plan.gradient_bytes,
-        "aggregators": [len(level) for level in plan.levels],
-        "need_mb": plan.need_mb("aggregate"),
-    }
-    return {"data_manifest": manifest, "parameters": plan.elements, "buffers": 0}
 
 
 def _check_resumed(
     run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str, code: Mapping[str, Any]
 ) -> None:
-    """Raises UserError where there is no such run, or it was started with other settings, code or data."""
+    """Raise UserError if the run to resume does not exist, is finished, or was started with other settings, code or data."""
     try:
-        began = documents.read(objects, Keys(run).experiment)
+        began = documents.read_document(objects, Keys(run).experiment)
     except Missing:
-        raise UserError(
-            f"--resume {run}: there is no such run; its name stands in its records and executions"
-        ) from None
-    if objects.exists(Keys(run).finished):  # until then a resumption has at least something to clear away
+        raise UserError(f"--resume {run}: there is no such run; its id is in its records and executions") from None
+    if objects.exists(Keys(run).finished):  # before that, a resumed run has at least something to clean up
         raise UserError(f"--resume {run}: the run is finished; leave --resume out for a new one")
-    resumption.check_settings(began, experiment)
-    resumption.check_code(began, code)
-    resumption.check_data(began, fingerprint)
-    _check_whole(Keys(run), objects)
+    resume.check_settings(began, experiment)
+    resume.check_code(began, code)
+    resume.check_data(began, fingerprint)
 
 
-def _check_whole(keys: Keys, objects: ObjectStore) -> None:
-    """What the run has told so far, all of it, before anything is gone on with. Raises UserError."""
+def _check_whole(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
+    """Read everything that the run has reported so far, before it is resumed; return the damage by key of the records, which nothing but
+    the report needs. Raises UserError if anything else is damaged.
+    """
+    damaged = dict[str, Corrupt]()
     try:
         for key in [*objects.list(keys.decisions), *objects.list(keys.drops)]:
-            documents.read(objects, key)
-        spending.read(objects, keys, {})
+            documents.read_document(objects, key)
     except Corrupt as error:
         raise UserError(
-            f"--resume: {error}; nothing was changed. A damaged record can be deleted, and the report will say that it lacks one; anything "
-            "else has to be put back from a copy, or start a new run"
+            f"--resume: {error}; nothing was changed; put it back from a copy, or start a new run"
         ) from error
+    spending.read(objects, keys, {}, damaged=damaged)
+    return damaged
 
 
-def versions() -> dict[str, str]:
-    """What the figures of a run depend on."""
+def collect_versions() -> dict[str, str]:
+    """Return the versions and the machine that a run's results depend on."""
     import torch
 
     return {
@@ -209,3 +379,45 @@ def versions() -> dict[str, str]:
         "machine": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+# Room on the disks that a run writes to, checked before it begins and not after the training.
+
+_SERVERS_MB = 100  # code, logs, and what databases and brokers write of a small model
+_FILES_MB = 50  # of the run's folder: records, report, and a small model
+# Of a member: four checkpoints of model and two vectors of the optimizer, while two newer ones are copied.
+_KEPT_VECTORS = 3 * (4 + 2)
+
+
+def check_room_for_servers(out: Path, *, talks: bool) -> None:
+    """Raise ConfigError if the disks have no room for the servers in the folder for temporary files, or for results in `out`. `talks`: a
+    broker is among the servers.
+    """
+    broker = f", {FREE_MB} MB of it so that RabbitMQ takes messages" if talks else ""
+    _check_room(
+        Path(tempfile.gettempdir()), _SERVERS_MB + talks * FREE_MB, f"for the servers{broker}", "set TMPDIR to a"
+    )
+    _check_room_for_results(out, _FILES_MB)
+
+
+def check_room_for_folder(prepared: Prepared, out: Path) -> None:
+    """Raise ConfigError if the disk has no room for the run's folder and the checkpoints that are kept in it during the run."""
+    facts, members = prepared.facts, prepared.experiment.workers if prepared.architecture.state == "checkpoints" else 1
+    vectors_mb = 4 * (1 + _KEPT_VECTORS * members) * (facts["parameters"] + facts["buffers"]) / 1e6
+    _check_room_for_results(out, _FILES_MB + vectors_mb)
+
+
+def _check_room_for_results(out: Path, needed_mb: float) -> None:
+    """Raise ConfigError unless the disk of `out` has this much free space."""
+    _check_room(out, needed_mb, "for the results, and for checkpoints during the run", "give --out a")
+
+
+def _check_room(folder: Path, needed_mb: float, what_for: str, otherwise: str) -> None:
+    """Raise ConfigError unless the disk of `folder` has this much free space. `what_for`, `otherwise`: parts of the message."""
+    disk = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if (free_mb := shutil.disk_usage(disk).free // 10**6) < needed_mb:
+        raise ConfigError(
+            f"{folder}: {needed_mb:,.0f} MB are needed {what_for}; {free_mb:,.0f} MB are free: free some space, or {otherwise} "
+            "folder on another disk"
+        )

@@ -1,8 +1,10 @@
-"""Where an architecture overtakes its cheapest rival, or the other way round: over model size, batch, workers and epochs, in seconds and in
-dollars. Rivals: one function, one machine, one GPU, and a fleet of as many GPUs. Over model size, batch and epochs an architecture has the
-count of workers that makes its run cheapest.
+"""Find where an architecture overtakes its cheapest rival, or falls behind it, in seconds and in dollars, over four axes: model size, batch
+size, workers and epochs.
 
-Every figure is projected, and comes from repetitions: who leads is said where it does in at least 95 % of them, all in the same sessions.
+Rivals are one function, one machine, one GPU, and a fleet with as many GPUs as workers. Over model size, batch size and epochs an
+architecture has the number of workers that makes its run cheapest.
+
+Every figure is projected, over repetitions. A leader is named if it leads in at least 95 % of the paired repetitions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,12 +14,11 @@ from itertools import pairwise
 from math import exp, inf, log
 from typing import NamedTuple
 
-from crossover.architecture import architecture_of
-from crossover.costs.prices import Prices
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
-from crossover.reports.bands import Band, band, lead
-from crossover.simulation import assumptions
+from crossover.reports.display import Band, band_of, lead
+from crossover.reports.prices import Prices
+from crossover.simulation import calibration as assumptions
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.mirror import models_of
 from crossover.simulation.repetitions import (
@@ -28,14 +29,15 @@ from crossover.simulation.repetitions import (
     RepeatedRun,
     draws,
     figures,
-    outcome,
-    possible,
+    keep_feasible,
     problems,
-    repeated,
+    run_repetitions,
+    simulate_draw,
 )
 from crossover.simulation.simulate import LABEL
 from crossover.simulation.workload import Workload, calendar
-from crossover.training.baselines import alone, gpu_fleet
+from crossover.training.gradients import gpu_fleet, single_worker
+from crossover.workflow.architecture import architecture_of
 
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
@@ -54,7 +56,7 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run at one value of an axis, by draw; points of one break-even have the same draws."""
+    """One run at one value of an axis, with its outcome per draw. All points of one break-even have the same draws."""
 
     axis: str
     value: int
@@ -66,27 +68,29 @@ class Point:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Why AWS would not run it, or not in every repetition."""
+        """Reasons why AWS would not run it, or not in every repetition."""
         return problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
-        """In more than half of the repetitions; otherwise it cannot win."""
-        return 2 * len(possible(self.outcomes)) > len(self.outcomes)
+        """True if AWS would run it in more than half of the repetitions; otherwise it cannot win."""
+        return 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     def by_draw(self, figure: str) -> list[float]:
-        """One of FIGURES, infinite in repetitions that AWS would not run."""
+        """Return one of FIGURES per draw; infinite for repetitions that AWS would not run."""
         return figures(self.outcomes, FIGURES[figure])
 
     def band(self, figure: str) -> Band:
-        """Of the repetitions that AWS would run; NaN where it would run none."""
-        return band(self.by_draw(figure))
+        """Return the figure's percentiles over the repetitions that AWS would run; NaN if it would run none."""
+        return band_of(self.by_draw(figure))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """Between two values of an axis the lead in `figure` changes from one to the other; `value`: where, on a logarithmic scale, over the
-    `count` of `of` repetitions in which it does.
+    """A change of lead in `figure` between two neighbouring values of an axis.
+
+    `value`: where it happens, interpolated on a logarithmic scale, over the `count` of `of` repetitions that have it. `before`, `after`:
+    who leads.
     """
 
     axis: str
@@ -100,7 +104,7 @@ class Crossing:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakeven:
-    """All points, by axis and value; `here`: the experiments as their files say."""
+    """All points by axis and value. `here`: the experiments with the settings of their files."""
 
     experiments: tuple[Experiment, ...]
     calibration: Calibration
@@ -108,10 +112,11 @@ class Breakeven:
     points: tuple[Point, ...]
     crossings: tuple[Crossing, ...]
     left_out: tuple[str, ...]
-    prices_as_of: str
+    prices_basis: str
     rests: str = ""  # on what the cheapest, as the files say, does; empty where that is too close to call
 
     def of(self, axis: str) -> list[Point]:
+        """Return the points of one axis."""
         return [point for point in self.points if point.axis == axis]
 
 
@@ -124,14 +129,14 @@ def breakeven(
     processes: int | None = None,
     sizes: Callable[[Experiment], Workload] = Workload.of,
 ) -> Breakeven:
-    """The experiments beside their rivals. All have the first one's draws. `sizes`: what each moves and computes.
+    """Compare the experiments with their rivals along all axes, with the draws of the first experiment's seed.
 
-    One that cannot be projected is left out. Raises NoProjection where that leaves nothing to compare, or the sizes are not known;
-    ConfigError where the experiments do not train the same model on the same data.
+    `sizes`: function that returns an experiment's workload. An experiment that cannot be projected is left out. Raises NoProjection if
+    nothing is left to compare or a size is not known, ConfigError if the experiments differ in model, data set, workers or batch size.
     """
-    entrants, left_out, calibration = entered(experiments, calibration)
-    asked, tasks = list[Asked](), list[RepeatedRun]()
-    counted = partial(_at_best, calibration=calibration, price_list=price_list)
+    entrants, left_out, calibration = prepare_entrants(experiments, calibration)
+    asked, tasks = list[PlannedPoint](), list[RepeatedRun]()
+    counted = partial(_choose_workers, calibration=calibration, price_list=price_list)
     as_filed = {entrant.name: sizes(entrant) for entrant in entrants}
     at_best = {entrant.name: counted(entrant, as_filed[entrant.name]) for entrant in entrants}
     for axis, value, change in _axes(entrants, as_filed[entrants[0].name]):
@@ -150,9 +155,11 @@ def breakeven(
             task = RepeatedRun(experiment, calibration, workload, price_list, SIMULATED_EPOCHS)
             if task not in tasks:
                 tasks.append(task)
-            asked.append(Asked(axis, value, entrant.name, is_rival(entrant), experiment.workers, tasks.index(task)))
+            asked.append(
+                PlannedPoint(axis, value, entrant.name, is_rival(entrant), experiment.workers, tasks.index(task))
+            )
     drawn = draws(entrants[0].seed, repetitions)
-    done = repeated(tasks, drawn, processes=processes)
+    done = run_repetitions(tasks, drawn, processes=processes)
     found = [
         Point(axis=a.axis, value=a.value, name=a.name, rival=a.rival, workers=a.workers, outcomes=done[a.task])
         for a in asked
@@ -167,35 +174,38 @@ def breakeven(
         points=points,
         crossings=tuple(crossings_of(points)),
         left_out=tuple(left_out),
-        prices_as_of=price_list.as_of,
-        rests=_rests(here, filed, calibration),
+        prices_basis=price_list.basis,
+        rests=_describe_assumptions(here, filed, calibration),
     )
 
 
-def _rests(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration: Calibration) -> str:
-    """What the cheapest rests on, in the middle session, where paired draws tell that it is."""
+def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration: Calibration) -> str:
+    """Return a sentence about the assumptions on which the cheapest run depends, in the middle session; empty if the lead is not sure."""
     led = lead(draws_of(here, "dollars"))
     if led is None or not led.is_sure:
         return ""
     running = [point.name for point in here if point.would_run]
 
     def cheapest(cloud: Calibration) -> str:
-        return min(running, key=lambda name: outcome(filed[name]._replace(calibration=cloud), Draw(1, 0.0)).usd)
+        """Return the name of the cheapest run under a calibration."""
+        return min(running, key=lambda name: simulate_draw(filed[name]._replace(calibration=cloud), Draw(1, 0.0)).usd)
 
     gpus = any(filed[name].experiment.module == "gpu" or name == "one-gpu" for name in running)
-    return assumptions.words(cheapest, calibration, gpus=gpus)
+    return assumptions.describe_assumptions(cheapest, calibration, gpus=gpus)
 
 
-def entered(
+def prepare_entrants(
     experiments: Sequence[Experiment], calibration: Calibration
 ) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
-    """All that can be simulated, rivals among them; why others are left out; the calibration as sure as it is of their model."""
-    entrants, left_out = projectable(with_rivals(experiments))
+    """Return the experiments and rivals that can be simulated, the reasons why others cannot, and the calibration with its uncertainty for
+    their model.
+    """
+    entrants, left_out = keep_projectable(add_rivals(experiments))
     return entrants, left_out, calibration.unsure_of(entrants[0].training.model)
 
 
-def projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
-    """Those that can be simulated, and why others cannot."""
+def keep_projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
+    """Return the experiments that can be simulated, and the reasons why others cannot. Raises NoProjection if only rivals are left."""
     known, unknown = list[Experiment](), list[str]()
     for experiment in experiments:
         try:
@@ -208,8 +218,10 @@ def projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ..
     return tuple(known), unknown
 
 
-def with_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """The experiments, and those rivals that none of them is. Raises ConfigError where they cannot be compared, or have the same name."""
+def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
+    """Return the experiments and those rivals that are not among them. Raises ConfigError if they cannot be compared, or if two have the
+    same name.
+    """
     if not experiments:
         raise ConfigError(
             "breakeven: no experiment was given; give at least one file, such as config/spirt-cifar10.yaml"
@@ -231,35 +243,37 @@ def with_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
         raise ConfigError(f"breakeven: {', '.join(sorted(twice))} was given twice")
     given = {_rival_of(experiment) for experiment in experiments}
     fleet = replace(first, gpu=replace(first.gpu, instances=max(1, first.workers // first.gpu.gpus_per_instance)))
-    rivals = {name: _alone(first, name, on) for name, on in ALONE.items()} | {"gpu": gpu_fleet(fleet, "gpu")}
+    rivals = {name: _build_single_rival(first, name, on) for name, on in ALONE.items()} | {
+        "gpu": gpu_fleet(fleet, "gpu")
+    }
     return (*experiments, *(rival for name, rival in rivals.items() if name not in given))
 
 
 def is_rival(experiment: Experiment) -> bool:
-    """Whether it is what architectures are held against."""
+    """Return whether the experiment is one that architectures are compared with: a GPU fleet, or a single worker."""
     return experiment.module in ("gpu", "single")
 
 
 def _rival_of(experiment: Experiment) -> str:
-    """Its name among the rivals, "" of another architecture."""
+    """Return the experiment's name among the rivals; empty for other architectures."""
     if experiment.module == "single":
         on = experiment.sections.get("single", {}).get("on", "function")
         return next(name for name, where in ALONE.items() if where == on)
     return "gpu" if experiment.module == "gpu" else ""
 
 
-def _alone(first: Experiment, name: str, on: str) -> Experiment:
-    """With every vCPU that it pays for."""
+def _build_single_rival(first: Experiment, name: str, on: str) -> Experiment:
+    """Build the rival with a single worker, with a thread for every vCPU that it pays for. `on`: where it runs."""
     training = replace(first.training, threads="auto")
-    return replace(alone(first, name), training=training, sections={**first.sections, "single": {"on": on}})
+    return replace(single_worker(first, name), training=training, sections={**first.sections, "single": {"on": on}})
 
 
 Changed = tuple[Experiment, Workload]
 Change = Callable[[Experiment, Workload], Changed]
 
 
-class Asked(NamedTuple):
-    """A point, and which task's outcomes are its."""
+class PlannedPoint(NamedTuple):
+    """A point to be computed. `task`: number of the task whose outcomes it takes."""
 
     axis: str
     value: int
@@ -270,8 +284,8 @@ class Asked(NamedTuple):
 
 
 def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
-    """(axis, value, what it makes of an experiment and its sizes). One axis at a time, the others as the files say. `base`: the sizes of
-    the first of `entrants`.
+    """Yield (axis, value, change), one axis at a time with the others as in the files. `change` returns an experiment and its workload at
+    that value. `base`: the workload of the first of `entrants`.
     """
     first, every = entrants[0], entrants[0].exchange.every
     together = [each.workers for each in entrants if not architecture_of(each).alone]
@@ -282,21 +296,24 @@ def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str,
         yield "parameters", value, lambda e, own, value=value: (e, own.sized(value))  # type: ignore[misc]
     for value in dict.fromkeys(max(1, int(share * first.training.batch_size)) for share in BATCHES):
         if value <= sum(base.samples):
-            yield "batch size", value, partial(_batched, batch_size=value)
+            yield "batch size", value, partial(_set_batch_size, batch_size=value)
     for value in WORKERS:
-        yield "workers", value, partial(staffed, workers=value, filed=filed)
+        yield "workers", value, partial(set_workers, workers=value, filed=filed)
     for value in EPOCHS:
-        yield "epochs", value, lambda e, own, value=value: (trained(e, value), own)  # type: ignore[misc]
+        yield "epochs", value, lambda e, own, value=value: (set_epochs(e, value), own)  # type: ignore[misc]
 
 
-def _batched(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
+def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
+    """Return the experiment and its workload with another batch size."""
     batches = own.uniform(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
 
-def staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
-    """The same data among so many; one worker alone stays alone, and makes an update of as many minibatches as they together. It does so
-    for the `filed` number of workers already.
+def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
+    """Return the experiment and its workload with the same data divided among `workers`.
+
+    A single worker stays single, and averages as many minibatches per update as the workers do together. `filed`: number of workers for
+    which its file is meant.
     """
     if architecture_of(experiment).alone:
         every = experiment.exchange.every or 1
@@ -308,19 +325,22 @@ def staffed(experiment: Experiment, own: Workload, *, workers: int, filed: int =
     return replace(experiment, workers=workers, gpu=gpu), split
 
 
-def trained(experiment: Experiment, epochs: int) -> Experiment:
+def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
+    """Return the experiment with that number of epochs."""
     return replace(experiment, training=experiment.training.of_epochs(epochs))
 
 
-def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
-    """With the count of workers that makes the run cheapest in the middle session, of COUNTS and its own. As it is a rival."""
+def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
+    """Return the experiment and workload with the number of workers, of COUNTS and its own, that makes the run cheapest in the middle
+    session. Rivals are returned unchanged.
+    """
     if is_rival(experiment):
         return experiment, own
     cheapest, best_usd = (experiment, own), inf
     for count in dict.fromkeys((experiment.workers, *COUNTS)):
-        changed = (experiment, own) if count == experiment.workers else staffed(experiment, own, workers=count)
+        changed = (experiment, own) if count == experiment.workers else set_workers(experiment, own, workers=count)
         try:
-            found = outcome(
+            found = simulate_draw(
                 RepeatedRun(changed[0], calibration, changed[1], price_list, SIMULATED_EPOCHS), Draw(1, 0.0)
             )
         except ConfigError:
@@ -334,7 +354,7 @@ def _at_best(experiment: Experiment, own: Workload, *, calibration: Calibration,
 
 
 def crossings_of(points: Sequence[Point]) -> Iterator[Crossing]:
-    """Every change of lead between an architecture and the cheapest of its rivals, or the soonest, of the middles of their bands."""
+    """Yield every change of lead between an architecture and its cheapest or fastest rival, by the medians."""
     for axis in dict.fromkeys(point.axis for point in points):
         ours = [point for point in points if point.axis == axis and point.would_run]
         rivals: dict[int, list[Point]] = {}
@@ -344,15 +364,15 @@ def crossings_of(points: Sequence[Point]) -> Iterator[Crossing]:
         for name in dict.fromkeys(point.name for point in ours if not point.rival):
             mine = [point for point in ours if point.name == name and point.value in rivals]
             for figure in FIGURES:
-                yield from _of_two(mine, [best(rivals[point.value], figure) for point in mine], figure)
+                yield from _find_crossings(mine, [best(rivals[point.value], figure) for point in mine], figure)
 
 
-def _of_two(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
-    """`rivals`: at each of my values, the best first."""
+def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
+    """Yield the changes of lead between one architecture and its rivals. `rivals`: for each of its values, the best rival first."""
     values = [point.value for point in mine]
 
     def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float, int]]:
-        """(whether ours led before, at which value, after which of the values)."""
+        """Return (whether ours led before, value of the change, number of the value before it) for each change."""
         leads = [log(a / b) if a < inf and b < inf else 0.0 for a, b in zip(ours, theirs, strict=True)]
         return [
             (a < 0, exp(log(left) + log(right / left) * a / (a - b)), n)
@@ -379,7 +399,7 @@ def _of_two(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: st
         yield Crossing(
             axis=mine[0].axis,
             figure=figure,
-            value=band(near or [at]),
+            value=band_of(near or [at]),
             count=len(near),
             of=count,
             before=before,
@@ -388,10 +408,10 @@ def _of_two(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: st
 
 
 def best(points: Sequence[Point], figure: str) -> list[Point]:
-    """Those that AWS would run, by the middle of the figure's band, the best first."""
+    """Return the points that AWS would run, the lowest median of the figure first."""
     return sorted((point for point in points if point.would_run), key=lambda point: point.band(figure).p50)
 
 
 def draws_of(points: Sequence[Point], figure: str) -> dict[str, list[float]]:
-    """By name, of those that AWS would run."""
+    """Return the figure per draw, by name, of the points that AWS would run."""
     return {point.name: point.by_draw(figure) for point in points if point.would_run}

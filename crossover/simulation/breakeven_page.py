@@ -1,18 +1,45 @@
-"""The break-even as tables, curves, CSV and one line: what the terminal and the page show. Every figure is labelled."""
+"""Pages of `breakeven`: curves, changes of lead, and sliders that work offline."""
 
 import csv
+import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
+from markupsafe import Markup
+
+from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.reports import bands, display, plots
+from crossover.reports import display, plots
+from crossover.reports.display import SeriesLook, lead, of_experiment
 from crossover.reports.folder import write_atomically
-from crossover.reports.html import render
-from crossover.reports.looks import PALETTE, SeriesLook, of_experiment
-from crossover.reports.page import Page, Plot, Sheet, Tile, plot
-from crossover.simulation.breakeven import FIGURES, Breakeven, Point, best, draws_of
-from crossover.simulation.repetitions import LIMITS
+from crossover.reports.pages import Page, Plot, Sheet, as_svg_file
+from crossover.reports.prices import Prices
+from crossover.reports.report_pages import SCRIPTS, render
+from crossover.simulation.breakeven import (
+    EPOCHS,
+    FIGURES,
+    PARAMETERS,
+    WORKERS,
+    Breakeven,
+    Point,
+    best,
+    draws_of,
+    is_rival,
+    prepare_entrants,
+    set_epochs,
+    set_workers,
+)
+from crossover.simulation.calibration import Calibration
+from crossover.simulation.repetitions import LIMITS, REPETITIONS, SIMULATED_EPOCHS, RepeatedRun, draws, run_repetitions
+from crossover.simulation.workload import Workload, calendar
+from crossover.workflow.architecture import architecture_of
+
+# --- breakeven page ---------------------------------------------------------------------------------------------------
 
 AXES = ("parameters", "batch size", "workers", "epochs")
 SHOWN: Mapping[str, Callable[[float], str]] = {
@@ -30,22 +57,30 @@ PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
 def write(found: Breakeven, out: Path, command: str = "") -> Path:
-    """`breakeven.html`, `breakeven.csv` and one SVG per plot into `out`; the path of the page. `command`: what to type next."""
+    """Write `breakeven.html`, `breakeven.csv` and one SVG per plot into `out`, and return the page's path. `command`: command that the page
+    suggests next.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    page = _page(found, command)
+    page = replace(_page(found, command), links=links_of(out, CSV, SLIDERS_PAGE))
     for each in page.plots:
         name = each.title.lower().replace(" ", "-").replace(",", "").replace("'", "")
-        write_atomically(out / f"{name}.svg", _standing_alone(str(each.svg)).encode())
+        write_atomically(out / f"{name}.svg", as_svg_file(str(each.svg)).encode())
     write_atomically(out / CSV, to_csv(found).encode())
     write_atomically(out / PAGE, render(page).encode())
     return out / PAGE
 
 
+def links_of(out: Path, *names: str) -> list[tuple[str, str]]:
+    """Return links to the named files that are written beside the page: CSV always, others if they exist."""
+    words = {PAGE: "the curves", SLIDERS_PAGE: "sliders", CSV: CSV}
+    return [(name, words[name]) for name in names if name == CSV or (out / name).is_file()]
+
+
 def to_csv(found: Breakeven) -> str:
-    """One row per point, raw figures with their percentiles."""
+    """Return a CSV table with one row per point: raw figures with their percentiles."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in bands.Band._fields]
+    percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in display.Band._fields]
     writer.writerow(
         [
             "label",
@@ -66,24 +101,33 @@ def to_csv(found: Breakeven) -> str:
         shown = ["" if value != value else value for value in values]  # NaN: a run without an end
         moved = point.outcomes[0].moved_bytes if point.would_run else ""
         facts = [point.label, point.axis, point.value, point.name, point.rival, point.workers]
-        writer.writerow([*facts, *shown, moved, len(point.outcomes), point.would_run, "; ".join(point.problems)])
+        writer.writerow(
+            [
+                *map(display.safe, facts),
+                *shown,
+                moved,
+                len(point.outcomes),
+                point.would_run,
+                "; ".join(point.problems),
+            ]
+        )
     return text.getvalue()
 
 
 def verdict(found: Breakeven) -> str:
-    """What won at the files' own setting, by how much and how surely: one line."""
+    """Return one line: which run wins with the settings of the files, by how much and how surely."""
     parts = [
         part
         for figure in ("dollars", "time")
-        if (part := bands.won(draws_of(found.here, figure), *WORDS[figure], SHOWN[figure]))
+        if (part := display.won(draws_of(found.here, figure), *WORDS[figure], SHOWN[figure]))
     ]
     if not parts:
         return "[projected] no verdict: fewer than two of these would run on AWS"
-    return f"[projected] as the files say: {'; '.join(parts)}."
+    return f"[projected] with these settings: {'; '.join(parts)}."
 
 
 def crossings(found: Breakeven) -> list[list[str]]:
-    """(axis, by, about where, between, until there, from there on)."""
+    """Return the table's rows: axis, figure, value with p5 and p95, number of draws, leader before, leader after."""
 
     def rounded(value: float) -> str:
         return display.number(float(f"{value:.2g}"))
@@ -93,7 +137,7 @@ def crossings(found: Breakeven) -> list[list[str]]:
             each.axis,
             each.figure,
             f"{rounded(each.value.p50)} ({rounded(each.value.p5)} to {rounded(each.value.p95)})",
-            f"{each.count} of {each.of}{'' if bands.is_sure(each.count, each.of) else f', {bands.OPEN}'}",
+            f"{each.count} of {each.of}{'' if display.is_sure(each.count, each.of) else f', {display.OPEN}'}",
             each.before,
             each.after,
         ]
@@ -105,7 +149,7 @@ CROSSINGS_HEAD = ["over", "by", "at about", "in draws", "until there", "from the
 
 
 def rows(found: Breakeven, axis: str) -> list[list[str]]:
-    """Two rows per value, dollars and time: each run's, with p5 and p95 beside the middle, and who leads."""
+    """Return the table of one axis: two rows per value, dollars and time, each with the leader and every run's p50, p5 and p95."""
     points = found.of(axis)
     names = list(dict.fromkeys(point.name for point in points))
     table = []
@@ -113,22 +157,25 @@ def rows(found: Breakeven, axis: str) -> list[list[str]]:
         by_name = {point.name: point for point in points if point.value == value}
         for figure, what in LEADS:
             cells = [_cell(by_name.get(name), figure) for name in names]
-            table.append([f"{value:,}", *cells, f"{what}: {_leader(list(by_name.values()), figure)}"])
+            table.append([f"{value:,}", figure, f"{what}: {_leader(list(by_name.values()), figure)}", *cells])
     return table
 
 
 def head(found: Breakeven, axis: str) -> list[str]:
-    return [axis, *dict.fromkeys(point.name for point in found.of(axis)), "who leads"]
+    """Return the column titles of `rows`."""
+    return [axis, "figure", "who leads", *dict.fromkeys(point.name for point in found.of(axis))]
 
 
 def _leader(points: Sequence[Point], figure: str) -> str:
-    led = bands.lead(draws_of(points, figure))
+    """Return who leads the points in the figure, and in how many draws if that is not sure."""
+    led = display.lead(draws_of(points, figure))
     if led is None:
         return next((point.name for point in best(points, figure)), "none")
-    return led.first if led.is_sure else f"{led.first} in {led.wins} of {led.of} draws, {bands.OPEN}"
+    return led.first if led.is_sure else f"{led.first} in {led.wins} of {led.of} draws, {display.OPEN}"
 
 
 def _cell(point: Point | None, figure: str) -> str:
+    """Return the table's text for one point: its p50 and spread, or why there is none."""
     if point is None:
         return "not possible"
     if not point.would_run:
@@ -138,7 +185,7 @@ def _cell(point: Point | None, figure: str) -> str:
 
 
 def notes(found: Breakeven) -> list[str]:
-    """What a reader must know before believing the figures."""
+    """Return the assumptions and caveats that a reader must know."""
     problems = dict.fromkeys(
         f"* {point.name}, {point.axis} {point.value:,}: {problem}"
         for point in found.points
@@ -150,10 +197,10 @@ def notes(found: Breakeven) -> list[str]:
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {count} repetitions, p5 and p95 beside it in percent of it or as a band: over stragglers, and over sessions "
         f"whose requests are faster or slower for all that are compared; {LIMITS}",
-        f"who leads does so in at least {100 * bands.SURE:.0f} % of the paired draws; in fewer, the lead is {bands.OPEN}",
+        f"who leads does so in at least {100 * display.SURE:.0f} % of the paired draws; in fewer, the lead is {display.OPEN}",
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
-        "a model that is only a number of parameters is taken for a convolutional one",
+        "a model of another size computes and stores as much per parameter as the files' own",
         *([found.rests] if found.rests else []),
         *own,
         *_outside(found),
@@ -163,7 +210,7 @@ def notes(found: Breakeven) -> list[str]:
 
 
 def _outside(found: Breakeven) -> Iterator[str]:
-    """How far the runs lie beyond what was measured: as the files say, and at the far end of each axis."""
+    """Yield how far the runs lie beyond what was measured: with the settings of the files, and at the last value of each axis."""
     said = set[tuple[str, str]]()
     for axis, points in (("here", found.here), *((axis, found.of(axis)) for axis in AXES)):
         for point in points:
@@ -174,47 +221,52 @@ def _outside(found: Breakeven) -> Iterator[str]:
                     yield f"outside what was measured: {point.name}{where}: {limit}"
 
 
-def _answer(found: Breakeven) -> str:
-    leads = [bands.leader(draws_of(found.here, figure), what, SHOWN[figure]) for figure, what in LEADS]
-    return f"As the files say: {'; '.join(filter(None, leads))}." if any(leads) else verdict(found)
+def _describe_leaders(points: Sequence[Point]) -> str:
+    """Return which of the points is cheapest and which is fastest, as one sentence; empty if fewer than two would run."""
+    leads = [display.leader(draws_of(points, figure), what, SHOWN[figure]) for figure, what in LEADS]
+    return f"With these settings {'; '.join(filter(None, leads))}." if any(leads) else ""
 
 
-def looks_of(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
-    """By name."""
+NO_LEADER = "Nothing to compare: fewer than two of these would run on AWS."
+
+
+def choose_looks(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
+    """Return how each experiment is drawn, by name."""
     return {each.name: of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
 
 
 def _page(found: Breakeven, command: str = "") -> Page:
+    """Build the page as data. `command`: command that the page suggests next."""
     first = found.experiments[0]
     return Page(
-        title="Break-even",
-        subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs",
+        kind="Break-even",
+        title=_describe_leaders(found.here) or NO_LEADER,
+        subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs; "
+        f"{found.prices_basis}",
         labels=["projected"],
-        answer=_answer(found),
+        choices={"over": [axis for axis in AXES if found.of(axis)], "figure": list(DRAWN)},
         verdict=verdict(found),
         commands=[command] if command else [],
         caveats=notes(found)[:5],
-        tiles=[
-            Tile(
-                name=point.name,
-                value=display.seconds(point.band("time").p50) if point.would_run else "would not run",
-                beside=display.usd(point.band("dollars").p50) if point.would_run else "",
-                note=_tile_note(point),
-                label="projected",
-            )
-            for point in found.here
-        ],
         plots=[drawn for axis in AXES if found.of(axis) for drawn in _curves(found, axis)],
         sheets=[
+            Sheet(title="With these settings", head=HERE_HEAD, rows=_here(found), words=1, label="projected"),
             Sheet(
-                title="Where one overtakes the other",
+                title="Where an architecture overtakes its cheapest or soonest rival, or falls behind it",
                 head=CROSSINGS_HEAD,
                 rows=crossings(found) or [["nowhere in these ranges", *[""] * (len(CROSSINGS_HEAD) - 1)]],
                 words=2,
                 label="projected",
             ),
             *(
-                Sheet(title=f"Over {axis}", head=head(found, axis), rows=rows(found, axis), words=1, label="projected")
+                Sheet(
+                    title=f"Over {axis}",
+                    head=head(found, axis),
+                    rows=rows(found, axis),
+                    words=3,
+                    label="projected",
+                    folded=True,
+                )
                 for axis in AXES
                 if found.of(axis)
             ),
@@ -224,24 +276,43 @@ def _page(found: Breakeven, command: str = "") -> Page:
                 rows=[[str(n), note] for n, note in enumerate(notes(found), start=1)],
                 words=2,
                 folded=True,
-                note=f"Prices of {found.prices_as_of}.",
+                note=f"{found.prices_basis.capitalize()}.",
             ),
         ],
     )
 
 
-def _tile_note(point: Point) -> str:
-    if not point.would_run:
-        return ""
-    (low, _, high), (least, _, most) = point.band("time"), point.band("dollars")
-    return f"{display.seconds(low)} to {display.seconds(high)}; {display.usd(least)} to {display.usd(most)}"
+HERE_HEAD = ["", "time", "p5 to p95", "dollars", "p5 to p95"]
+
+
+def _here(found: Breakeven) -> list[list[str]]:
+    """Return one row for each run with the settings of the files, the cheapest first; last those that AWS would not run."""
+    ran = best(found.here, "dollars")
+    table = []
+    for point in ran:
+        cells = ((SHOWN[figure], point.band(figure)) for figure in ("time", "dollars"))
+        table.append(
+            [
+                point.name,
+                *(
+                    text
+                    for shown, (low, middle, high) in cells
+                    for text in (shown(middle), f"{shown(low)} to {shown(high)}")
+                ),
+            ]
+        )
+    return table + [[point.name, "would not run", "", "", ""] for point in found.here if not point.would_run]
+
+
+DRAWN = {"dollars": "dollars", "time": "seconds"}  # figures, with what their axis counts
 
 
 def _curves(found: Breakeven, axis: str) -> list[Plot]:
+    """Return the plots of one axis: dollars and time, each with its band."""
     points = found.of(axis)
     fleet = frozenset(point.name for point in points if point.rival)
     drawn = []
-    for figure, y in (("dollars", "dollars"), ("time", "seconds")):
+    for figure, y in DRAWN.items():
         curves: dict[str, list[tuple[float, float]]] = {}
         around: dict[str, list[tuple[float, float, float]]] = {}
         for point in points:
@@ -259,33 +330,226 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
             log_y=True,
             dashed=fleet,
             bands=around,
-            format_x=_short,
-            looks=looks_of(found.experiments),
+            format_x=_format_short,
+            looks=choose_looks(found.experiments),
         )
         drawn.append(
-            plot(
-                title,
-                picture,
-                caption=f"p50, and p5 to p95 as a band; each value stands below, over {axis}. Rivals are dashed; what AWS would not run is "
-                "left out.",
+            Plot(
+                title=title,
+                svg=Markup(picture),
+                caption=f"p50, and p5 to p95 as a band. Rivals are dashed; what AWS would not run is left out. The table over {axis} has "
+                "each value.",
                 label="projected",
+                choice=(axis, figure),
             )
         )
     return drawn
 
 
-def _short(value: float) -> str:
+def _format_short(value: float) -> str:
+    """Return the number with a unit letter, such as `3 M`."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g} {letter}"
     return f"{value:g}"
 
 
-def _standing_alone(svg: str) -> str:
-    """The plot as a file of its own: with the name space, and colours that do not come from a page."""
-    for n, (colour, _) in enumerate(PALETTE):
-        svg = svg.replace(f"var(--series-{n})", colour)
-    svg = svg.replace("var(--faint)", "#8886").replace("var(--card)", "none").replace("currentColor", "#777")
-    return (
-        svg if "xmlns=" in svg.split(">", 1)[0] else svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+# --- play -------------------------------------------------------------------------------------------------------------
+# Every entrant of a break-even over a grid of epochs, model sizes and workers: what a page with sliders needs beforehand.
+
+GridSetting = tuple[int, int, int]  # epochs, parameters, workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayGrid:
+    """A simulated grid of settings. All settings have the same draws.
+
+    `cells`: by setting, the runs that AWS would run, in the order of `experiments`; `refused`: by setting, why it would not run the others,
+    by name.
+    """
+
+    experiments: tuple[Experiment, ...]
+    calibration: Calibration
+    axes: Mapping[str, Sequence[int]]
+    own: Mapping[str, int]  # of each axis, as the first file says
+    cells: Mapping[GridSetting, Sequence[Point]]
+    refused: Mapping[GridSetting, Mapping[str, str]]
+    repetitions: int
+    prices_basis: str
+    left_out: tuple[str, ...]
+
+
+def grid(
+    experiments: Sequence[Experiment],
+    calibration: Calibration,
+    price_list: Prices,
+    *,
+    repetitions: int = REPETITIONS,
+    processes: int | None = None,
+    sizes: Callable[[Experiment], Workload] = Workload.of,
+) -> PlayGrid:
+    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, which includes the first file's own values.
+
+    `sizes`: function that returns an experiment's workload. Raises what `breakeven` raises.
+    """
+    entrants, left_out, calibration = prepare_entrants(experiments, calibration)
+    first, own = entrants[0], {each.name: sizes(each) for each in entrants}
+    filed = {"epochs": first.training.epochs, "parameters": own[first.name].parameters, "workers": first.workers}
+    usual = {"epochs": EPOCHS, "parameters": PARAMETERS, "workers": WORKERS}
+    axes = {name: sorted({*usual[name], value}) for name, value in filed.items()}
+    settings = list(product(axes["epochs"], axes["parameters"], axes["workers"]))
+    tasks, asked = list[RepeatedRun](), list[tuple[GridSetting, Experiment]]()
+    refused: dict[GridSetting, dict[str, str]] = {setting: {} for setting in settings}
+    for setting, each in product(settings, entrants):
+        epochs, parameters, workers = setting
+        workload = own[each.name]
+        try:
+            made, shared = set_workers(set_epochs(each, epochs), workload, workers=workers, filed=first.workers)
+            shared = shared if parameters == workload.parameters else shared.sized(parameters)
+            calendar(architecture_of(made).resolve(made), shared)
+        except ConfigError as error:
+            refused[setting][each.name] = str(error)
+            continue
+        tasks.append(RepeatedRun(made, calibration, shared, price_list, SIMULATED_EPOCHS))
+        asked.append((setting, each))
+    cells: dict[GridSetting, list[Point]] = {setting: [] for setting in settings}
+    for (setting, each), outcomes in zip(
+        asked, run_repetitions(tasks, draws(first.seed, repetitions), processes=processes), strict=True
+    ):
+        point = Point(axis="grid", value=0, name=each.name, rival=is_rival(each), outcomes=outcomes)
+        if point.would_run:
+            cells[setting].append(point)
+        else:
+            refused[setting][each.name] = "; ".join(point.problems)
+    return PlayGrid(
+        experiments=entrants,
+        calibration=calibration,
+        axes=axes,
+        own=filed,
+        cells=cells,
+        refused=refused,
+        repetitions=repetitions,
+        prices_basis=price_list.basis,
+        left_out=tuple(left_out),
     )
+
+
+def find_surely_behind(points: Sequence[Point], figure: str) -> list[list[str]]:
+    """Return, for each point, the names of the points that it surely leads, in the sense of `breakeven`."""
+    found: dict[str, list[str]] = {point.name: [] for point in points}
+    for one, other in combinations(points, 2):
+        led = lead({one.name: one.by_draw(figure), other.name: other.by_draw(figure)})
+        if led is not None and led.is_sure:
+            found[led.first].append(other.name if led.first == one.name else one.name)
+    return list(found.values())
+
+
+# --- play page --------------------------------------------------------------------------------------------------------
+# play.html: sliders over a grid that was simulated beforehand. Its scripts stand in it, and their hashes in its policy.
+
+SLIDERS_PAGE = "play.html"
+DEADLINES_S = (10, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)
+UPLOT = Path(__file__).parents[2] / "node_modules" / "uplot" / "dist"
+UPLOT_SHA256 = {  # of 1.6.32, which package-lock.json pins
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+WITHOUT = (
+    "The curves are not drawn: uPlot 1.6.32 is not installed here, or its files are not those that were published (make node_modules, in a "
+    "checkout); words and figures are whole."
+)
+
+
+def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
+    """Write `play.html` into `out` and return its path. `uplot`: folder with uPlot; if its files do not match UPLOT_SHA256, the page has
+    words and figures but no curves.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    made = replace(page(found, uplot), links=[(PAGE, "the curves"), (CSV, CSV)])  # `write` writes both afterwards
+    write_atomically(out / SLIDERS_PAGE, render(made).encode())
+    return out / SLIDERS_PAGE
+
+
+def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
+    """Build the page of sliders as data. `uplot`: folder with uPlot."""
+    first = found.experiments[0]
+    scripts, styles = _load_uplot(uplot)
+    notes = [
+        "every figure is projected by simulation, none measured",
+        f"each is the p50 of {found.repetitions} repetitions, p5 to p95 beside it; {LIMITS}",
+        "one is called cheapest or soonest where it is in 95 of 100 paired draws, and by a hundredth at least",
+        "time is the run's; what passes from deploy until everything stands comes before it",
+        "a deadline holds where p95 keeps it",
+        f"with {found.own['parameters']:,} parameters it is the file's own model; of another size it computes and stores as much per "
+        "parameter as that model does",
+        f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
+        *found.left_out,
+    ]
+    own = found.cells[found.own["epochs"], found.own["parameters"], found.own["workers"]]
+    return Page(
+        kind="What if",
+        title=_describe_leaders(own) or NO_LEADER,
+        subtitle=f"{first.training.model} on {first.data.dataset}; {found.prices_basis}",
+        labels=["projected"],
+        play=Markup((SCRIPTS / "play.html").read_text(encoding="utf-8")),
+        data=json.dumps(as_json(found), separators=(",", ":"), allow_nan=False),
+        styles=styles,
+        scripts=[*scripts, Markup((SCRIPTS / "play.js").read_text(encoding="utf-8"))],
+        sheets=[Sheet(title="What stands behind it", head=["note"], rows=[[note] for note in notes], folded=True)],
+    )
+
+
+def _load_uplot(uplot: Path) -> tuple[list[Markup], list[Markup]]:
+    """Return uPlot's script and its style; two empty lists if a file is missing or does not match UPLOT_SHA256."""
+    paths = [uplot / name for name in UPLOT_SHA256]
+    files = [path.read_bytes() for path in paths if path.is_file()]
+    if [hashlib.sha256(file).hexdigest() for file in files] != list(UPLOT_SHA256.values()):
+        return [], []
+    script, style = (Markup(file.decode()) for file in files)
+    return [script], [style]
+
+
+def as_json(found: PlayGrid) -> Mapping[str, Any]:
+    """Return the data that the page's script reads.
+
+    `cells`: one list per setting, the last axis varying fastest; each run is [number, seconds p5, p50, p95, dollars p5, p50, p95, numbers
+    of the runs it is surely cheaper than, numbers of those it is surely faster than]. `refused`: in the same order, [number, index into
+    `reasons`] of each other run.
+    """
+    looks = choose_looks(found.experiments)
+    numbers = {each.name: n for n, each in enumerate(found.experiments)}
+
+    def rounded(value: float) -> float:
+        return float(f"{value:.6g}")
+
+    cells = [
+        [
+            [
+                numbers[point.name],
+                *map(rounded, (*point.band("time"), *point.band("dollars"))),
+                [numbers[name] for name in cheaper],
+                [numbers[name] for name in sooner],
+            ]
+            for point, cheaper, sooner in zip(
+                points, find_surely_behind(points, "dollars"), find_surely_behind(points, "time"), strict=True
+            )
+        ]
+        for points in found.cells.values()
+    ]
+    reasons = list(dict.fromkeys(reason for refused in found.refused.values() for reason in refused.values()))
+    return {
+        "axes": found.axes,
+        "begin": {name: values.index(found.own[name]) for name, values in found.axes.items()},
+        "deadlines": DEADLINES_S,
+        "entrants": [
+            {"name": each.name, "colour": looks[each.name].colour, "sign": looks[each.name].sign}
+            for each in found.experiments
+        ],
+        "cells": cells,
+        "refused": [
+            [[numbers[name], reasons.index(reason)] for name, reason in found.refused[setting].items()]
+            for setting in found.cells
+        ],
+        "reasons": reasons,
+        "without": WITHOUT,
+    }

@@ -1,19 +1,147 @@
-"""How fast what a run uses is: functions, instances, GPUs, stores, the bus, Step Functions. Every projected second comes from here.
-
-`AWS` is what strangers measured on real accounts, what AWS documents, and what is assumed, told apart in config/calibration/. `ASSUMED` is
-what stood before anything was measured: the papers' deployments are fitted on it. `measured.py` takes computing from a run's own records.
+"""Calibration: how fast services, functions, instances and GPUs are, measured by others, documented or assumed; and sentences about the
+assumptions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from math import inf
-from typing import Any
+from functools import cache
+from math import exp, inf, sqrt
+from typing import Any, NamedTuple
 
 from crossover.experiment import Experiment
 from crossover.simulation import figures
 from crossover.simulation.figures import UNKNOWN_INSTANCE, InstanceType
-from crossover.simulation.services import Service, ServiceClient, TokenBucket, vcpus
+from crossover.simulation.gpu_steps import Precision, card_of
 from crossover.simulation.workload import Workload
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+VCPU_MB = 1_769  # of a function's memory: one vCPU (AWS Lambda, "Configuring memory")
+
+
+@cache
+def vcpus(memory_mb: float) -> float:
+    """Return how many vCPUs a function may use: its share of CPU time by memory, at most the number of vCPUs that it sees."""
+    seen = next((count for most_mb, count in figures.function_vcpus() if memory_mb <= most_mb), inf)
+    return min(seen, memory_mb / VCPU_MB)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBucket:
+    """A network limit as a token bucket, separate for each direction: `burst_bytes` at once, then `floor_bytes_s`.
+
+    `by_memory`: (MB, bytes per second) pairs of a rule by which the floor grows with a function's memory, linear between them.
+    """
+
+    burst_bytes: float
+    floor_bytes_s: float
+    by_memory: Sequence[tuple[float, float]] = ()
+
+    def floor_at(self, memory_mb: float) -> float:
+        """Return the bytes per second that a function of that memory can sustain."""
+        if not self.by_memory:
+            return self.floor_bytes_s
+        below, *above = self.by_memory
+        for known in above:
+            if memory_mb <= known[0]:
+                share = max(0.0, memory_mb - below[0]) / (known[0] - below[0])
+                return below[1] + share * (known[1] - below[1])
+            below = known
+        return below[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Requests of one kind (read or write), as one client sees them."""
+
+    latency_s: float
+    bytes_s: float = inf  # the slowest of connection, processor and host
+    burst_bytes: float = inf
+    floor_bytes_s: float = inf
+
+    def seconds(self, bytes_: float, requests: int = 1) -> float:
+        """Return the seconds of `requests` one after another that move `bytes_` in all, from a full bucket and without other clients."""
+        seconds = bytes_ / self.bytes_s
+        if bytes_ > self.burst_bytes:
+            seconds = max(seconds, (bytes_ - self.burst_bytes) / self.floor_bytes_s)
+        return requests * self.latency_s + seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceClient:
+    """A service as one client sees it."""
+
+    read: Direction
+    write: Direction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A store or the bus. A request takes `latency_s`, and its bytes over the slowest of the client's connection, the client's processor
+    and the host's link.
+
+    The figures of reading hold for writing too, unless a `write_` field is set.
+    """
+
+    latency_s: float  # mean of a request without a body
+    client_bytes_s: float = inf  # one connection's way to it
+    host_bytes_s: float = inf  # what all clients of one host share, in each direction
+    latency_sigma: float = 0.0  # of a request's logarithm
+    cpu_s_byte: float = 0.0  # the client's processor, in seconds of a whole vCPU
+    slowdown: float = 1.0  # of transfers: what measured readers needed beyond connection and network
+    write_latency_s: float | None = None
+    write_latency_sigma: float | None = None
+    write_client_bytes_s: float | None = None
+    write_cpu_s_byte: float | None = None
+
+    def slowed(self, factor: float) -> "Service":
+        """Return the service in a session whose requests take `factor` times as long. The limits of the client's processor and of the
+        host's link do not change.
+        """
+        writes = self.write_latency_s
+        return replace(
+            self,
+            latency_s=factor * self.latency_s,
+            write_latency_s=None if writes is None else factor * writes,
+            slowdown=factor * self.slowdown,
+        )
+
+    def at(self, *, vcpus: float = 1.0, burst_bytes: float = inf, floor_bytes_s: float = inf) -> ServiceClient:
+        """Return the service as a client sees it. `vcpus`: vCPUs of the client, whose one thread uses at most one; `burst_bytes`,
+        `floor_bytes_s`: its network's token bucket.
+        """
+
+        def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
+            processor = min(vcpus, 1.0) / cpu_s_byte if cpu_s_byte else inf
+            rate = min(client_bytes_s / self.slowdown, self.host_bytes_s, processor)
+            floor = floor_bytes_s / self.slowdown
+            return (
+                Direction(latency_s, rate, burst_bytes, floor)
+                if burst_bytes
+                else Direction(latency_s, min(rate, floor))
+            )
+
+        return ServiceClient(
+            direction(self.latency_s, self.client_bytes_s, self.cpu_s_byte),
+            direction(
+                _or(self.write_latency_s, self.latency_s),
+                _or(self.write_client_bytes_s, self.client_bytes_s),
+                _or(self.write_cpu_s_byte, self.cpu_s_byte),
+            ),
+        )
+
+
+def _or(own: float | None, reading: float) -> float:
+    """Return the figure of writing, or that of reading if it is None."""
+    return reading if own is None else own
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+# How fast what a run uses is: functions, instances, GPUs, stores, the bus, Step Functions. Every projected second comes from here.
+#
+# `AWS` is what strangers measured on real accounts, what AWS documents, and what is assumed, told apart in config/calibration/. `ASSUMED`
+# is what stood before anything was measured: the papers' deployments are fitted on it. `measured.py` takes computing from a run's own
+# records.
 
 MEASURED = {
     "memory_mb": "functions of {:,.0f} MB",
@@ -30,16 +158,14 @@ BACKWARD = 2  # the backward pass computes twice what the forward pass does
 # on a shared machine of the AVX-512 class. Only their ratio reaches a projection of the papers' rows: its level is fitted.
 REFERENCE_SAMPLE_S: Mapping[str, float] = {"mobilenet": 0.01073, "resnet18_cifar": 0.0306}
 
-# How sure the speed of computing is, in sigmas of its logarithm; assumed. By multiply-accumulates: two models that were measured took 0.6
-# and 2.6 times what theirs say. A share of a GPU's peak: half to twice of it from p5 to p95; what was measured on processors does not tell.
-BY_COUNT, ON_GPU = 0.6, 0.42
+# How sure the speed of computing on processors is, in sigmas of its logarithm; assumed. By multiply-accumulates: two models that were
+# measured took 0.6 and 2.6 times what theirs say.
+UNMEASURED_SIGMA = 0.6
 
 # Lambda ends a longer INIT, which begins anew within the first invocation: the second one alone is billed.
 # Sources: Lambda Developer Guide, "Lambda execution environment lifecycle"; L. van Donkersgoed, "When is the Lambda Init Phase Free, and
 # when is it Billed?" (2022), of images, whose INIT was billed then as that of zips has been since August 2025.
 INIT_LIMIT_S = 10.0
-# GPU peak in float32, multiply-accumulates per second: half of NVIDIA's data sheets' operations (T4, A10G, L4).
-GPU_PEAK_MACS_S = {"g4dn": 4.05e12, "g5": 15.6e12, "g6": 15.1e12}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +184,7 @@ class Calibration:
     function_batch_s: float = 0.0  # per minibatch, whatever its size: what a framework does around computing
     instance_batch_s: float = 0.0
     gpu_batch_s: float = 0.0
-    gpu_efficiency: float = 0.3  # share of the peak that training reaches
+    gpu_pace: float = 1.0  # times as long as gpu_steps.py says, of every GPU
     # Of a step, what several threads share (Amdahl's law): measured with two. Beyond them it is between `least` and `most`, assumed: each
     # repetition draws one, `parallel_beyond`.
     parallel_share: float = 1.0
@@ -118,40 +244,39 @@ class Calibration:
     session_sigma: float = 0.2
     task_sigma: float = 0.0
     cold_sigma: float = 0.0  # of sandbox and INIT
-    # How sure the speed of computing is: of its logarithm, the same through a run; of a GPU's, which nobody has measured, apart.
+    # How sure the speed of computing is: of its logarithm, the same through a run. A GPU's is its card's, of which a draw takes so many.
     level_sigma: float = 0.0
-    gpu_sigma: float = 0.0
+    gpu_level: float = 0.0
 
     # From the least to the most that fits have seen: memory_mb, object_bytes, functions, branches; and what was seen elsewhere alone.
     measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def unsure_of(self, model: str) -> "Calibration":
-        """With how sure it is of the model's speed: of one that was measured, only a GPU's is not known."""
-        known = model in self.sample_s
-        return replace(
-            self, level_sigma=0.0 if known else BY_COUNT, gpu_sigma=ON_GPU if model in REFERENCE_SAMPLE_S else BY_COUNT
-        )
+        """Return this calibration with the uncertainty of the model's speed on processors: 0 for models that were measured."""
+        return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
 
-    def paced(self, processors: float, gpus: float) -> "Calibration":
-        """Where a model's computing takes so many times as long: on processors, and on GPUs."""
+    def slow_computing(self, processors: float, gpus: float) -> "Calibration":
+        """Return this calibration with computing that takes so many times as long: `processors` for processors, `gpus` for GPUs."""
         return replace(
             self,
             sample_s={name: seconds * processors for name, seconds in self.sample_s.items()},
             mac_s=self.mac_s * processors,
             function_batch_s=self.function_batch_s * processors,  # of a small model most of what a probe measured
             instance_batch_s=self.instance_batch_s * processors,
-            gpu_efficiency=self.gpu_efficiency / gpus,
+            gpu_pace=self.gpu_pace * gpus,
         )
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
-        """One minibatch on a processor: `threads` vCPUs (or a part of one) of `speed`."""
+        """Return the seconds of one minibatch's gradient on a processor. `threads`: vCPUs, or a part of one; `speed`: of each, in reference
+        vCPUs; `batch_s`: constant per minibatch.
+        """
         if not samples:
             return 0.0
         return batch_s + samples * self.of_sample(workload) / (self.speed_up(threads) * speed)
 
     def speed_up(self, threads: float) -> float:
-        """Of so many vCPUs, or a part of one, over a whole one."""
+        """Return how much faster `threads` vCPUs, or a part of one, are than one whole vCPU."""
         if threads <= 1:
             return threads
         two = _amdahl(self.parallel_share, min(threads, MEASURED_THREADS))
@@ -161,42 +286,52 @@ class Calibration:
         return two * _amdahl(share, threads) / _amdahl(share, MEASURED_THREADS)
 
     def of_sample(self, workload: Workload) -> float:
-        """Seconds of one sample's gradient on the reference vCPU."""
-        whole = self.sample_s.get(workload.model, (1 + BACKWARD) * workload.macs * self.mac_s)
+        """Return the seconds of one sample's gradient on the reference vCPU."""
+        known = self.sample_s.get(workload.scaled_from or workload.model)
+        whole = (1 + BACKWARD) * workload.macs * self.mac_s if known is None else known * workload.times
         return workload.training_share * whole
 
     def in_function(self, experiment: Experiment, workload: Workload, samples: int, *, memory_mb: int) -> float:
+        """Return the seconds of one minibatch's gradient in a function of that memory."""
         threads = min(threads_of(experiment), vcpus(memory_mb))
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.function_speed, batch_s=self.function_batch_s
         )
 
     def on_instance(self, experiment: Experiment, workload: Workload, samples: int, *, instance_type: str) -> float:
+        """Return the seconds of one minibatch's gradient on an instance."""
         known = self.instances.get(instance_type, UNKNOWN_INSTANCE)
         threads = min(threads_of(experiment), known.vcpus)
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.instance_speed, batch_s=self.instance_batch_s
         )
 
-    def on_gpu(self, workload: Workload, samples: int, *, instance_type: str) -> float:
-        family = instance_type.split(".")[0]
-        macs = samples * (1 + BACKWARD) * workload.macs * workload.training_share
+    def on_gpu(self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32") -> float:
+        """Return the seconds of one minibatch's gradient on a GPU. Raises NoProjection if the card is not known or lacks the precision."""
         if not samples:
             return 0.0
-        return self.gpu_batch_s + macs / (self.gpu_efficiency * GPU_PEAK_MACS_S.get(family, GPU_PEAK_MACS_S["g4dn"]))
+        card, counts = card_of(instance_type), workload.step.times(workload.training_share, fixed=False)
+        unsure = exp(self.gpu_level * card.sigma(counts))
+        seconds = card.step_s(counts, samples, parameters=workload.parameters, precision=precision)
+        share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
+        return self.gpu_batch_s + self.gpu_pace * unsure * seconds / share
 
     def starts_cold(self, *, torch: bool, factor: float) -> tuple[float, float]:
-        """Seconds until the handler is called, besides the second figure: those of INIT, which are billed."""
+        """Return the seconds of a cold start: (those before the handler that are not billed, those of INIT, which are billed). `factor`: of
+        this start, drawn.
+        """
         init_s = factor * (self.cold_torch_s if torch else self.cold_s)
         return factor * self.sandbox_s + cold_start_s(init_s) - init_s, init_s
 
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
-        """Vector arithmetic by one thread of a function of that memory, or of an instance."""
+        """Return the seconds of vector arithmetic by one thread of a function, or of an instance if no memory is given. `bytes_`: of all
+        vectors read and written.
+        """
         share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
         return bytes_ / (self.arithmetic_bytes_s * share)
 
     def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> ServiceClient:
-        """The service as a function of that memory sees it."""
+        """Return the service as a function of that memory sees it."""
         network = self.vpc_network if in_vpc else self.network
         if network is None:
             return service.at(vcpus=vcpus(memory_mb))
@@ -204,21 +339,21 @@ class Calibration:
         return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
 
     def base_s(self, bytes_: float, *, memory_mb: float, in_vpc: bool) -> float:
-        """What a function's fresh environment takes to read a base of so many bytes, and to know it by its digest."""
+        """Return the seconds a function's fresh environment takes to read base weights of `bytes_` bytes and to check their digest."""
         read = self.client(self.objects, memory_mb=memory_mb, in_vpc=in_vpc).read
         return read.seconds(bytes_) + self.arithmetic_s(bytes_, memory_mb=memory_mb)
 
     def on_host(self, service: Service, instance_type: str) -> Service:
-        """The service on a host of that type, whose documented network all its clients share."""
+        """Return the service on a host of that instance type, whose documented network bandwidth all its clients share."""
         known = self.instances.get(instance_type)
         return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
 
     def calm(self) -> "Calibration":
-        """Without stragglers."""
+        """Return this calibration without stragglers."""
         return replace(self, **dict.fromkeys(SIGMAS, 0.0))  # type: ignore[arg-type]  # numbers
 
     def unshared(self) -> "Calibration":
-        """Where nobody waits for another's transfers: hosts' links have room for all at once."""
+        """Return this calibration with unlimited bandwidth of the hosts, so that no client waits for another's transfers."""
         return replace(
             self,
             tensors=replace(self.tensors, host_bytes_s=inf),
@@ -227,7 +362,7 @@ class Calibration:
         )
 
     def outside(self, **figures: float) -> tuple[str, ...]:
-        """What of `figures` (named as in `measured`) lies beyond what the fits have seen, and how far."""
+        """Return a sentence for each of `figures` (named as in `measured`) that lies beyond what the fits have seen."""
         found = []
         for name, value in figures.items():
             least, most = self.measured.get(name, (0.0, inf))
@@ -241,24 +376,26 @@ class Calibration:
         return tuple(found)
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":
-        """With other figures, and said where they come from."""
+        """Return this calibration with other figures. `facts`: where they come from; added to `basis`."""
         return replace(self, basis=(*self.basis, *facts), **changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Every figure; an infinite bandwidth is null."""
+        """Return every figure as plain data; an infinite bandwidth is null."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def threads_of(experiment: Experiment) -> float:
-    """`auto` is what there is."""
+    """Return `training.threads` as a number; `auto` is infinite, so that callers take all vCPUs."""
     return inf if experiment.training.threads == "auto" else float(experiment.training.threads)
 
 
 def _amdahl(share: float, threads: float) -> float:
+    """Return the speed-up by Amdahl's law. `share`: part of the work that the threads share."""
     return 1 / (1 - share + share / threads)
 
 
 def _plain(value: Any) -> Any:
+    """Return the value as plain data for JSON; infinite numbers become None."""
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
@@ -269,7 +406,7 @@ def _plain(value: Any) -> Any:
 
 
 def cold_start_s(init_s: float) -> float:
-    """Seconds until the handler is called, of which `init_s` are billed."""
+    """Return the seconds until the handler is called, of which `init_s` are billed. An INIT beyond INIT_LIMIT_S begins again."""
     return init_s + (INIT_LIMIT_S if init_s > INIT_LIMIT_S else 0.0)
 
 
@@ -297,7 +434,7 @@ ASSUMED = Calibration(
 
 
 def _aws() -> Calibration:
-    """`ASSUMED` with the figures of config/calibration/ in their places."""
+    """Return `ASSUMED` with the figures of config/calibration/."""
     found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
     changes["inits"] = {
@@ -364,3 +501,79 @@ PURE_COMPUTE = Calibration(
     concurrency=None,
     session_sigma=0.0,
 ).calm()
+
+
+# --- assumptions ------------------------------------------------------------------------------------------------------
+# What an answer rests on: how fast computing is on AWS, which nobody has measured there, and by what factor that may be off before there
+# is another answer.
+
+FACTORS = (1.5, 3.0, 10.0)  # that are tried, both ways
+TURN_PRECISION = 1.01  # how far apart the last factor with the same answer and the first with another may be
+
+AnswerOf = Callable[[Calibration], str]
+
+
+class Turn(NamedTuple):
+    """A change of the answer: it is the same if computing takes `before` times as long as assumed, and `other` if it takes `after` times as
+    long.
+    """
+
+    before: float
+    after: float
+    other: str
+
+
+def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[Turn]:
+    """Return the first change of the answer if computing is faster, and if it is slower. A direction in which none of FACTORS changes the
+    answer is left out.
+
+    `answer`: function from a calibration to the answer; `paced`: function from a factor to the calibration with computing that slow.
+    """
+    now, found = answer(paced(1.0)), []
+    for sign in (-1, 1):
+        before = 1.0
+        for factor in FACTORS:
+            after = factor**sign
+            if (other := answer(paced(after))) != now:
+                found.append(_between(before, after, other, now, lambda at: answer(paced(at))))
+                break
+            before = after
+    return found
+
+
+def _between(before: float, after: float, other: str, now: str, answer: Callable[[float], str]) -> Turn:
+    """Return the change of the answer between two factors, narrowed down by bisection to EXACT. `now`: the answer at `before`."""
+    while max(before / after, after / before) > TURN_PRECISION:
+        middle = sqrt(before * after)
+        said = answer(middle)
+        before, after, other = (middle, after, other) if said == now else (before, middle, said)
+    return Turn(before, after, other)
+
+
+def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, Callable[[float], Calibration]]]:
+    """Yield (assumption in words, function from a factor to the calibration in which it is off by that factor). `gpus`: whether GPUs are
+    used.
+    """
+    yield "a core of this machine for a vCPU of ARM", lambda times: cloud.slow_computing(times, 1.0)
+    if gpus:
+        yield "the steps that others measured on GPUs", lambda times: cloud.slow_computing(1.0, times)
+
+
+def describe_assumptions(answer: AnswerOf, cloud: Calibration, *, gpus: bool) -> str:
+    """Return one sentence: the assumptions on which the answer depends, and the factors at which it changes."""
+    parts = [
+        f"{what} ({_describe_turns(find_turns(answer, paced))})" for what, paced in list_assumptions(cloud, gpus=gpus)
+    ]
+    return f"It rests on {' and on '.join(parts)}."
+
+
+def _describe_turns(found: list[Turn]) -> str:
+    """Return the changes of the answer in words."""
+    if not found:
+        return f"off by {FACTORS[-1]:g}x either way, the answer is the same"
+    return "; ".join(
+        f"{1 / each.after:.2f}x quicker, it would be {each.other}"
+        if each.after < 1
+        else f"{each.after:.2f}x slower, it would be {each.other}"
+        for each in found
+    )

@@ -1,8 +1,11 @@
-"""A calibration's figures as dated data: config/calibration/documented.yaml by hand, fitted.yaml by `crossover project --fit FOLDER`."""
+"""Figures of the calibration as dated data: config/calibration/documented.yaml, written by hand, and fitted.yaml, written by `python -m lab
+fit FOLDER`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +14,22 @@ import yaml
 from crossover.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "calibration"
+GPUS, MODELS = FOLDER / "gpus.yaml", FOLDER / "models.yaml"
 DOCUMENTED, FITTED = FOLDER / "documented.yaml", FOLDER / "fitted.yaml"
 FORMAT, BITS = 1, 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """What EC2 documents of a type. `bytes_s`: its network for ever; `memory_gb`, `gpu_gb`: in GiB. None where that is not said."""
+    """An EC2 instance type. `bytes_s`: its sustained network bandwidth; `memory_gb`, `gpu_gb`: in GiB. None if it is not documented.
+    `gpu_share`: the part of a card that the instance has.
+    """
 
     vcpus: int
     bytes_s: float | None = None
     memory_gb: float | None = None
     gpu_gb: float | None = None
+    gpu_share: float = 1.0
 
 
 UNKNOWN_INSTANCE = InstanceType(vcpus=2)
@@ -30,6 +37,7 @@ UNKNOWN_INSTANCE = InstanceType(vcpus=2)
 
 @cache
 def _read(path: Path) -> dict[str, Any]:
+    """Return a calibration file's content. Raises ConfigError if it is not one, or if a figure has no number or no source."""
     try:
         plain: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if plain["format"] != FORMAT:
@@ -43,7 +51,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def figures() -> Mapping[str, Mapping[str, float]]:
-    """By service or network, then by field; what belongs to none stands under "". What was fitted goes before what is documented."""
+    """Return the figures by service or network, then by field; those of no service are under "". Fitted figures replace documented ones."""
     found: dict[str, dict[str, float]] = {}
     for path in (DOCUMENTED, FITTED):
         for each in _read(path)["figures"]:
@@ -54,46 +62,104 @@ def figures() -> Mapping[str, Mapping[str, float]]:
 
 @cache
 def instances() -> Mapping[str, InstanceType]:
-    """By type."""
+    """Return the known EC2 instance types by name."""
     return {
         name: InstanceType(
             vcpus=each["vcpus"],
             bytes_s=each["gbps"] * 1e9 / BITS if "gbps" in each else None,
             memory_gb=each.get("memory_gb"),
             gpu_gb=each.get("gpu_gb"),
+            gpu_share=each.get("gpu_share", 1.0),
         )
         for name, each in _read(DOCUMENTED)["instances"]["types"].items()
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpotMarket:
+    """The market of spot instances of one type in one zone, as observed. `lost_per_hour`: interruptions per hour that an instance is held;
+    `wait_s`: mean seconds until there is another.
+    """
+
+    lost_per_hour: float
+    wait_s: float
+
+
+MOST_LOST_PER_HOUR = 60.0
+
+
+@cache
+def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
+    """Return the markets that projections draw from. Raises ConfigError if a pair is malformed, or a rate is above one a minute."""
+    field, found = f"{path.name}: spot.lost_per_hour_and_wait_h", []
+    for pair in _read(path)["spot"]["lost_per_hour_and_wait_h"]:
+        given = isinstance(pair, list) and len(pair) == 2 and all(type(each) in (int, float) for each in pair)
+        if not given or not 0 <= pair[0] <= MOST_LOST_PER_HOUR or not 0 <= pair[1] < inf:
+            raise ConfigError(
+                f"{field}: {pair!r} is not allowed; expected [losses of an instance an hour, hours until there is another], losses from "
+                f"0 to {MOST_LOST_PER_HOUR:g} (one a minute)"
+            )
+        found.append(SpotMarket(lost_per_hour=float(pair[0]), wait_s=3_600.0 * pair[1]))
+    if not found:
+        raise ConfigError(f"{field}: is empty; expected at least one pair")
+    return tuple(found)
+
+
 @cache
 def function_vcpus() -> tuple[tuple[int, int], ...]:
-    """Up to so much memory (MB), so many vCPUs."""
+    """Return (memory in MB, vCPUs) pairs: functions up to that memory see that many vCPUs."""
     return tuple((memory_mb, count) for memory_mb, count in _read(DOCUMENTED)["function_vcpus"]["up_to_mb"])
 
 
 def network_2026_08() -> tuple[tuple[float, float], ...]:
-    """Memory (MB) and bytes per second, of functions outside a VPC."""
+    """Return (memory in MB, bytes per second) pairs for functions outside a VPC."""
     listed = _read(DOCUMENTED)["network_2026_08"]["gbps_by_memory_mb"]
     return tuple((float(memory_mb), gbps * 1e9 / BITS) for memory_mb, gbps in listed)
 
 
 def elsewhere() -> Mapping[str, tuple[str, ...]]:
-    """What the fits have seen of other processors, runtimes or years alone: by what uses it, "functions" or "databases"."""
+    """Return caveats about fits that have seen only other processors, runtimes or years, by subject: "functions" or "databases"."""
     return {name: tuple(words) for name, words in _read(FITTED)["elsewhere"].items()}
 
 
 def measured() -> Mapping[str, tuple[float, float]]:
-    """What the fits have seen, from the least to the most: "memory_mb", "object_bytes", "functions", "branches"."""
+    """Return the (smallest, largest) value that the fits have seen, of "memory_mb", "object_bytes", "functions" and "branches"."""
     return {name: (least, most) for name, (least, most) in _read(FITTED)["measured"].items()}
 
 
 @cache
-def as_fast(instance: str) -> str:
-    """The first of the types that have as many vCPUs and the same network: nothing else of one without a GPU is simulated."""
+def find_equivalent_type(instance: str) -> str:
+    """Return the name of the first type with as many vCPUs and the same network as `instance`, or `instance` itself if it is unknown.
+
+    `instance`: a type without a GPU; nothing else of it is simulated.
+    """
     known = instances()
     alike = known.get(instance)
     return next(
         (name for name, each in known.items() if alike and (each.vcpus, each.bytes_s) == (alike.vcpus, alike.bytes_s)),
         instance,
     )
+
+
+@cache
+def gpus() -> Mapping[str, Mapping[str, Any]]:
+    """Return the content of config/calibration/gpus.yaml, by the card's name."""
+    return {name: dict(each) for name, each in _plain(GPUS)["cards"].items()}
+
+
+@cache
+def models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return the sizes of the project's own models, by model and by image, such as `3x32x32`."""
+    return {name: dict(each) for name, each in _plain(MODELS)["models"].items()}
+
+
+def _plain(path: Path) -> Mapping[str, Any]:
+    """Return a YAML file's content. Raises ConfigError if it cannot be read or has another format."""
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        plain: Mapping[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe
+        if plain["format"] != FORMAT:
+            raise ValueError(f"format {plain['format']!r} is unknown; this version reads {FORMAT}")
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{path.name}: not a calibration: {problem}") from problem
+    return plain

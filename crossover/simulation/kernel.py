@@ -1,23 +1,21 @@
-"""What simulated processes share: links, function environments, the account's concurrency, gates; and each worker's chance.
-
-simpy keeps the clock. A link serves first come, first served: who arrives while it is busy starts when it is free, so a request needs one
-event.
-"""
+"""Simulated time, random factors by seed, and the usage that a simulated run adds up."""
 
 import random
-from collections import deque
-from collections.abc import Generator
-from dataclasses import dataclass
-from math import exp, inf
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, exp, inf
 from typing import Any
 
 import simpy
+
+# --- kernel -----------------------------------------------------------------------------------------------------------
 
 SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Link:
-    """One direction of a host's network, `bytes_s` shared by all who use it. The two directions do not disturb one another."""
+    """One direction of a host's network. All clients share `bytes_s`; the two directions are independent."""
 
     __slots__ = ("bytes_s", "free_s")
 
@@ -25,17 +23,17 @@ class Link:
         self.bytes_s, self.free_s = bytes_s, 0.0
 
     def reserve(self, at: float, bytes_: float) -> float:
-        """When a transfer that asks at `at` begins. Asked in the order of time."""
+        """Return when a transfer requested at the time `at` begins, and reserve the link for it. Calls must come in the order of time."""
         start = at if at > self.free_s else self.free_s
         self.free_s = start + bytes_ / self.bytes_s
         return start
 
 
 class Host:
-    """A database host or broker. `tour`: what all hosts share when each client visits all of them in the same order.
+    """A database host or broker. `tour`: link that stands for all hosts when every client visits all of them in the same order.
 
-    Equal transfers that visit equal hosts in one order queue at the first only: there they are spaced, and stay so. So a tour of any length
-    is one request to the first host's link; that a client leaves out its own host is neglected.
+    Equal transfers that visit equal hosts in one order queue at the first host only: there they are spaced, and stay so. So a tour of any
+    length is one request to the first host's link. It is neglected that a client leaves out its own host.
     """
 
     __slots__ = ("egress", "ingress", "tour")
@@ -45,12 +43,13 @@ class Host:
         self.tour = tour or Link(bytes_s)
 
     def link(self, name: str) -> Link:
+        """Return the link of that name: "egress", "ingress" or "tour"."""
         return self.egress if name == "egress" else self.ingress if name == "ingress" else self.tour
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a step: requests one after another with their transfers, or computing. `link`: which of the host's links it needs."""
+    """A part of a step: requests one after another with their transfers, or computing. `link`: the host's link that it needs."""
 
     stage: str
     request_s: float = 0.0  # latencies and transfers, as if nobody else were there
@@ -59,14 +58,14 @@ class Phase:
     bytes_: float = 0.0  # that the link is busy with
 
     def end(self, at: float, host: Host | None, request: float, compute: float) -> float:
-        """When it is done; `request`, `compute`: this invocation's luck, as factors."""
+        """Return when the phase ends if it begins at the time `at`. `request`, `compute`: the invocation's random factors."""
         if self.link and host is not None:
             at = host.link(self.link).reserve(at, self.bytes_)
         return at + self.request_s * request + self.compute_s * compute
 
 
 class Gate:
-    """Opens when `needed` have arrived; remembers when, and who came last."""
+    """A gate that opens when `needed` members have arrived. It remembers when, and who came last."""
 
     __slots__ = ("arrived", "event", "last", "needed", "opened_s")
 
@@ -76,9 +75,11 @@ class Gate:
 
     @property
     def open(self) -> bool:
+        """True if enough members have arrived."""
         return self.opened_s >= 0.0
 
     def arrive(self, env: simpy.Environment, member: int = -1) -> None:
+        """Count an arrival, and open the gate if it is the last one needed. `member`: who arrived."""
         self.arrived += 1
         self.last = member
         if self.arrived == self.needed:
@@ -86,12 +87,13 @@ class Gate:
             self.event.succeed()
 
     def wait(self) -> SimProcess:
+        """Wait until the gate is open."""
         if not self.open:
             yield self.event
 
 
 class Slots:
-    """The account's concurrent executions, first come, first served: on AWS a throttled invocation is asked for again by its state."""
+    """The account's concurrent executions, first come, first served. On AWS the state machine retries a throttled invocation."""
 
     def __init__(self, env: simpy.Environment, limit: int | None) -> None:
         self._env, self.limit = env, limit
@@ -100,6 +102,7 @@ class Slots:
         self.throttled, self.longest_wait_s = 0, 0.0
 
     def take(self) -> SimProcess:
+        """Take one slot, and wait for it if none is free."""
         if self.limit is not None and self.busy >= self.limit:
             self.throttled += 1
             asked, mine = self._env.now, self._env.event()
@@ -110,10 +113,12 @@ class Slots:
         self.grow(1)
 
     def grow(self, count: int) -> None:
+        """Take `count` slots without waiting, even beyond the limit."""
         self.busy += count
         self.most = max(self.most, self.busy)
 
     def give(self, count: int = 1) -> None:
+        """Give slots back; those who wait get them first."""
         for _ in range(count):
             if self._waiting:
                 self._waiting.popleft().succeed()
@@ -122,7 +127,9 @@ class Slots:
 
 
 class Environments:
-    """The warm environments of one function. New ones come `at_once`, and so many a second more: a token bucket."""
+    """Warm environments of one function. A token bucket limits new ones: `at_once`, and `per_s` more a second. `keep_s`: how long idle ones
+    stay.
+    """
 
     __slots__ = ("_due_s", "_idle", "_since_s", "at_once", "keep_s", "longest_wait_s", "per_s")
 
@@ -132,7 +139,7 @@ class Environments:
         self._due_s = self.longest_wait_s = 0.0
 
     def enter(self, now: float, count: int = 1) -> int:
-        """How many of `count` invocations start cold."""
+        """Return how many of `count` invocations start cold at the time `now`; the others take idle environments."""
         if now - self._since_s > self.keep_s:
             self._idle = 0
         warm = min(self._idle, count)
@@ -140,20 +147,22 @@ class Environments:
         return count - warm
 
     def wait_s(self, now: float) -> float:
-        """Until the next new one may come that is asked for at `now`."""
+        """Return the seconds until a new environment requested at `now` may start, and take it from the token bucket."""
         self._due_s = max(self._due_s, now) + 1 / self.per_s
         wait_s = max(0.0, self._due_s - now - self.at_once / self.per_s) if self.per_s < inf else 0.0
         self.longest_wait_s = max(self.longest_wait_s, wait_s)
         return wait_s
 
     def leave(self, now: float, count: int = 1) -> None:
+        """Return `count` environments, which are idle from the time `now` on."""
         self._idle += count
         self._since_s = now
 
 
 class Luck:
-    """One worker's stragglers, from the seed and the worker alone, whatever the others do: lognormal factors, of computing, requests and
-    hosts with mean 1, of what the services' clocks take with median 1.
+    """Random factors of one worker, which make stragglers. They depend on the seed and the worker alone.
+
+    All are lognormal: those of computing, requests and hosts have mean 1, those of task starts and cold starts have median 1.
     """
 
     __slots__ = ("_clock", "_cold", "_compute", "_gauss", "_host", "_hosts", "_request", "_task")
@@ -176,24 +185,270 @@ class Luck:
         self._hosts: dict[str, list[float]] = {}
 
     def task(self) -> float:
-        """Of a task's start after the one before; the branches of a Map share it."""
+        """Return the factor on the time from one task to the start of the next; the branches of a Map share it."""
         return exp(self._clock(0.0, self._task)) if self._task else 1.0
 
     def cold(self) -> float:
-        """Of a sandbox and its INIT."""
+        """Return the factor on a cold start: sandbox and INIT."""
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
     def hosts(self, step: str, count: int = 1) -> list[float]:
-        """Of computing in the worker's environments of that step, at least so many, through the run."""
+        """Return factors on computing in the worker's environments of that step, at least `count` of them; they stay the same through the
+        run.
+        """
         drawn, sigma = self._hosts.setdefault(step, []), self._host
         while len(drawn) < count:
             drawn.append(exp(self._clock(-sigma * sigma / 2, sigma)) if sigma else 1.0)
         return drawn
 
     def compute(self) -> float:
+        """Return the factor on the computing of an invocation."""
         sigma = self._compute
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
     def request(self) -> float:
+        """Return the factor on the requests of an invocation."""
         sigma = self._request
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+# What simulated invocations use: sums by step, and on demand one record per invocation as a step would write it.
+
+CHANNELS = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
+
+
+@dataclass(slots=True)
+class WhereInRun:
+    """Position of an invocation in the run: the fields of the event that change.
+
+    `debt_s`: seconds that states have taken since the last wait; `started`: factor on the first task's start that branches share, 0 if a
+    task has its own.
+    """
+
+    worker: int = 0
+    epoch: int = 0
+    round: int = 0
+    minibatch: int = 0
+    minibatches: int = 0
+    synchronised: bool = False
+    epoch_finished: bool = False
+    finished: bool = False
+    debt_s: float = 0.0
+    started: float = 0.0
+
+    def copy(self, **changes: Any) -> "WhereInRun":
+        """Return a copy with `changes`."""
+        twin = WhereInRun(
+            self.worker,
+            self.epoch,
+            self.round,
+            self.minibatch,
+            self.minibatches,
+            self.synchronised,
+            self.epoch_finished,
+            self.finished,
+            self.debt_s,
+            self.started,
+        )
+        for name, value in changes.items():
+            setattr(twin, name, value)
+        return twin
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of requests by channel and operation, and the bytes they moved."""
+
+    bytes_in: dict[str, int] = field(default_factory=dict)
+    bytes_out: dict[str, int] = field(default_factory=dict)
+    operations: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def count(self, channel: str, operation: str, times: int = 1, *, into: int = 0, out: int = 0) -> "Tally":
+        """Count requests and return the tally. `into`, `out`: bytes that all of them read and wrote together."""
+        if times:
+            self.operations.setdefault(channel, Counter())[operation] += times
+        if into:
+            self.bytes_in[channel] = self.bytes_in.get(channel, 0) + into
+        if out:
+            self.bytes_out[channel] = self.bytes_out.get(channel, 0) + out
+        return self
+
+    def add(self, other: "Tally", times: int = 1) -> None:
+        """Add another tally `times` times."""
+        for channel, operations in other.operations.items():
+            mine = self.operations.setdefault(channel, Counter())
+            for operation, count in operations.items():
+                mine[operation] += times * count
+        for channel, bytes_ in other.bytes_in.items():
+            self.bytes_in[channel] = self.bytes_in.get(channel, 0) + times * bytes_
+        for channel, bytes_ in other.bytes_out.items():
+            self.bytes_out[channel] = self.bytes_out.get(channel, 0) + times * bytes_
+
+    def as_traffic(self) -> dict[str, dict[str, Any]]:
+        """Return the counts in the form of a record's traffic."""
+        return {
+            name: {
+                "bytes_in": self.bytes_in.get(channel, 0),
+                "bytes_out": self.bytes_out.get(channel, 0),
+                "requests": self.operations.get(channel, Counter()).total(),
+                "operations": dict(self.operations.get(channel, {})),
+            }
+            for channel, name in CHANNELS.items()
+        }
+
+
+Stages = Sequence[tuple[str, float, int]]  # name, seconds, how often
+
+
+@dataclass(slots=True)
+class StepUse:
+    """Usage of one step, summed over its invocations. `memory_mb`: 0 for a program on an instance; `base_bytes`: base weights that a cold
+    invocation reads besides the run's configuration.
+    """
+
+    step: str
+    memory_mb: int
+    invocations: int = 0
+    cold: int = 0
+    wall_s: float = 0.0
+    init_s: float = 0.0
+    billed_ms: int = 0
+    longest_s: float = 0.0
+    longest_compute_s: float = 0.0  # of gradients, in the longest one
+    base_bytes: int = 0
+    stages: dict[str, list[float]] = field(default_factory=dict)  # name -> [seconds, count]
+
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds of an invocation."""
+        return self.wall_s / self.invocations if self.invocations else 0.0
+
+    def stage_mean_s(self, stage: str) -> float:
+        """Return the mean seconds of a stage per invocation."""
+        return self.stages.get(stage, [0.0, 0])[0] / max(1, self.invocations)
+
+
+@dataclass
+class Usage:
+    """Usage of all invocations of a run. `records` stays empty unless `keep_records` is set."""
+
+    architecture: str
+    keep_records: bool = False
+    steps: dict[str, StepUse] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    facts_bytes: int = 2_600  # the run's facts, which each fresh environment reads once
+    _tallies: dict[int, tuple[Tally, list[int]]] = field(default_factory=dict)
+
+    def of(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
+        """Return the step's usage, created at the first call."""
+        found = self.steps.get(step)
+        if found is None:
+            found = self.steps[step] = StepUse(step, memory_mb, base_bytes=base_bytes)
+        return found
+
+    def add(
+        self,
+        use: StepUse,
+        place: WhereInRun,
+        *,
+        started_at: float,
+        wall_s: float,
+        init_s: float,
+        cold: bool,
+        tally: Tally,
+        stages: Stages,
+        minibatch: int | None = None,
+        notes: Mapping[str, Any] | None = None,
+        times: int = 1,
+    ) -> None:
+        """Add one invocation of a step. `times`: add that many equal ones, of which no more than one starts cold; only if no records are
+        kept.
+        """
+        use.invocations += times
+        wall_s = round(wall_s, 6)
+        init_s = round(init_s, 6)
+        use.wall_s += times * wall_s
+        use.init_s += init_s
+        # As reports/usage.py bills a record.
+        use.billed_ms += times * max(1, ceil(round((wall_s + init_s) * 1_000, 6)))
+        if wall_s > use.longest_s:
+            use.longest_s = wall_s
+            use.longest_compute_s = sum(seconds for stage, seconds, _ in stages if stage == "compute")
+        if cold:
+            use.cold += 1
+        for stage, seconds, count in stages:
+            known = use.stages.get(stage)
+            if known is None:
+                known = use.stages[stage] = [0.0, 0]
+            known[0] += times * seconds
+            known[1] += times * count
+        mine = self._tallies.get(id(tally))
+        if mine is None:
+            mine = self._tallies[id(tally)] = (tally, [0])
+        mine[1][0] += times
+        if self.keep_records:
+            at = place.minibatch if minibatch is None else minibatch
+            self._record(use, place, at, started_at, wall_s, init_s, cold, tally, stages, notes or {})
+
+    def _record(
+        self,
+        use: StepUse,
+        place: WhereInRun,
+        minibatch: int,
+        started_at: float,
+        wall_s: float,
+        init_s: float,
+        cold: bool,
+        tally: Tally,
+        stages: Stages,
+        notes: Mapping[str, Any],
+    ) -> None:
+        """Append the record of one invocation, as a step would write it."""
+        traffic = tally.as_traffic()
+        if cold and use.memory_mb:
+            for bytes_ in filter(None, (self.facts_bytes, use.base_bytes)):
+                _count_read(traffic, bytes_)
+        self.records.append(
+            {
+                "run": "simulated",
+                "step": use.step,
+                "architecture": self.architecture,
+                "worker": place.worker,
+                "epoch": place.epoch,
+                "round": place.round,
+                "minibatch": minibatch,
+                "request_id": f"simulated-{len(self.records)}",
+                "started_at": started_at,
+                "wall_s": wall_s,
+                "cpu_s": wall_s,
+                "slot_wait_s": 0.0,
+                "max_rss_mb": 0.0,
+                "memory_mb": use.memory_mb,
+                "cold": cold,
+                "init_s": init_s,
+                "outcome": "ok",
+                "error": "",
+                "stages": [{"stage": s, "wall_s": t, "cpu_s": t, "count": n} for s, t, n in stages],
+                "traffic": traffic,
+                **notes,
+            }
+        )
+
+    def total(self) -> Tally:
+        """Return all requests and bytes of the run, with those that cold starts make."""
+        whole = Tally()
+        for tally, times in self._tallies.values():
+            whole.add(tally, times[0])
+        for use in (each for each in self.steps.values() if each.memory_mb):
+            into = use.cold * (self.facts_bytes + use.base_bytes)
+            whole.count("objects", "get", use.cold * (1 + bool(use.base_bytes)), into=into)
+        return whole
+
+
+def _count_read(traffic: dict[str, dict[str, Any]], bytes_: int) -> None:
+    """Count one read of an object in a record's traffic."""
+    objects = traffic["object_store"]
+    objects["bytes_in"] += bytes_
+    objects["requests"] += 1
+    objects["operations"] = {**objects["operations"], "get": objects["operations"].get("get", 0) + 1}

@@ -1,20 +1,23 @@
-"""The vCPUs that a worker pays for, the threads that use them, and what those cost that idle."""
+"""Threads and vCPUs of a worker, and the check that a round's local steps fit into one function."""
 
 from dataclasses import replace
+from itertools import accumulate
 from math import ceil
 
-from crossover.architecture import architecture_of, steps
-from crossover.errors import NoProjection
+from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
-from crossover.simulation.calibration import AWS
+from crossover.simulation.calibration import AWS, Calibration, vcpus
 from crossover.simulation.figures import UNKNOWN_INSTANCE
-from crossover.simulation.services import vcpus
-from crossover.simulation.simulate import simulate, sizes_of
-from crossover.simulation.workload import calendar
+from crossover.simulation.simulate import simulate
+from crossover.simulation.workload import Workload, calendar, shares_by_epoch
+from crossover.workflow import ForEach, Step, walk
+from crossover.workflow.architecture import architecture_of, steps, trees
+
+# --- processors -------------------------------------------------------------------------------------------------------
 
 
-def paid(experiment: Experiment) -> float:
-    """Of a function that computes, by its memory (the largest one's, where they differ); of an instance, by its type."""
+def count_paid_vcpus(experiment: Experiment) -> float:
+    """Return how many vCPUs a worker pays for: of its largest computing function, by memory; of its instance, by type; else 1."""
     architecture = architecture_of(experiment)
     computing = [step.name for step in steps(architecture) if step.needs_torch(experiment)]
     if computing:
@@ -24,32 +27,32 @@ def paid(experiment: Experiment) -> float:
     return float(AWS.instances.get(architecture.program.instances(experiment).instance_type, UNKNOWN_INSTANCE).vcpus)
 
 
-def threads(experiment: Experiment, *, cores: int | None = None) -> int:
-    """What `training.threads` comes to. `auto`: all vCPUs that are paid for, a begun one too. `cores`: of the machine that it runs on,
-    where that is not AWS.
+def count_threads(experiment: Experiment, *, cores: int | None = None) -> int:
+    """Return the number of threads that `training.threads` means. `auto` is all vCPUs that are paid for, rounded up. `cores`: cores of the
+    machine that runs it, if that is not AWS; `auto` is never more.
     """
     given = experiment.training.threads
     if given != "auto":
         return given
-    count = ceil(paid(experiment))
+    count = ceil(count_paid_vcpus(experiment))
     return min(count, cores or count)
 
 
-def fixed(experiment: Experiment, *, cores: int | None = None) -> Experiment:
-    """With that number in its place, as a run has it from its start."""
-    count = threads(experiment, cores=cores)
+def fix_threads(experiment: Experiment, *, cores: int | None = None) -> Experiment:
+    """Return the experiment with `training.threads` as a number, as a run has it from its start. `cores`: as for `count_threads`."""
+    count = count_threads(experiment, cores=cores)
     return replace(experiment, training=replace(experiment.training, threads=count))
 
 
 WORTH_SAYING = 0.01  # of an epoch's dollars
 
 
-def idle(experiment: Experiment) -> str:
-    """What `training.threads` leaves of the paid vCPUs, and the dollars that this wastes, or how many have none; "" where all are used, or
-    next to none wasted.
+def describe_idle_vcpus(experiment: Experiment) -> str:
+    """Return a sentence about vCPUs that are paid for but left idle by `training.threads`, with the dollars they cost, or about threads
+    that share too few vCPUs. Empty if all are used, or if the waste is below WORTH_SAYING.
     """
-    count, whole = threads(experiment), paid(experiment)
-    if not architecture_of(experiment).trains or whole <= count <= ceil(whole):
+    count, whole = count_threads(experiment), count_paid_vcpus(experiment)
+    if whole <= count <= ceil(whole):
         return ""
     if count > whole:
         return (
@@ -69,9 +72,49 @@ def idle(experiment: Experiment) -> str:
 
 
 def _epoch_usd(experiment: Experiment, count: int) -> float:
-    """Of the first round, by the epochs that it goes through; of the first epoch where it has several rounds."""
+    """Return the projected dollars of one epoch with `count` threads: the mean over the epochs of the first decision."""
     architecture = architecture_of(experiment)
-    sizes = sizes_of(experiment, architecture)
+    sizes = Workload.of(experiment)
     epochs = calendar(architecture.resolve(experiment), sizes).decided(1)
     first = replace(experiment.training.of_epochs(epochs), threads=count)
     return simulate(replace(experiment, training=first), AWS, workload=sizes).usd / epochs
+
+
+# --- own steps --------------------------------------------------------------------------------------------------------
+# Whether a round's local steps fit into the one function that takes them, where a worker is not one long function or a program.
+
+
+def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
+    """Check that the local steps of a round fit into `functions.timeout_s`, by the time of computing alone [projected].
+
+    Does nothing for architectures whose workers run in long functions or programs, and if the time of a step is not known. Raises
+    ConfigError if the steps do not fit.
+    """
+    architecture, limit_s = architecture_of(experiment), experiment.functions.timeout_s
+    nodes = (node for tree in trees(architecture) for node in walk(tree))
+    maps = [node for node in nodes if isinstance(node, ForEach) and node.count == "minibatches"]
+    if experiment.exchange.what == "gradients" or not maps or not isinstance(maps[0].body, Step):
+        return
+    try:
+        workload = Workload.of(experiment)
+    except NoProjection:
+        return
+    experiment, name = architecture.resolve(fix_threads(experiment)), maps[0].body.name
+    memory_mb = experiment.functions.memory_of(name, torch=True)
+    days, shares = calendar(experiment, workload), shares_by_epoch(experiment)
+
+    def steps_of(round: int) -> list[float]:
+        """Return the seconds of each step of a round, on images of its epoch's size."""
+        places = [days.place(round, minibatch) for minibatch in range(days.minibatches_in(round))]
+        works = [(replace(workload, training_share=shares[epoch - 1]), n) for epoch, n in places]
+        return [calibration.in_function(experiment, work, work.samples[n], memory_mb=memory_mb) for work, n in works]
+
+    taken = max((steps_of(round) for round in range(0, days.rounds, days.rounds_per_epoch)), key=sum)
+    fit = sum(until_s <= limit_s for until_s in accumulate(taken))
+    if fit == len(taken):
+        return
+    raise ConfigError(
+        f"exchange.every: one {name} takes the {len(taken)} local steps of a round, about {sum(taken):,.0f} s [projected], and "
+        f"functions.timeout_s is {limit_s} (at most 900); at most {fit} steps fit: expected a smaller exchange.every, more "
+        "functions.memory_mb with training.threads: auto, or all-reduce, whose functions go on where the one before ended"
+    )

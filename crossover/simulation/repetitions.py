@@ -1,45 +1,46 @@
-"""How sure a projection is: the same run again and again, each time with other stragglers and in another session.
-
-A session is what all functions of one run share: the hour, the hosts, how busy the stores are. The same cell measured in two sessions
-differed by a factor of 1.5, which no average over requests makes smaller. Repetition n of a seed is the same draw for every experiment, so
-two of them are compared within one session.
-
-What a band does not hold: prices, figures that a calibration assumes, and whether the services are as it says in the middle.
-"""
+"""Repetitions of a simulation, drawn by seed, and their percentiles; also for runs that were measured."""
 
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, fields, replace
 from math import exp, inf
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from crossover.architecture import architecture_of
-from crossover.costs import cost, infrastructure, prices
-from crossover.costs.prices import Prices
-from crossover.experiment import Experiment
-from crossover.reports.bands import Band, band
-from crossover.runtime.process_pools import pool
-from crossover.simulation.calibration import Calibration
-from crossover.simulation.services import Service
-from crossover.simulation.simulate import LABEL, Simulated, simulate, sizes_of
+from crossover.errors import ConfigError, NoProjection
+from crossover.experiment import Experiment, from_resolved
+from crossover.pools import pool
+from crossover.reports import bill, display, prices
+from crossover.reports.display import Band, band_of
+from crossover.reports.on_aws import OnAws
+from crossover.reports.prices import Prices
+from crossover.simulation import interruptions
+from crossover.simulation.calibration import AWS, Calibration, Service
+from crossover.simulation.figures import spot_markets
+from crossover.simulation.long_epochs import simulate_run
+from crossover.simulation.mirror import models_of
+from crossover.simulation.simulate import LABEL, Simulated
 from crossover.simulation.workload import Workload, calendar
+from crossover.training.checkpoints import checkpoint_interval_s
+from crossover.workflow.architecture import architecture_of
+
+# --- repetitions ------------------------------------------------------------------------------------------------------
 
 REPETITIONS = 30
 SIMULATED_EPOCHS = 2  # of a projection's repetition
 # A normal distribution's p5, quartiles and p95: the printed p95 is not less than its own.
 LEVELS = (-1.645, -0.67, 0.0, 0.67, 1.645)
-PER_JOB = 5  # draws that a process takes at once
-WORTH_S = 3.0  # of processor time left: from here on more processes are worth their start
+DRAWS_PER_JOB = 5  # draws that a process takes at once
+MIN_WORK_S = 3.0  # of processor time left: from here on more processes are worth their start
 LIMITS = "not in the band: prices, assumed figures, and whether the services are as the calibration says in the middle"
 
 
 class Draw(NamedTuple):
-    """One repetition. `session`: by how many sigmas its session's requests are slower than the middle one's; `level`: its computing than
-    is thought.
+    """One repetition. `session`: by how many sigmas its requests are slower than the median; `level`: by how many sigmas its computing is
+    slower than assumed.
     """
 
     seed: int
@@ -48,7 +49,7 @@ class Draw(NamedTuple):
 
 
 class RepeatedRun(NamedTuple):
-    """What `simulate` takes. `epochs`: that a repetition simulates at most; those after the first are alike."""
+    """A run to be simulated. `epochs`: the most that a repetition simulates; epochs after the first are alike."""
 
     experiment: Experiment
     calibration: Calibration
@@ -59,7 +60,7 @@ class RepeatedRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one repetition came to. `problems`: why AWS would not have run it so; its figures then end where AWS would have ended it."""
+    """The result of one repetition. `problems`: why AWS would not have run it; its figures then end where AWS would have ended it."""
 
     seconds: float
     epoch_s: float
@@ -68,9 +69,11 @@ class Outcome:
     moved_bytes: float
     problems: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    interruptions: int = 0  # of spot instances that were taken away
 
     @classmethod
     def of(cls, run: Simulated) -> "Outcome":
+        """Return the outcome of a simulated run."""
         return cls(
             seconds=run.seconds,
             epoch_s=run.epoch_s,
@@ -86,8 +89,10 @@ Outcomes = Sequence[Outcome]
 
 
 def draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
-    """The repetitions of a seed. Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order of
-    the seed's: drawn freely, the p5 and p95 of thirty would be off by 0.4 sigma. A fifth of them at each of LEVELS.
+    """Return the repetitions of a seed.
+
+    Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order that the seed decides: drawn
+    freely, the p5 and p95 of thirty would be off by 0.4 sigma. Their levels cycle through LEVELS.
     """
     rng = random.Random(f"repetitions {seed}")
     sessions = [NormalDist().inv_cdf((n + 0.5) / count) for n in range(count)]
@@ -95,11 +100,12 @@ def draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
     return tuple(Draw(rng.getrandbits(32), session, LEVELS[n % len(LEVELS)]) for n, session in enumerate(sessions))
 
 
-def in_session(calibration: Calibration, session: float) -> Calibration:
-    """`calibration` as it is where requests take `session` sigmas longer than in the middle: every service's, latency and transfer alike.
+def apply_session(calibration: Calibration, session: float) -> Calibration:
+    """Return the calibration in a session whose requests are `session` sigmas slower than the median: latency and transfer of every service
+    alike.
 
-    Computing keeps its speed: in the two sessions of the measured cell its seconds were the same. So do cold starts and state machines, of
-    which no session is known, and the hosts' own links, which instance types have by contract.
+    Computing keeps its speed, because in the two sessions of the measured cell its seconds were equal. Cold starts and state machines keep
+    theirs, because nothing is known of their sessions; so do the hosts' links, which instance types guarantee.
     """
     factor = exp(calibration.session_sigma * session)
     services: dict[str, Any] = {each.name: getattr(calibration, each.name) for each in fields(calibration)}
@@ -109,30 +115,32 @@ def in_session(calibration: Calibration, session: float) -> Calibration:
     return replace(calibration, **slowed)
 
 
-def repeated(
+def run_repetitions(
     tasks: Sequence[RepeatedRun],
     drawn: Sequence[Draw],
     *,
     processes: int | None = None,
-    worth_s: float = WORTH_S,
-    working: Executor | None = None,
+    min_work_s: float = MIN_WORK_S,
+    executor: Executor | None = None,
 ) -> list[tuple[Outcome, ...]]:
-    """Each task's outcomes, one per draw in their order. `processes` (by default one per core) change nothing but the time that it takes;
-    they are started where more than `worth_s` seconds of work are left after the first job, unless there are some `working` already.
+    """Simulate each task once per draw and return its outcomes in draw order.
+
+    `processes` (by default one per core) affects the time only. They are started if more than `min_work_s` seconds of work are left
+    after the first job. `executor`: used instead.
     """
-    starts, processes = range(0, len(drawn), PER_JOB), processes or os.cpu_count() or 1
-    groups = _alike_but_in_epochs(tasks)
-    jobs = [([tasks[n] for n in group], drawn[start : start + PER_JOB]) for group in groups for start in starts]
+    starts, processes = range(0, len(drawn), DRAWS_PER_JOB), processes or os.cpu_count() or 1
+    groups = _group_alike(tasks)
+    jobs = [([tasks[n] for n in group], drawn[start : start + DRAWS_PER_JOB]) for group in groups for start in starts]
     began_s = time.process_time()
-    done = [_job(job) for job in jobs[: working is None]]
+    done = [_run_job(job) for job in jobs[: executor is None]]
     left = jobs[len(done) :]
-    if working is not None:
-        done += working.map(_job, left)
-    elif processes > 1 and len(left) * (time.process_time() - began_s) > worth_s:
+    if executor is not None:
+        done += executor.map(_run_job, left)
+    elif processes > 1 and len(left) * (time.process_time() - began_s) > min_work_s:
         with pool(processes) as begun:
-            done += begun.map(_job, left)
+            done += begun.map(_run_job, left)
     else:
-        done += map(_job, left)
+        done += map(_run_job, left)
     found: list[list[Outcome]] = [[] for _ in tasks]
     for group, parts in zip((group for group in groups for _ in starts), done, strict=True):
         for n, outcomes in zip(group, parts, strict=True):
@@ -140,8 +148,8 @@ def repeated(
     return [tuple(outcomes) for outcomes in found]
 
 
-def _alike_but_in_epochs(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
-    """Tasks by number: those of a group simulate the same epochs, and lengthen them differently."""
+def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
+    """Return groups of task numbers. Tasks of a group differ in their number of epochs only, so that they can share simulations."""
     groups: dict[str, list[int]] = {}
     for n, task in enumerate(tasks):
         training = replace(task.experiment.training, epochs=1)
@@ -150,63 +158,69 @@ def _alike_but_in_epochs(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Outcome]]:
-    """Of each task, its outcomes. Tasks of a job differ in their epochs alone, so what is simulated for one does for all."""
+def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Outcome]]:
+    """Return the outcomes of each task of a group. Simulations that several tasks need are run once."""
     tasks, drawn = job
     known: dict[tuple[Draw, int], Simulated] = {}
 
     def once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
+        """Simulate, or return the result of an equal simulation."""
         if (draw, epochs) not in known:
-            known[draw, epochs] = _drawn(task, draw, epochs)
+            known[draw, epochs] = _simulate_epochs(task, draw, epochs)
         return known[draw, epochs]
 
-    return [[outcome(task, draw, once) for draw in drawn] for task in tasks]
+    return [[apply_interruptions(task, draw, simulate_draw(task, draw, once)) for draw in drawn] for task in tasks]
 
 
-def as_drawn(calibration: Calibration, draw: Draw) -> Calibration:
-    """In the draw's session, with what it says of more than two threads, and as fast at computing as its level says."""
+def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
+    """Return the calibration in the draw's session and at its level of computing, with a random speed-up beyond two threads."""
     least, most = calibration.parallel_least, calibration.parallel_most
-    sure, on_gpu = calibration.level_sigma, max(calibration.level_sigma, calibration.gpu_sigma)
-    calibration = calibration.paced(exp(sure * draw.level), exp(on_gpu * draw.level)) if on_gpu else calibration
+    if sure := calibration.level_sigma:
+        calibration = calibration.slow_computing(exp(sure * draw.level), 1.0)
     beyond = least + (most - least) * random.Random(f"threads {draw.seed}").random()
-    return replace(in_session(calibration, draw.session), parallel_beyond=beyond)
+    return replace(apply_session(calibration, draw.session), parallel_beyond=beyond, gpu_level=draw.level)
 
 
-def _drawn(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
+def _simulate_epochs(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
+    """Simulate the task's first `epochs` epochs in one draw."""
     training = task.experiment.training.of_epochs(epochs)
-    return simulate(
+    return simulate_run(
         replace(task.experiment, seed=draw.seed, training=training),
-        as_drawn(task.calibration, draw),
+        apply_draw(task.calibration, draw),
         workload=task.workload,
         price_list=task.price_list,
     )
 
 
 def simulated_epochs(most: int, span: int) -> int:
-    """Of a run of more epochs, how many a repetition simulates: rounds of `span` epochs are whole, and two of them at least."""
+    """Return how many epochs of a longer run a repetition simulates. `most`: the limit; `span`: epochs between two decisions, of which at
+    least two whole spans are simulated if it exceeds 1.
+    """
     return max(2, most // span) * span if span > 1 else most
 
 
-def outcome(
-    task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _drawn
+def simulate_draw(
+    task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _simulate_epochs
 ) -> Outcome:
-    """What one repetition comes to. A run of many epochs is simulated for some, and lengthened by the mean of those after its first: what
-    stragglers do in them stands for all the others too, so the band errs on the wide side.
+    """Return the outcome of one repetition. `simulated`: function that simulates a number of epochs.
+
+    A run of many epochs is simulated for some of them and lengthened by the mean of those after the first. Their stragglers then count for
+    all others too, so the band errs on the wide side.
     """
     epochs = task.experiment.training.epochs
     architecture = architecture_of(task.experiment)
     days = calendar(architecture.resolve(task.experiment), task.workload)
     some = simulated_epochs(task.epochs, days.span)
     run = simulated(task, draw, min(epochs, some))
-    if epochs <= some or not run.finished or not architecture.trains:
+    if epochs <= some or not run.finished:
         return Outcome.of(run)
     whole = epochs if days.steps is None else days.rounds / days.rounds_per_epoch
-    return _lengthened(run, simulated(task, draw, days.span), whole, task.price_list)
+    return _lengthen(run, simulated(task, draw, days.span), whole, task.price_list)
 
 
-def _lengthened(run: Simulated, first: Simulated, epochs: float, price_list: Prices) -> Outcome:
-    """`run` with its mean epoch after `first`, its first alone (or as many as a round goes through), as often as `epochs` asks for. What is
-    used grows; the bill is of the whole, since hosts cost at least a minute.
+def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Prices) -> Outcome:
+    """Return the outcome of `run` lengthened to `epochs` epochs by its mean epoch after `first`, a simulation of the first span alone.
+    Usage grows in proportion; the bill is computed for the whole, because hosts cost at least a minute.
     """
     simulated = run.experiment.training.epochs
     more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
@@ -218,9 +232,9 @@ def _lengthened(run: Simulated, first: Simulated, epochs: float, price_list: Pri
     used = {
         each.name: longer(getattr(run.used, each.name), getattr(first.used, each.name)) for each in fields(run.used)
     }
-    lines = cost.bill(
-        cost.Quantities(**used),  # type: ignore[arg-type]  # parts of a request, of a mean
-        infrastructure.of(run.experiment),
+    lines = bill.bill(
+        bill.Quantities(**used),  # type: ignore[arg-type]  # parts of a request, of a mean
+        bill.of(run.experiment),
         price_list,
         duration_s=seconds,
         transitions=round(longer(run.transitions, first.transitions)),
@@ -234,21 +248,52 @@ def _lengthened(run: Simulated, first: Simulated, epochs: float, price_list: Pri
     )
 
 
+def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcome:
+    """Return the outcome on spot instances, in a market that the draw chooses: with interruptions, waits and their cost. Without spot
+    instances the outcome does not change.
+    """
+    fleets = [fleet for fleet in bill.of(task.experiment).fleets if fleet.spot]
+    if not fleets:
+        return found
+    rng = random.Random(f"spot {draw.seed}")
+    objects, size = task.calibration.instance_objects, interruptions.STATE_VECTORS * task.workload.vector_bytes
+    losses = interruptions.draw_losses(
+        found.seconds,
+        instances=sum(fleet.count for fleet in fleets),
+        market=rng.choice(spot_markets()),
+        boot_s=max(fleet.boot_s for fleet in fleets),
+        interval_s=checkpoint_interval_s(objects.at().write.seconds(size)),
+        rng=rng,
+    )
+    more_s = losses.held_s - found.seconds
+    hourly = sum(line.usd for fleet in fleets for line in bill.fleet_lines(task.price_list, fleet, seconds=3_600.0))
+    never = (
+        () if losses.ended else (f"spot instances were taken away {interruptions.MAX_LOSSES:,} times before its end",)
+    )
+    return replace(
+        found,
+        seconds=losses.held_s + losses.waited_s,
+        usd=found.usd + max(0.0, more_s) * hourly / 3_600,
+        interruptions=losses.count,
+        problems=(*found.problems, *never),
+    )
+
+
 # --- what repetitions say ---------------------------------------------------------------------------------------------
 
 
 def figures(outcomes: Outcomes, name: str) -> list[float]:
-    """One figure by draw, to be compared; infinite where AWS would not have run it, so that it is never ahead."""
+    """Return one figure per draw, for comparisons; infinite if AWS would not have run it, so that it never leads."""
     return [inf if each.problems else getattr(each, name) for each in outcomes]
 
 
-def possible(outcomes: Outcomes) -> list[Outcome]:
-    """Those that AWS would have run."""
+def keep_feasible(outcomes: Outcomes) -> list[Outcome]:
+    """Return the outcomes that AWS would have run."""
     return [each for each in outcomes if not each.problems]
 
 
 def problems(outcomes: Outcomes) -> tuple[str, ...]:
-    """Why AWS would not run it so, and in how many repetitions where not in all: of the one in the middle of those."""
+    """Return why AWS would not run it, and in how many repetitions if not in all; the reasons are those of the median failed repetition."""
     failed = sorted((each for each in outcomes if each.problems), key=lambda each: each.seconds)
     if not failed:
         return ()
@@ -263,29 +308,29 @@ FIGURES = ("seconds", "epoch_s", "usd", "paper_method_usd")
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """A run in the middle session, and what its repetitions came to."""
+    """A run in the middle session, and the outcomes of its repetitions."""
 
     run: Simulated
     seed: int
     outcomes: tuple[Outcome, ...]
 
     def band(self, name: str) -> Band:
-        """Of one of FIGURES, over the repetitions that AWS would run; over all of them, up to their end, where it would run none."""
-        return band([getattr(each, name) for each in possible(self.outcomes) or self.outcomes])
+        """Return the percentiles of one of FIGURES over the repetitions that AWS would run, or over all of them if it would run none."""
+        return band_of([getattr(each, name) for each in keep_feasible(self.outcomes) or self.outcomes])
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why AWS would not run it so; or would not at times."""
+        """Reasons why AWS would not run it, or not in every repetition."""
         return self.run.problems or problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
-        """In the middle session, and in more than half of the repetitions."""
-        return not self.run.problems and 2 * len(possible(self.outcomes)) > len(self.outcomes)
+        """True if AWS would run it in the middle session and in more than half of the repetitions."""
+        return not self.run.problems and 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     @property
     def words(self) -> str:
-        """What the bands are of."""
+        """Sentence that says what the bands cover."""
         sigma = self.run.calibration.session_sigma
         return (
             f"{len(self.outcomes)} repetitions of seed {self.seed}, over stragglers and a session that slows all requests of a run alike "
@@ -293,7 +338,7 @@ class Projection:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The run in the middle session, and beside it the bands and every repetition."""
+        """Return the run in the middle session with the bands and every repetition, as plain data."""
         said = {
             "label": LABEL,
             "count": len(self.outcomes),
@@ -314,9 +359,62 @@ def project(
     repetitions: int = REPETITIONS,
     processes: int | None = None,
 ) -> Projection:
-    """The run of `experiment`, and so many repetitions of its seed. Raises as `simulate` does."""
-    work, price_list = workload or sizes_of(experiment, architecture_of(experiment)), prices.load()
-    run = simulate(experiment, calibration, workload=work, price_list=price_list)
+    """Simulate the experiment in the middle session, and its repetitions. Raises what `simulate` raises."""
+    work, price_list = workload or Workload.of(experiment), prices.load()
+    run = simulate_run(experiment, calibration, workload=work, price_list=price_list)
     task = RepeatedRun(experiment, calibration.unsure_of(work.model), work, price_list, SIMULATED_EPOCHS)
-    (outcomes,) = repeated([task], draws(experiment.seed, repetitions), processes=processes)
+    (outcomes,) = run_repetitions([task], draws(experiment.seed, repetitions), processes=processes)
     return Projection(run=run, seed=experiment.seed, outcomes=outcomes)
+
+
+# --- of runs ----------------------------------------------------------------------------------------------------------
+# What finished runs would take on AWS: their own settings and epochs, simulated, for their reports.
+
+
+def on_aws(
+    results: Sequence[Mapping[str, Any]],
+    *,
+    repetitions: int = REPETITIONS,
+    tell: Callable[[str], object] = lambda reason: None,
+) -> list[OnAws | None]:
+    """Return what each finished run would take on AWS, all with the same draws; None for a run that cannot be simulated.
+
+    `results`: contents of result.json. `tell`: called with the reason if one cannot be simulated.
+    """
+    tasks = [_task(result, tell) for result in results]
+    seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
+    done = iter(run_repetitions([task for task in tasks if task is not None], draws(seed, repetitions)))
+    words = f"{AWS.name}; {repetitions} repetitions of seed {seed}; {LIMITS}"
+    found = list[OnAws | None]()
+    for task in tasks:
+        outcomes = () if task is None else next(done)
+        found.append(
+            OnAws(
+                seconds=tuple(figures(outcomes, "seconds")),
+                usd=tuple(figures(outcomes, "usd")),
+                words=words,
+                problems=problems(outcomes),
+                outside=outcomes[0].outside,
+            )
+            if outcomes
+            else None
+        )
+    return found
+
+
+def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedRun | None:
+    """Return the simulation of a finished run, with as many epochs as it had. None if a size or step is not known or another version wrote
+    the result; `tell` gets the reason.
+    """
+    try:
+        experiment = from_resolved(result["experiment"])
+        training = experiment.training.of_epochs(display.epochs_of(result) or 1)
+        experiment = replace(experiment, training=training)
+        architecture = architecture_of(experiment)
+        workload = Workload.of(experiment)
+        models_of(architecture)
+        calendar(architecture.resolve(experiment), workload)
+    except (NoProjection, ConfigError, TypeError) as unknown:
+        tell(str(unknown))
+        return None
+    return RepeatedRun(experiment, AWS.unsure_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)

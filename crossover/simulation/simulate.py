@@ -1,24 +1,25 @@
-"""One run, simulated: from an experiment and a calibration to seconds, dollars and bytes."""
+"""Simulation of one run: from an experiment and a calibration to seconds, dollars and bytes."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from crossover.architecture import Architecture, architecture_of
-from crossover.architecture.infrastructure import side_by_side
-from crossover.costs import cost, infrastructure, paper_cost, prices
-from crossover.costs.billing import Line, gb_seconds
-from crossover.costs.infrastructure import Infrastructure
-from crossover.costs.invocations import WRITES
-from crossover.costs.paper_method import BY_THE_HOUR, paper_method
-from crossover.costs.prices import Prices
 from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.reports import bill as cost
+from crossover.reports import bill as infrastructure
+from crossover.reports import bill as paper_cost
+from crossover.reports import prices
+from crossover.reports.bill import BY_THE_HOUR, Infrastructure, Line, gb_seconds, paper_method
+from crossover.reports.prices import Prices
+from crossover.reports.usage import WRITES
 from crossover.simulation.calibration import AWS, Calibration
-from crossover.simulation.mirror import aggregation, models_of, programs
-from crossover.simulation.usage import StepUse, Usage, WhereInRun
+from crossover.simulation.kernel import StepUse, Usage, WhereInRun
+from crossover.simulation.mirror import models_of, programs
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
 from crossover.simulation.world import World
+from crossover.workflow.architecture import Architecture, architecture_of
+from crossover.workflow.infrastructure import side_by_side
 
 LABEL = "projected"
 RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
@@ -50,10 +51,11 @@ class Simulated:
 
     @property
     def moved_bytes(self) -> int:
+        """Bytes that all channels moved, in and out."""
         return sum(channel["bytes_in"] + channel["bytes_out"] for channel in self.traffic.values())
 
     def as_json(self) -> dict[str, Any]:
-        """The projection without its records, for other programs."""
+        """Return the projection as plain data, without its records."""
         return {
             "label": self.label,
             "experiment": self.experiment.resolved(),
@@ -76,7 +78,7 @@ class Simulated:
 
     @property
     def epoch_s(self) -> float:
-        """Of the epochs after the first one decided upon, which starts cold; of those until then where there is no other."""
+        """Mean seconds of an epoch after the first decision, since the first starts cold; up to the first decision if there is only one."""
         ends = self.epochs_end_s
         if not ends:
             return self.seconds
@@ -95,11 +97,11 @@ def simulate(
 ) -> Simulated:
     """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
 
-    `workload`: other sizes than the experiment's own. `keep_records`: one record per invocation, for runs that are not large. Raises
-    NoProjection where nobody has described the architecture's steps, or forgot one of them, and for sizes that are not known.
+    `workload`: sizes, by default the experiment's own. `keep_records`: keep one record per invocation; only for small runs. Raises
+    NoProjection if the architecture's steps have no models, or a size is not known.
     """
     architecture = architecture or architecture_of(experiment)
-    workload = workload or sizes_of(experiment, architecture)
+    workload = workload or Workload.of(experiment)
     experiment = architecture.resolve(experiment)
     days = calendar(experiment, workload)
     usage = Usage(experiment.architecture, keep_records=keep_records)
@@ -110,12 +112,8 @@ def simulate(
     return _result(world, price_list or prices.load())
 
 
-def sizes_of(experiment: Experiment, architecture: Architecture) -> Workload:
-    """What the experiment moves and computes. Raises NoProjection where that is not known."""
-    return aggregation.workload(plan(experiment)) if (plan := architecture.aggregates) else Workload.of(experiment)
-
-
 def _result(world: World, price_list: Prices) -> Simulated:
+    """Build the result from the state of the world after the simulation."""
     seconds, usage, experiment = float(world.env.now), world.usage, world.experiment
     fixed = infrastructure.of(experiment, world.architecture)
     total = usage.total()
@@ -156,7 +154,7 @@ def _result(world: World, price_list: Prices) -> Simulated:
 
 
 def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds: float) -> float:
-    """By the papers' own formulas, which are linear in an invocation's seconds."""
+    """Return the dollars by the papers' own formulas, which are linear in an invocation's seconds."""
     if any(fleet.purpose in BY_THE_HOUR for fleet in fixed.fleets):
         _, usd = paper_method(world.experiment, (), infrastructure=fixed, prices=price_list, duration_s=seconds)
         return usd
@@ -167,20 +165,19 @@ def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds:
 
 
 def _outside(world: World) -> tuple[str, ...]:
-    """What lies beyond the measurements: the functions' memory, what they move, how many there are at once."""
+    """Return sentences about what lies beyond the measurements: the functions' memory, the bytes they move, their number at once."""
     if not world.slots.most:
         return ()  # programs on instances alone
     memories = sorted({use.memory_mb for use in world.usage.steps.values() if use.memory_mb})
     of_memory = (text for mb in memories for text in world.calibration.outside(memory_mb=mb))
-    aggregates = world.architecture.aggregates
-    bytes_ = aggregates(world.experiment).part_bytes(0) if aggregates else world.workload.vector_bytes
+    bytes_ = world.workload.vector_bytes
     found = world.calibration.outside(object_bytes=bytes_, functions=world.slots.most, branches=world.branches or 1)
     used = ("functions", "databases") if world.hosts else ("functions",)
     return (*of_memory, *found, *(words for each in used for words in world.calibration.elsewhere.get(each, ())))
 
 
 def _problems(world: World) -> list[str]:
-    """What would keep the run from going through on AWS."""
+    """Return the reasons why the run would fail on AWS."""
     experiment, found = world.experiment, list[str]()
     limit_s = experiment.functions.timeout_s
     longest_s = {use.step: _longest_s(world, use) for use in world.usage.steps.values() if use.memory_mb}
@@ -206,8 +203,11 @@ def _problems(world: World) -> list[str]:
 
 
 def _longest_s(world: World, use: StepUse) -> float:
-    """Of the step's invocations. Where images grow the run is simulated on the mean of its epochs; its last round has whole images, and
-    Lambda ends the functions of that one all the same. A long worker goes on in its next function.
+    """Return the seconds of the step's longest invocation.
+
+    If images grow during training, the run is simulated on the mean of its epochs. Its last rounds have full-size images, so the computing
+    of the longest invocation is scaled up to them before it is compared with the timeout. Long workers need no scaling: they continue in
+    their next function.
     """
     whole, mean = world.workload.evaluated.training_share, world.workload.training_share
     more = whole / mean - 1 if side_by_side(world.architecture) else 0.0
@@ -215,10 +215,8 @@ def _longest_s(world: World, use: StepUse) -> float:
 
 
 def _memory(world: World) -> list[str]:
-    """Functions too small for the vectors that they hold."""
+    """Return one problem if even the largest function is too small for three vectors: the model, the gradient, and one on its way."""
     uses = [use for use in world.usage.steps.values() if use.memory_mb]
-    if aggregates := world.architecture.aggregates:
-        return aggregates(world.experiment).too_small({use.step: use.memory_mb for use in uses})
     least_mb = 3 * world.workload.vector_bytes / 2**20  # model, gradient, and one on its way
     memory_mb = max((use.memory_mb for use in world.usage.steps.values()), default=0)
     if not uses or least_mb <= memory_mb:

@@ -1,10 +1,10 @@
-"""An interpreter of an architecture's tree, beside `workflow.execute` and `asl`: the same steps in simulated time.
+"""Interpreter of an architecture's tree in simulated time; `workflow.execute` and `state_machines` interpret the same steps.
 
-States are counted as `crossover/asl/` lays them out, and tasks take time: from the end of one to the start of the next. A Map's branches
-begin one after another, and share the luck of their first task; one that its machine makes Distributed takes that one's time.
+States are counted as `crossover/workflow/state_machines.py` lays them out. Tasks take time: from the end of one to the start of the next. A
+Map's branches begin one after another and share the random factor of their first task; a Distributed Map takes more time.
 
-Minibatches of one worker are walked as a group: the same phases in the same order of time, without an event for each; where the account's
-concurrency could bind, each is a process of its own.
+The minibatches of one worker are walked as a group: the same phases in the same order of time, without an event for each. If the account's
+concurrency could limit them, each is a process of its own.
 """
 
 import json
@@ -14,18 +14,17 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from crossover.architecture.infrastructure import most_minibatches
-from crossover.asl import inline
-from crossover.simulation.kernel import SimProcess
-from crossover.simulation.usage import WhereInRun
+from crossover.simulation.kernel import SimProcess, WhereInRun
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 from crossover.workflow import START, Child, ForEach, Node, Parallel, Repeat, Sequence, Step
+from crossover.workflow.infrastructure import most_minibatches
+from crossover.workflow.state_machines import inline
 
 EVENT_BYTES = len(json.dumps(START))  # all that travels as state, whatever a Map leaves
 
 
 class InvocationStart(NamedTuple):
-    """How an invocation began. `wait_s`: what is not billed."""
+    """The start of an invocation. `wait_s`: seconds that are not billed; `init_s`: seconds of INIT, which are billed."""
 
     cold: bool = False
     wait_s: float = 0.0
@@ -36,7 +35,7 @@ WARM = InvocationStart()
 
 
 class Walk:
-    """Walks trees of one world. `models`: how each step is simulated, by name."""
+    """Interpreter of the trees of one world. `models`: how each step is simulated, by name."""
 
     def __init__(self, world: World, models: dict[str, Model]) -> None:
         self._world, self._models = world, models
@@ -48,10 +47,11 @@ class Walk:
 
     @cached_property
     def _most(self) -> int | None:
+        """Largest number of minibatches in one round; None if only loading the data set would tell it."""
         return most_minibatches(self._world.experiment)
 
     def run(self, node: Node, place: WhereInRun, *, last: bool = True) -> SimProcess:
-        """`last`: whether the node ends its machine."""
+        """Simulate a node and all below it. `last`: whether the node ends its state machine."""
         match node:
             case Step():
                 yield from self._step(node, place)
@@ -71,16 +71,18 @@ class Walk:
                 yield from self.run(body, place, last=True)
 
     def _until_task(self, place: WhereInRun) -> float:
-        """Seconds from the end of the task before to the start of the next one."""
+        """Return the seconds from the end of the task before to the start of the next one, and clear what the place owes."""
         factor = place.started or self._world.luck[place.worker].task()
         seconds, place.debt_s, place.started = place.debt_s + factor * self._task_s, 0.0, 0.0
         return seconds
 
     def _branch(self, node: Node, place: WhereInRun) -> SimProcess:
+        """Simulate one branch, with the state that drops its result."""
         yield from self.run(node, place, last=False)
         self._world.transitions += 1  # the state that drops the branch's result
 
     def _together(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
+        """Simulate branches side by side; each begins `branch_s` after the one before."""
         factor, running = (
             place.started or self._world.luck[place.worker].task(),
             list[Generator[simpy.Event, Any, None]](),
@@ -93,6 +95,7 @@ class Walk:
         yield self._env.all_of([self._env.process(branch) for branch in running])
 
     def _each(self, node: ForEach, place: WhereInRun) -> SimProcess:
+        """Simulate a Map: as a group if its body is a script per minibatch, else as one process per branch."""
         self._world.transitions += 2
         count = self._world.workers if node.count == "workers" else place.minibatches
         model = self._models.get(node.body.name) if isinstance(node.body, Step) else None
@@ -106,6 +109,7 @@ class Walk:
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _repeat(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
+        """Simulate a loop until its condition holds."""
         self._world.transitions += 1
         place.synchronised = place.epoch_finished = place.finished = False
         polled = node.every_s and isinstance(node.body, Step) and self._models[node.body.name].polls
@@ -124,6 +128,7 @@ class Walk:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _step(self, step: Step, place: WhereInRun) -> SimProcess:
+        """Simulate one invocation of a step, with its wait for a slot and for its environment."""
         world, model = self._world, self._models[step.name]
         world.transitions += 1
         yield self._env.timeout(self._until_task(place))
@@ -143,17 +148,19 @@ class Walk:
             model.changes(world, place)
 
     def _cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
+        """Return a cold start at the time `at`, and take a new environment."""
         world = self._world
         torch, factor = step.needs_torch(world.experiment), world.luck[place.worker].cold()
         wait_s, init_s = self._calibration.starts_cold(torch=torch, factor=factor)
         return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s + world.base_s(step))
 
     def _own_s(self, step: Step) -> float:
-        """What an invocation takes outside its stages."""
+        """Return the seconds that an invocation takes outside its stages."""
         torch = step.needs_torch(self._world.experiment)
         return self._calibration.torch_step_s if torch else self._calibration.plain_step_s
 
     def _play(self, step: Step, script: Script, place: WhereInRun, started: InvocationStart) -> SimProcess:
+        """Simulate an invocation by its script."""
         world, env = self._world, self._env
         luck, host = world.luck[place.worker], world.host(place.worker)
         request, compute = luck.request(), luck.compute() * luck.hosts(step.name, place.minibatch + 1)[place.minibatch]
@@ -178,6 +185,7 @@ class Walk:
         )
 
     def _live(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
+        """Simulate an invocation that waits for others."""
         world, env = self._world, self._env
         assert model.living is not None
         invocation = SimulatedInvocation(env.now, env.now + world.experiment.functions.timeout_s)
@@ -199,7 +207,7 @@ class Walk:
         )
 
     def _group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
-        """One worker's minibatches side by side."""
+        """Simulate one worker's minibatches side by side, without a process for each."""
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result
         yield env.timeout(self._until_task(place))
@@ -244,7 +252,7 @@ class Walk:
         world.slots.give(count)
 
     def _poll(self, step: Step, node: Repeat, place: WhereInRun) -> SimProcess:
-        """Poll after poll until the gate is open, worked out afterwards: between two polls nothing but time passes."""
+        """Simulate a polling loop until its gate opens. The polls are computed afterwards, because only time passes between two of them."""
         world, env, model = self._world, self._env, self._models[step.name]
         assert model.polls is not None
         assert model.script is not None
@@ -266,11 +274,11 @@ class Walk:
             times = (
                 1 if first or world.usage.keep_records else max(1, int((opened - began - most) / (most + between_s)))
             )
-            self._looked(step, script, place, began, most, started if first else WARM, times)
+            self._record_polls(step, script, place, began, most, started if first else WARM, times)
             began += times * (most + between_s)
             polls += times
         end = max(began + look_s, min(opened + script.phases[-1].request_s, began + most))
-        self._looked(step, script, place, began, end - began, started if polls == 1 else WARM)
+        self._record_polls(step, script, place, began, end - began, started if polls == 1 else WARM)
         # Task and Choice per poll, and a Wait between two.
         world.transitions += 2 * polls + (polls - 1)
         if end > env.now:
@@ -279,7 +287,7 @@ class Walk:
         world.slots.give()
         place.synchronised = True
 
-    def _looked(
+    def _record_polls(
         self,
         step: Step,
         script: Script,
@@ -289,6 +297,7 @@ class Walk:
         started: InvocationStart,
         times: int = 1,
     ) -> None:
+        """Record the usage of one poll, or of `times` equal ones."""
         world = self._world
         stage_s = wall_s - self._own_s(step)
         world.usage.add(

@@ -1,4 +1,4 @@
-"""The simulated cloud of one run: its clock, hosts and functions, what its members share, and what has been used so far."""
+"""The simulated cloud of one run: its clock, hosts, functions, shared state, and the usage so far."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,41 +6,52 @@ from typing import Any, Protocol
 
 import simpy
 
-from crossover.algorithms.calendar import Calendar
-from crossover.architecture import Architecture, steps
-from crossover.architecture.infrastructure import NETWORK, shared_stacks
+from crossover.algorithms.schedule import Calendar
 from crossover.experiment import Experiment
-from crossover.simulation.calibration import SIGMAS, Calibration
-from crossover.simulation.kernel import Environments, Gate, Host, Link, Luck, Phase, SimProcess, Slots
-from crossover.simulation.services import ServiceClient
-from crossover.simulation.usage import StepUse, Tally, Usage, WhereInRun
+from crossover.simulation.calibration import SIGMAS, Calibration, ServiceClient
+from crossover.simulation.kernel import (
+    Environments,
+    Gate,
+    Host,
+    Link,
+    Luck,
+    Phase,
+    SimProcess,
+    Slots,
+    StepUse,
+    Tally,
+    Usage,
+    WhereInRun,
+)
 from crossover.simulation.workload import Workload
 from crossover.workflow import Step
+from crossover.workflow.architecture import Architecture, steps
+from crossover.workflow.infrastructure import NETWORK, shared_stacks
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What an invocation does that waits for nobody: phases one after another, and all their requests."""
+    """An invocation that waits for no other: its phases, one after another, and all its requests."""
 
     phases: tuple[Phase, ...]
     tally: Tally
 
 
 class Phased(Protocol):
-    """A step's script at a place; the same object for the same kind of place, since thousands share it."""
+    """Function that returns a step's script at a place. Equal places share one object, because thousands of invocations ask for it."""
 
     def __call__(self, world: "World", place: WhereInRun) -> Script: ...
 
 
 class Living(Protocol):
-    """A step that waits for others: a process of its own, which adds to `invocation` what it does."""
+    """Function that starts a step which waits for others, as a process of its own. The step adds its usage to `invocation`."""
 
     def __call__(self, world: "World", place: WhereInRun, invocation: "SimulatedInvocation") -> SimProcess: ...
 
 
 @dataclass
 class SimulatedInvocation:
-    """A living step's (or a program's) stages and requests so far."""
+    """Stages and requests so far of a program or of a step that waits for others."""
 
     started_at: float
     deadline_s: float
@@ -48,20 +59,23 @@ class SimulatedInvocation:
     stages: dict[str, list[float]] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
-    def spent(self, stage: str, seconds: float) -> None:
+    def add_seconds(self, stage: str, seconds: float) -> None:
+        """Add seconds to a stage, and count it once more."""
         known = self.stages.setdefault(stage, [0.0, 0])
         known[0] += seconds
         known[1] += 1
 
     def as_stages(self) -> list[tuple[str, float, int]]:
+        """Return (name, seconds, count) of each stage."""
         return [(name, seconds, int(count)) for name, (seconds, count) in self.stages.items()]
 
 
 @dataclass(frozen=True)
 class Model:
-    """How a step is simulated: by a script, or living. `changes`: what it changes of the event, once it is through.
+    """The way a step is simulated: by a `script`, or as a process (`living`).
 
-    `polls`: the gate that the step looks at for `patience_s` before it gives up and is asked again.
+    `changes`: applies the step's changes to the event once it has finished. `polls`: returns the gate that the step polls for `patience_s`
+    before it gives up and is invoked again.
     """
 
     script: Phased | None = None
@@ -73,7 +87,7 @@ class Model:
 
 @dataclass
 class World:
-    """Everything that the walk and the steps' models share."""
+    """State that the walk and the models of the steps share."""
 
     experiment: Experiment
     architecture: Architecture
@@ -112,25 +126,27 @@ class World:
 
     @property
     def workers(self) -> int:
+        """Number of workers."""
         return self.experiment.workers
 
     def host(self, worker: int) -> Host | None:
-        """The database host of a worker; None where there is none, or where exchanges go through the object store."""
+        """Return a worker's database host; None if there is none, or if exchanges go through the object store."""
         if not self.hosts or self.through_objects:
             return None
         return self.hosts[worker % len(self.hosts)]
 
     @property
     def through_objects(self) -> bool:
-        """Whether long workers exchange through S3."""
+        """True if long workers exchange through S3."""
         return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
 
     @property
     def new_environments_waited_s(self) -> float:
-        """The longest that an invocation waited for one."""
+        """Seconds of the longest wait of an invocation for a new environment."""
         return max((each.longest_wait_s for each in self._environments.values()), default=0.0)
 
     def environments(self, step: str) -> Environments:
+        """Return the environments of a step's function, created at the first call."""
         found = self._environments.get(step)
         if found is None:
             found = self._environments[step] = Environments(
@@ -139,30 +155,34 @@ class World:
         return found
 
     def gate(self, *key: Any, needed: int | None = None) -> Gate:
-        """The gate of that name; the workers' unless `needed` says otherwise."""
+        """Return the gate of that name, created at the first call. `needed`: arrivals that open it, by default one per worker."""
         found = self._gates.get(key)
         if found is None:
             found = self._gates[key] = Gate(self.env, self.workers if needed is None else needed)
         return found
 
     def forget(self, *key: Any) -> None:
+        """Drop the gate of that name, if it exists."""
         self._gates.pop(key, None)
 
     def memory_mb(self, step: Step) -> int:
+        """Return the memory of the step's function in MB."""
         return self.experiment.functions.memory_of(step.name, torch=step.needs_torch(self.experiment))
 
     def memory_of(self, step: str) -> int:
+        """Return the memory in MB of the function of the step with that name."""
         return self._memories[step]
 
     def objects(self, step: str) -> ServiceClient:
-        """The object store as the functions of that step see it."""
+        """Return the object store as the step's functions see it."""
         return self._client("objects", step)
 
     def tensors(self, step: str) -> ServiceClient:
-        """A worker's database, or the shared one, as the functions of that step see it."""
+        """Return a worker's database, or the shared one, as the step's functions see it."""
         return self._client("tensors", step)
 
     def _client(self, service: str, step: str) -> ServiceClient:
+        """Return a service ("objects" or "tensors") as the step's functions see it."""
         found = self._clients.get((service, step))
         if found is None:
             memory_mb = self._memories[step]
@@ -171,17 +191,18 @@ class World:
         return found
 
     def arithmetic_s(self, bytes_: float, step: str) -> float:
-        """Vector arithmetic in a function of that step, by bytes that go in and come out."""
+        """Return the seconds of vector arithmetic in a function of the step. `bytes_`: of all vectors read and written."""
         return self.calibration.arithmetic_s(bytes_, memory_mb=self._memories[step])
 
     def base_s(self, step: Step) -> float:
-        """What a fresh environment takes to read the base and to know it by its digest; 0 without one."""
+        """Return the seconds a fresh environment takes to read the base weights and to check their digest; 0 without base weights."""
         if not self.workload.base_bytes or step.torch is not True:
             return 0.0
         memory_mb = self._memories[step.name]
         return self.calibration.base_s(self.workload.base_bytes, memory_mb=memory_mb, in_vpc=self._in_vpc)
 
     def use(self, step: Step) -> StepUse:
+        """Return the step's usage so far, created at the first call."""
         found = self._uses.get(step.name)
         if found is None:
             base_bytes = self.workload.base_bytes if step.torch is True else 0
@@ -190,17 +211,17 @@ class World:
         return found
 
     def evaluate_s(self, *, memory_mb: int) -> float:
-        """The validation set forward, in a function."""
+        """Return the seconds of a forward pass over the validation set in a function."""
         whole = self.calibration.in_function(
             self.experiment, self.workload.evaluated, self.workload.validation_samples, memory_mb=memory_mb
         )
         return self.calibration.evaluate_share * whole
 
-    def doom(self, why: str) -> None:
-        """AWS would end an invocation whose work nobody can take over: the run cannot go on, and neither does the simulation."""
+    def end_simulation(self, why: str) -> None:
+        """End the simulation because AWS would end an invocation whose work no other can continue. The first reason is kept."""
         if not self.doomed.triggered:
             self.doomed.succeed(why)
 
-    def epoch_ended(self, epoch: int) -> None:
-        """Its decision is there."""
+    def note_epoch_end(self, epoch: int) -> None:
+        """Record now as the time at which the epoch's decision was made, unless there is one already."""
         self.epochs_end_s.setdefault(epoch, self.env.now)

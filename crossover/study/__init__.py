@@ -1,1 +1,1 @@
-"""Many experiments from one file, under one budget: run, kept, compared with intervals. `papers/` holds those that the papers ran."""
+"""Studies: many experiments from one file, run under one budget and compared with intervals. papers.py has the studies of the papers."""

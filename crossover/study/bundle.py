@@ -1,11 +1,14 @@
-"""One archive of a study: its file with the base in it, versions, of every trial its result (digests of code and data) and records, tables.
+"""A study's archive: its file with the base in it, versions, tables, and the result and records of every trial.
 
     study.json                          as the study's folder has it
     trials.json                         settings and seeds by trial
     cells.json                          the tables, cell by cell
     runs/<trial>/result.json, metrics.jsonl
+    digests.json                        SHA-256 of each of these, by name
 
-What comes from elsewhere is read and never run: names are looked at before anything is written, sizes before anything is unpacked.
+Files of others are read and never run: names are checked before anything is written, sizes before anything is unpacked. A result is counted
+again from its records, one trial after another, so that memory is bounded by the largest trial. Nothing is signed: if somebody changes
+records, results, tables and digests together, only running the trials again shows it.
 """
 
 import hashlib
@@ -14,51 +17,68 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
-from crossover.dataplane import plain
+import crossover
+from crossover.data import encoding
 from crossover.errors import Corrupt, DataError
 from crossover.experiment import from_resolved
 from crossover.reports import folder
-from crossover.study import tables
-from crossover.study.conduct import FORMAT, RUNS, STATE, TrialRow, row_of
-from crossover.study.file import Study, of
-from crossover.study.report import CELLS
-from crossover.study.tables import StudyCell
-from crossover.study.trials import MOST, StudyTrial
+from crossover.study import report
+from crossover.study.file import Study, Varied, parse_study
+from crossover.study.recount import MAX_RECORD_BYTES, Recount, read_records, recount
+from crossover.study.report import CELLS, StudyCell
+from crossover.study.runner import FORMAT, RUNS, STATE, TrialRow, make_row
+from crossover.study.trials import MAX_TRIALS, StudyTrial
 
 TRIALS = "trials.json"
-KEPT = (folder.RESULT, folder.METRICS)
+RUN_FILES = (folder.RESULT, folder.METRICS)
+DIGESTS = "digests.json"
 MOST_BYTES = 2 * 2**30  # unpacked
+MOST_OF = {STATE: 2**20, TRIALS: 8 * 2**20, CELLS: 8 * 2**20, DIGESTS: 8 * 2**20}  # bytes of a file
+MOST_OF |= {folder.RESULT: 4 * 2**20, folder.METRICS: 64 * 2**20}
+MOST_MEMBERS = 4 + 2 * MAX_TRIALS
+MOST_DIRECTORY = 8 * 2**20  # bytes of the archive's list of members, whose names are short
+MOST_TOLD = 12  # differing figures of a trial that are kept
+MOST_FIGURE = 1e15  # of seconds, dollars and bytes
 _NAME = re.compile(r"[\w=+-][\w.=+~-]*")  # of a trial
 _STATE = {"study": {"name": str, "base": {}}, "where": ("inline", "local", "aws"), "versions": {str: str}}
 _TRIALS = {str: {"varied": {}, "seed": int}}
-# What reading an archive raises that is damaged, encrypted, or made to be unpacked by nobody.
+# Errors of reading an archive that is damaged, encrypted, or made to exhaust the reader.
 _DAMAGE = (
     OSError,
     EOFError,
     zipfile.BadZipFile,
     zlib.error,
     RuntimeError,
+    MemoryError,
     LookupError,
     TypeError,
     ValueError,
     AttributeError,
 )
+_CODE = {"files?": {str: str}, "own?": {str: str}}
 _CELLS = [{"table": str, "row": str, "column": str, **dict.fromkeys(("value", "low", "high"), (float, None))}]
 
 
 def write(out: Path, rows: Sequence[TrialRow]) -> Path:
-    """Of the study in `out`, beside its tables. The same study gives the same bytes."""
+    """Write the archive of the study in `out` beside its tables, and return its path. The same study gives the same bytes. Raises DataError
+    for a file that is larger than `read` accepts.
+    """
     path = out / f"{out.resolve().name}.zip"
     part = path.with_suffix(".part")
+    digests = dict[str, str]()
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
 
         def add(name: str, body: bytes) -> None:
+            """Add a file to the archive, and its digest to `digests`."""
+            if len(body) > (most := MOST_OF[name.rpartition("/")[2]]):
+                raise DataError(f"--bundle: {out / name} has {len(body):,} bytes; a bundle's file may have {most:,}")
+            digests[name] = hashlib.sha256(body).hexdigest()
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), body, zipfile.ZIP_DEFLATED)
 
         trials = {row.trial: {"varied": row.varied, "seed": row.seed} for row in rows}
@@ -66,15 +86,20 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
         add(CELLS, (out / CELLS).read_bytes())
         add(TRIALS, json.dumps(trials, indent=1, sort_keys=True).encode())
         for name in sorted(trials):
-            for each in KEPT:
+            for each in RUN_FILES:
                 add(f"{RUNS}/{name}/{each}", (out / RUNS / name / each).read_bytes())
+        add(DIGESTS, json.dumps(digests, indent=1, sort_keys=True).encode())
     part.replace(path)
     return path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A study as it was, with what its records say of its trials now. `digest`: SHA-256 of the archive."""
+    """A study as it was run, with the figures that its records give now. `digest`: SHA-256 of the archive. `recounts`: by trial.
+
+    `other_bytes`: a sentence for each file whose bytes differ from `digests.json`; `undigested`: a sentence if that file is missing.
+    `own_code`: SHA-256 of the user's own files, by path; `code`: digests of Crossover's files, shortened as in result.json.
+    """
 
     digest: str
     study: Study
@@ -82,18 +107,28 @@ class Bundle:
     versions: Mapping[str, str]
     cells: Sequence[StudyCell]
     rows: Sequence[TrialRow]
+    recounts: Mapping[str, Recount]
+    other_bytes: Sequence[str]
+    undigested: Sequence[str]
+    own_code: Mapping[str, str]
+    code: Mapping[str, str]
 
-    def made_again(self) -> list[StudyCell]:
-        """The tables, of the records that it holds."""
-        return tables.cells(self.study, self.rows)
+    def list_other_code(self) -> list[str]:
+        """Return the paths of Crossover's files that computed the study and that differ here or are missing."""
+        project = {name: digest for name, digest in self.code.items() if name not in self.own_code}
+        return [name for name, digest in project.items() if not _is_here(name, digest)]
+
+    def recompute_cells(self) -> list[StudyCell]:
+        """Return the tables' cells computed from the records. Only accuracies come from the results."""
+        return report.make_cells(self.study, self.rows)
 
 
 def read(path: Path) -> Bundle:
-    """Raises DataError for what is no bundle, damaged, or of another format."""
+    """Read a bundle and count its results again. Raises DataError if it is not a bundle, is damaged, too large, or of another format."""
     try:
+        _check_directory(path)
         with zipfile.ZipFile(path) as archive:
-            if sum(each.file_size for each in archive.infolist()) > MOST_BYTES:
-                raise DataError(f"{path}: unpacks to more than {MOST_BYTES // 2**30} GiB, which no study's bundle does")
+            _check_members(archive, path)
             return _read(archive, path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; crossover study ... --bundle writes one") from None
@@ -101,33 +136,147 @@ def read(path: Path) -> Bundle:
         raise DataError(f"{path}: is no bundle of a study, or is damaged: {error}") from error
 
 
+def _check_directory(path: Path) -> None:
+    """Raise DataError for an archive whose list of members would not fit into memory, before the list is read."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 42))
+        end = file.read()
+    if end[-22:-18] != b"PK\x05\x06" or end[-2:] != b"\0\0":
+        raise DataError(f"{path}: is no bundle of a study: it does not end as an archive without a comment does")
+    if end[:4] == b"PK\x06\x07" or int.from_bytes(end[-10:-6], "little") > MOST_DIRECTORY:
+        raise DataError(f"{path}: has more members than a bundle of {MAX_TRIALS:,} trials, the most that a study has")
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    """Raise DataError for anything that `write` would not have written, before anything is unpacked."""
+    members = archive.infolist()
+    if len(members) > MOST_MEMBERS:
+        raise DataError(f"{path}: has {len(members):,} members; a bundle has {MOST_MEMBERS:,} at most")
+    if twice := [name for name, times in Counter(each.filename for each in members).items() if times > 1]:
+        raise DataError(f"{path}: has {twice[0]!r} twice; expected every file once")
+    for each in members:
+        last = each.filename.rpartition("/")[2]
+        if last not in MOST_OF:
+            raise DataError(f"{path}: {each.filename!r} is no file of a bundle; expected {', '.join(MOST_OF)}")
+        if each.file_size > MOST_OF[last]:
+            raise DataError(
+                f"{path}: {each.filename!r} unpacks to {each.file_size:,} bytes; a bundle has {MOST_OF[last]:,} of it at most"
+            )
+        if each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DataError(f"{path}: {each.filename!r} is not stored or deflated, as a bundle's files are")
+    if sum(each.file_size for each in members) > MOST_BYTES:
+        raise DataError(f"{path}: unpacks to more than {MOST_BYTES // 2**30} GiB, which no study's bundle does")
+
+
 def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
-    state = plain.read(archive.read(STATE), {"format": int}, key=STATE)
+    """Read and check every file of the archive."""
+    state = encoding.read_plain(archive.read(STATE), {"format": int}, key=STATE)
     if state["format"] != FORMAT:
         raise DataError(f"{path}: format {state['format']!r} is unknown, this version reads {FORMAT}")
-    plain.expect(state, _STATE, key=STATE)  # a base by name would be a file of the reader's
-    trials = plain.read(archive.read(TRIALS), _TRIALS, key=TRIALS)
-    rows = []
-    with TemporaryDirectory() as temporary:
-        for name, each in trials.items():
-            if not _NAME.fullmatch(name):
-                raise DataError(f"{path}: {name!r} is no trial's name")
-            run = Path(temporary) / name
-            run.mkdir()
-            for file in KEPT:
-                (run / file).write_bytes(archive.read(f"{RUNS}/{name}/{file}"))
-            found = folder.read(run)
-            experiment = from_resolved(found.result["experiment"])
-            rows.append(row_of(StudyTrial(name=name, varied=each["varied"], experiment=experiment), found))
-    if not rows:
+    encoding.expect_field(state, _STATE, key=STATE)  # a base by name would be a file on the reader's machine
+    trials = encoding.read_plain(archive.read(TRIALS), _TRIALS, key=TRIALS)
+    if not trials:
         raise DataError(f"{path}: holds no trial, so it proves nothing")
-    if any(value is not None and not isfinite(value) for row in rows for value in row.measures.values()):
-        raise DataError(f"{path}: a trial's figure is not finite, and no run writes such")
-    cells = [StudyCell(**each) for each in plain.read(archive.read(CELLS), _CELLS, key=CELLS)]
+    if len(trials) > MAX_TRIALS:
+        raise DataError(f"{path}: {len(trials):,} trials; a study has {MAX_TRIALS:,} at most")
+    study = parse_study(state["study"], path.with_suffix(".yaml"))
+    if study.count > MAX_TRIALS:
+        raise DataError(f"{path}: {study.count:,} trials; a study has {MAX_TRIALS:,} at most")
+    cells = [StudyCell(**each) for each in encoding.read_plain(archive.read(CELLS), _CELLS, key=CELLS)]
     if twice := [key for key, times in Counter(cell.key for cell in cells).items() if times > 1]:
         raise DataError(f"{path}: {CELLS} has {', '.join(twice[0])} twice; expected every cell once")
-    study = of(state["study"], path.with_suffix(".yaml"))
-    if study.count > MOST:
-        raise DataError(f"{path}: {study.count:,} trials; a study has {MOST:,} at most")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Bundle(digest=digest, study=study, where=state["where"], versions=state["versions"], cells=cells, rows=rows)
+    rows, recounts, codes = list[TrialRow](), dict[str, Recount](), _Codes(path)
+    for name, each in trials.items():
+        if not _NAME.fullmatch(name):
+            raise DataError(f"{path}: {name!r} is no trial's name")
+        row, recounted = _read_trial(archive, name, varied=each["varied"], seed=each["seed"], codes=codes)
+        if any(value is not None and not abs(value) < MOST_FIGURE for value in row.measures.values()):
+            raise DataError(f"{path}: {name}: a figure is not finite or beyond {MOST_FIGURE:g}, and no run writes such")
+        rows.append(row)
+        recounts[name] = recounted
+    return Bundle(
+        digest=_digest(path.open("rb")),
+        study=study,
+        where=state["where"],
+        versions=state["versions"],
+        cells=cells,
+        rows=rows,
+        recounts=recounts,
+        other_bytes=list(_list_other_bytes(archive)) if DIGESTS in archive.namelist() else [],
+        undigested=[]
+        if DIGESTS in archive.namelist()
+        else [f"{DIGESTS} is missing: its files are not checked against digests"],
+        own_code=codes.own,
+        code=codes.project,
+    )
+
+
+def _read_trial(
+    archive: zipfile.ZipFile, name: str, *, varied: Varied, seed: int, codes: "_Codes"
+) -> tuple[TrialRow, Recount]:
+    """Read one trial and count it again. Returns only its row, without the curve, and the figures that differ."""
+    with TemporaryDirectory() as temporary:
+        run = Path(temporary) / name
+        run.mkdir()
+        (run / folder.RESULT).write_bytes(archive.read(f"{RUNS}/{name}/{folder.RESULT}"))
+        (run / folder.METRICS).touch()  # its records are read from the archive, one line after another
+        found = folder.read(run)
+        experiment = from_resolved(found.result["experiment"])
+        metrics = f"{RUNS}/{name}/{folder.METRICS}"
+        with archive.open(metrics) as file:
+            records = read_records(iter(lambda: file.readline(MAX_RECORD_BYTES + 1), b""), name=metrics)
+        counted = recount(found.result, experiment, records, varied=varied, seed=seed)
+        codes.add(name, found.result)
+        trial = StudyTrial(name=name, varied=varied, experiment=experiment)
+        row = make_row(trial, replace(found, result=counted.result))
+        return replace(row, curve=()), replace(counted, result={}, differing=counted.differing[:MOST_TOLD])
+
+
+class _Codes:
+    """Digests of code by path, over all trials."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.own = dict[str, str]()
+        self.project = dict[str, str]()
+
+    def add(self, trial: str, result: folder.Result) -> None:
+        """Add the digests of a trial's result.json. Raises DataError if an earlier trial used another file of the user's own under the same
+        path.
+        """
+        code = encoding.expect_field(result.get("code") or {}, _CODE, key=f"{RUNS}/{trial}/{folder.RESULT}: code")
+        self.project |= code.get("files", {})
+        for name, digest in code.get("own", {}).items():
+            if self.own.setdefault(name, digest) != digest:
+                raise DataError(
+                    f"{self._path}: {trial} was run with another {name!r} than an earlier trial; expected one"
+                )
+
+
+def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
+    """Yield a sentence for each file that is missing, not named, or has other bytes than its digest in the archive says."""
+    there = archive.namelist()
+    digests = encoding.read_plain(archive.read(DIGESTS), {str: str}, key=DIGESTS)
+    for name in sorted({*digests, *there} - {DIGESTS}):
+        if name not in digests:
+            yield f"{name}: {DIGESTS} does not name it"
+        elif name not in there:
+            yield f"{name}: is not there, and {DIGESTS} names it"
+        elif (found := _digest(archive.open(name))) != digests[name]:
+            yield f"{name}: SHA-256 {found[:12]}, {digests[name][:12]} in {DIGESTS}"
+
+
+def _is_here(name: str, digest: str) -> bool:
+    """Return whether Crossover has this file with this digest. The name comes from the archive: paths outside the project are refused."""
+    root = Path(crossover.__file__).parents[1]
+    file = (root / name).resolve()
+    if not file.is_relative_to(root) or file.suffix not in (".py", ".cpp", ".hpp") or not file.is_file():
+        return False  # a path from a bundle must not lead outside the project
+    return _digest(file.open("rb")).startswith(digest) and bool(digest)
+
+
+def _digest(opened: IO[bytes]) -> str:
+    """Return the SHA-256 of an opened file, and close it."""
+    with opened as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a study's YAML says: a base experiment, what is varied, how often, what is judged and what is compared with what."""
+"""A study's YAML file: a base experiment, what is varied, how often, the metric, and which settings are compared."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from crossover.validation.documents import did_you_mean
 
 Varied = Mapping[str, Any]  # by dotted field of an experiment
 
-# What trials can be judged by, as compare's CSV calls it; whether more of it is better, None: as the experiment's metric says.
+# Measures of trials, by their name in compare's CSV; whether a higher value is better, None: as the experiment's metric says.
 MEASURES = {
     "final_metric": None,
     "best_metric": None,
@@ -25,13 +25,17 @@ MEASURES = {
     "goal_full_usd": False,
     "moved_bytes": False,
 }
-OURS = {"name": "the study names its trials", "project": "one project holds them all", "owner": "they have one owner"}
-OURS |= {"seed": "give seeds: instead, by which trials are paired"}
+RESERVED_FIELDS = {
+    "name": "the study names its trials",
+    "project": "one project holds them all",
+    "owner": "they have one owner",
+}
+RESERVED_FIELDS |= {"seed": "give seeds: instead, by which trials are paired"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Optuna's part: `space` as its distributions take it, sampler and pruner by its names with their arguments."""
+    """A search with Optuna. `space`: distributions by field; `sampler`, `pruner`: Optuna's name of each with its arguments."""
 
     trials: int
     space: Mapping[str, Any]
@@ -41,7 +45,9 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """`plain`: all of it, the base in it: two studies of the same are one. `order`: the seed that draws the trials' order."""
+    """A study as its file describes it. `plain`: the whole file as plain data, with the base in it; two studies are the same if it is
+    equal. `order`: the seed that draws the order of the trials.
+    """
 
     name: str
     base: Mapping[str, Any]
@@ -56,41 +62,47 @@ class Study:
 
     @cached_property
     def settings(self) -> int:
-        """How many there are."""
+        """The number of settings."""
         return self.search.trials if self.search else math.prod(map(len, self.grid.values()))
 
     @property
     def count(self) -> int:
+        """The number of trials: every setting with every seed."""
         return self.settings * len(self.seeds)
 
     @property
     def fields(self) -> Sequence[str]:
-        """What is varied."""
+        """The names of the varied fields."""
         return list(self.search.space if self.search else self.grid)
 
     def rises(self, metric: Metric) -> bool:
-        """Whether more of what is judged is better, of experiments with this metric."""
+        """Return whether a higher value of the study's metric is better. `metric`: that of the experiments."""
         rises = MEASURES[self.metric]
         return metric.rises if rises is None else rises
 
 
 def read(path: Path) -> Study:
-    """Raises ConfigError with every fault of the file, one a line."""
-    return of(documents.read(path), path)
+    """Read a study's file. Raises ConfigError with every fault of the file, one per line."""
+    return parse_study(documents.read(path), path)
 
 
-def of(plain: dict[str, Any], path: Path) -> Study:
-    """The study that plain data describes; `path`: where it stands, or stood."""
+def parse_study(plain: dict[str, Any], path: Path) -> Study:
+    """Build the study that plain data describes. `path`: where its file is or was. Raises ConfigError with every fault."""
+    if "architecture" in plain and "base" not in plain:
+        raise ConfigError(
+            f"{path}: is an experiment; expected a study, whose base: names one, with grid: or search: beside it, as docs/using.md shows. "
+            f"`crossover run {path}` runs the experiment"
+        )
     faults, known = list[str](), ("name", "base", "grid", "search", "seeds", "metric", "pairs", "order")
     faults += [
         f"{name}: unknown; expected {', '.join(known)}{did_you_mean(str(name), list(known))}"
         for name in plain
         if name not in known
     ]
-    base = _base(plain.get("base"), path, faults)
-    grid, search = _grid(plain.get("grid"), faults), _search(plain.get("search"), faults)
+    base = _parse_base(plain.get("base"), path, faults)
+    grid, search = _parse_grid(plain.get("grid"), faults), _parse_search(plain.get("search"), faults)
     if plain.get("grid") and plain.get("search"):
-        faults.append("search: stands beside grid; a study is one of the two")
+        faults.append("search: is given together with grid; a study has one of the two")
     metric = plain.get("metric", "final_metric")
     if metric not in MEASURES:
         faults.append(
@@ -106,7 +118,7 @@ def of(plain: dict[str, Any], path: Path) -> Study:
     if type(order) is not int:
         faults.append(f"order: {order!r}; expected a whole number, the seed that draws the order of trials")
     name = str(plain.get("name", path.stem))
-    seeds, pairs = _seeds(plain.get("seeds", 1), faults), _pairs(plain.get("pairs") or {}, grid, faults)
+    seeds, pairs = _parse_seeds(plain.get("seeds", 1), faults), _parse_pairs(plain.get("pairs") or {}, grid, faults)
     if faults:
         raise ConfigError("\n".join([f"{path}:", *(f"  {fault}" for fault in faults)]))
     return Study(
@@ -123,7 +135,8 @@ def of(plain: dict[str, Any], path: Path) -> Study:
     )
 
 
-def _base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
+def _parse_base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
+    """Return the base experiment as plain data, read from its file if `given` names one. Adds to `faults`."""
     if isinstance(given, dict):
         return given
     if not isinstance(given, str):
@@ -137,25 +150,27 @@ def _base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
         return {}
 
 
-def _grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
+def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
+    """Return the lists of values by field. Adds to `faults`."""
     if given is None:
         return {}
     if not isinstance(given, dict):
         faults.append("grid: expected fields with lists, such as `training.learning_rate: [0.05, 0.1]`")
         return {}
     for name, values in given.items():
-        if why := OURS.get(name):
+        if why := RESERVED_FIELDS.get(name):
             faults.append(f"grid.{name}: {why}")
         elif not isinstance(values, list):
             faults.append(f"grid.{name}: {values!r}; expected a list, such as [{values!r}]")
         elif not values:
             faults.append(f"grid.{name}: is an empty list, with which there is no trial; give values or leave it out")
         elif twice := [value for n, value in enumerate(values) if value in values[:n]]:
-            faults.append(f"grid.{name}: {twice[0]!r} stands there twice, and two trials would have one name")
+            faults.append(f"grid.{name}: {twice[0]!r} is listed twice, and two trials would have one name")
     return {str(name): values for name, values in given.items() if isinstance(values, list)}
 
 
-def _seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
+def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
+    """Return the seeds; a number stands for 1 to that number. Adds to `faults`."""
     if type(given) is int and given >= 1:
         return tuple(range(1, given + 1))
     if not isinstance(given, list) or not given or any(type(each) is not int for each in given):
@@ -163,12 +178,13 @@ def _seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
         return (1,)
     if twice := sorted({each for each in given if given.count(each) > 1}):
         faults.append(
-            f"seeds: {', '.join(map(str, twice))} repeated; the same run twice is no second draw, give each once"
+            f"seeds: {', '.join(map(str, twice))} repeated; a repeated run is not another sample, give each seed once"
         )
     return tuple(given)
 
 
-def _search(given: Any, faults: list[str]) -> Search | None:
+def _parse_search(given: Any, faults: list[str]) -> Search | None:
+    """Return the search, None if the file has none. Adds to `faults`."""
     if given is None:
         return None
     known = ("trials", "space", "sampler", "pruner")
@@ -184,18 +200,18 @@ def _search(given: Any, faults: list[str]) -> Search | None:
             and values.keys() >= {"low", "high"}
             and values.keys() <= {"low", "high", "log", "step"}
         )
-        if why := OURS.get(name):
+        if why := RESERVED_FIELDS.get(name):
             faults.append(f"search.space.{name}: {why}")
         elif not bounds and not (isinstance(values, list) and values):
             faults.append(
                 f"search.space.{name}: {values!r}; expected low and high, with log or step, or a list of choices"
             )
-    named = {part: _named(part, given[part], faults) for part in ("sampler", "pruner") if part in given}
+    named = {part: _parse_optuna_name(part, given[part], faults) for part in ("sampler", "pruner") if part in given}
     return Search(trials=trials, space=space, **named)
 
 
-def _named(part: str, given: Any, faults: list[str]) -> tuple[str, Mapping[str, Any]]:
-    """Something of Optuna's by its name, alone or with arguments: `MedianPruner` or `MedianPruner: {n_warmup_steps: 2}`."""
+def _parse_optuna_name(part: str, given: Any, faults: list[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return a name of Optuna's and its arguments: from `MedianPruner`, or from `MedianPruner: {n_warmup_steps: 2}`. Adds to `faults`."""
     if isinstance(given, str):
         return given, {}
     if isinstance(given, dict) and len(given) == 1:
@@ -206,8 +222,10 @@ def _named(part: str, given: Any, faults: list[str]) -> tuple[str, Mapping[str, 
     return "", {}
 
 
-def _pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> dict[str, tuple[Varied, Varied]]:
-    """What is compared with what: each of the two says values of the grid's fields; settings are alike in the others."""
+def _parse_pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> dict[str, tuple[Varied, Varied]]:
+    """Return the named comparisons. Each has two sides that give values of the grid's fields; all other fields are equal in a comparison.
+    Adds to `faults`.
+    """
     found = dict[str, tuple[Varied, Varied]]()
     if not isinstance(given, dict):
         faults.append(f"pairs: {given!r}; expected names, each with two settings of the grid")
@@ -216,7 +234,9 @@ def _pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> 
         sides = two if isinstance(two, list) and len(two) == 2 and all(isinstance(each, dict) for each in two) else []
         wrong, own = list[str](), list[Varied]()
         for side in sides:
-            alike = {key: [each for each in grid.get(key, ()) if _same(each, value)] for key, value in side.items()}
+            alike = {
+                key: [each for each in grid.get(key, ()) if _are_equal(each, value)] for key, value in side.items()
+            }
             wrong += [f"pairs.{name}: {key}: {side[key]!r} is not in the grid" for key in side if not alike[key]]
             own.append({key: values[0] for key, values in alike.items() if values})  # 1 finds the grid's 1.0
         if not sides or sides[0] == sides[1] or sides[0].keys() != sides[1].keys():
@@ -227,6 +247,6 @@ def _pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> 
     return found
 
 
-def _same(one: object, other: object) -> bool:
-    """As YAML means it: 1 is 1.0, and no true."""
+def _are_equal(one: object, other: object) -> bool:
+    """Return whether two values are equal in YAML: 1 equals 1.0, but not true."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)

@@ -1,80 +1,272 @@
-"""What a study is going to do: told before anything is begun, then carried out into a folder."""
+"""The plan of a study's trials, and trials on stacks deployed on AWS."""
 
+import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from crossover.errors import ConfigError
-from crossover.experiment import Experiment
-from crossover.reports.page import Plot
-from crossover.simulation import own_steps
-from crossover.study import conduct, forecast, report
-from crossover.study.conduct import Conductor, TrialRow
+import yaml
+
+from crossover import running
+from crossover.errors import ConfigError, UserError
+from crossover.experiment import Experiment, from_resolved
+from crossover.reports import folder
+from crossover.reports.folder import RunFolder
+from crossover.reports.pages import Plot
+from crossover.running import account, running_costs
+from crossover.running.account import DeployedStack, aws_errors_explained, check_credentials
+from crossover.running.deploying import check_before_deploying, deploy_previewed
+from crossover.running.monitor import OnProgress, renewing_session
+from crossover.running.removal import delete_experiment, delete_shared
+from crossover.simulation import processors
+from crossover.study import report, runner
 from crossover.study.file import Study
-from crossover.study.machines import InThisProcess, OnThisMachine, TrialMachine
-from crossover.study.runner import Announce
-from crossover.study.trials import MOST, Accepting, StudyTrial, of_grid
-from crossover.validation import check_deployment
+from crossover.study.runner import Announce, Conductor, TrialRow
+from crossover.study.trials import (
+    MAX_TRIALS,
+    InlineTrials,
+    LocalTrials,
+    StudyTrial,
+    TrialFactory,
+    TrialMachine,
+    make_grid_trials,
+)
+from crossover.validation import check_deployment, validate
+from crossover.workflow.infrastructure import shared_stacks
 
 if TYPE_CHECKING:
-    from crossover.study.search import Searching
+    from crossover.study.search import OptunaSearch
+
+
+# --- on aws -----------------------------------------------------------------------------------------------------------
+
+STACKS = "stacks.json"
+HOUR_S = 3_600.0
+DEPLOYING_S = 1_200.0  # the longest time that a stack exists before and after a run
+
+
+class AwsTrials(InlineTrials):
+    """Trials on the AWS account: stacks are deployed with their first trial and destroyed after their last. `out`: the study's folder;
+    `session`: by default the environment's.
+    """
+
+    def __init__(self, out: Path, *, tell: Announce, session: Any = None) -> None:
+        self._out, self._tell = out, tell
+        self._session = session
+        self._ready = set[str]()  # of this command
+        # By stack: its ARN, when it existed from and to (unix seconds, to None: it exists), when it expires, seconds of its runs.
+        path = out / STACKS
+        self._stacks: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+
+    def __enter__(self) -> "AwsTrials":
+        """Check the credentials and note which stacks of earlier commands no longer exist."""
+        check_credentials()
+        self._session = self._session or renewing_session()[0]
+        for each in self._stacks.values():
+            self._close_if_gone(each)
+        self._write()
+        return self
+
+    def _find_stack(self, experiment: Experiment) -> DeployedStack | None:
+        """Return the experiment's stack, None if it does not exist."""
+        return account.find_stack(self._session, f"{experiment.project}-{experiment.name}")
+
+    def _close_if_gone(self, known: dict[str, Any]) -> None:
+        """Note the end of a stack that no longer exists, because it expired or somebody deleted it. The time is not known: the latest
+        possible one is assumed.
+        """
+        if not has_no_end(known):
+            return
+        there = self._find_stack(from_resolved(known["experiment"]))
+        if there is None or known["id"] not in ("", there.id):
+            known["stood"][-1][1] = min(time.time(), known["until"] or time.time())
+
+    def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
+        """Run a trial on its stack, deploying it before its first trial of this command. A run of it that is under way is followed to its
+        end.
+        """
+        if experiment.name not in self._ready:
+            self._deploy(experiment)
+        with aws_errors_explained():
+            try:
+                return running.run_aws(experiment, out, watch)
+            finally:
+                ran_s = sum(
+                    float(json.loads(each.read_bytes())["duration_s"]) for each in out.glob(f"**/{folder.RESULT}")
+                )
+                self._stacks[experiment.name]["ran_s"][out.name] = ran_s
+                self._write()
+
+    def _deploy(self, experiment: Experiment) -> None:
+        """Deploy the experiment's stack, even if it exists: an up-to-date stack takes seconds, and its time to live starts again."""
+        config = self._out / f"{experiment.name}.yaml"
+        lifetime = {**experiment.resolved()["lifetime"], "budget_usd": None}  # each trial sets its own when it runs
+        fields = {**experiment.resolved(), "recipe": "none", "lifetime": lifetime}
+        folder.write_atomically(config, yaml.safe_dump(fields, sort_keys=False).encode())
+        deployed = validate(fields)
+        with aws_errors_explained():
+            self._refuse_foreign_stack(experiment)
+            check_before_deploying(deployed, config=config, tell=self._tell)
+            shared = [f"{experiment.project}-{part}" for part in shared_stacks(deployed)]
+            there = {name for name in shared if account.find_stack(self._session, name)}
+            known = self._stacks.setdefault(experiment.name, {"stood": [], "ran_s": {}, "shared": []})
+            known |= {"experiment": deployed.resolved()}
+            if not has_no_end(known):
+                known["stood"].append([time.time(), None])
+                known |= {"id": "", "until": None}
+            known["shared"] = sorted({*known["shared"], *(name for name in shared if name not in there)})
+            self._write()
+            deploy_previewed(config, deployed, ask=False, tell=self._tell)
+            if made := self._find_stack(deployed):
+                known |= {"id": made.id, "until": made.expires_at.timestamp() if made.expires_at else None}
+                self._write()
+        self._ready.add(experiment.name)
+
+    def _refuse_foreign_stack(self, experiment: Experiment) -> None:
+        """Raise UserError if a stack of the trial's name exists that this study did not deploy."""
+        if known := self._stacks.get(experiment.name):
+            self._close_if_gone(known)
+        there = self._find_stack(experiment)
+        if there and not (known and has_no_end(known)):
+            raise UserError(
+                f"{there.name} exists and is not of this study; it was neither changed nor deleted. Give the study "
+                "another name, or destroy that stack with its own file"
+            )
+
+    def release(self, experiment: Experiment) -> None:
+        """Destroy the experiment's stack, even if an earlier command deployed it. The shared stacks are destroyed after the last one, if
+        this study deployed them.
+        """
+        known = self._stacks.get(experiment.name)
+        if known is None or not has_no_end(known):
+            return
+        deployed = from_resolved(known["experiment"])
+        self._close_if_gone(known)
+        if has_no_end(known):
+            delete_experiment(self._session, deployed)
+            known["stood"][-1][1] = time.time()
+        self._ready.discard(experiment.name)
+        self._write()
+        ours = {name for each in self._stacks.values() for name in each["shared"]}
+        there = {
+            name
+            for part in account.SHARED_KINDS
+            if account.find_stack(self._session, name := f"{deployed.project}-{part}")
+        }
+        if not any(map(has_no_end, self._stacks.values())) and there and there <= ours:
+            try:
+                delete_shared(self._session, deployed)
+            except UserError as needed:  # other experiments depend on them
+                self._tell(f"stays: {needed}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Report stacks that still exist after an error, because they cost money."""
+        for name, each in self._stacks.items():
+            if error is not None and has_no_end(each):
+                config = self._out / f"{name}.yaml"
+                self._tell(
+                    f"{name} exists and costs money until it expires: --resume continues the study, crossover destroy {config} deletes it"
+                )
+
+    def idle_usd(self) -> float:
+        """Return the dollars for the hours in which each stack existed, without the hours of its runs. Shared stacks are counted with each
+        stack.
+        """
+        found = 0.0
+        for each in self._stacks.values():
+            stood_s = sum((ended or time.time()) - began for began, ended in each["stood"]) - sum(
+                each["ran_s"].values()
+            )
+            found += compute_hourly_usd(from_resolved(each["experiment"])) * max(0.0, stood_s) / HOUR_S
+        return found
+
+    def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
+        """Return the dollars for other stacks during a run of the experiment, and for its own stack while it is deployed and destroyed.
+        During the run its own stack is billed with the run.
+        """
+        others = [each for name, each in self._stacks.items() if has_no_end(each) and name != experiment.name]
+        hour = sum(compute_hourly_usd(from_resolved(each["experiment"])) for each in others)
+        return (hour * (seconds + DEPLOYING_S) + compute_hourly_usd(experiment) * DEPLOYING_S) / HOUR_S
+
+    def _write(self) -> None:
+        """Write the stacks to stacks.json."""
+        folder.write_atomically(self._out / STACKS, json.dumps(self._stacks, indent=1).encode() + b"\n")
+
+
+def has_no_end(known: Mapping[str, Any]) -> bool:
+    """Return whether a stack of stacks.json has no end yet."""
+    return bool(known["stood"]) and known["stood"][-1][1] is None
+
+
+def compute_hourly_usd(experiment: Experiment) -> float:
+    """Return the dollars that the deployed experiment costs per hour without a run."""
+    return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+# The plan of a study: reported before anything is started, then run into a folder.
 
 
 class StudyPlan:
-    """Trials that `run` would accept, and what they would take. `tell` has the latter before anything else is said. Raises ConfigError with
-    all faults of all trials.
+    """The trials of a study, all checked, with a forecast of their time and cost. `tell`: reports the forecast before anything else. Raises
+    ConfigError with all faults of all trials.
     """
 
     def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
         self.study = study
-        self._searching: Searching | None = None
+        self._searching: OptunaSearch | None = None
         travels = where != "inline"
-        check = _deployable if where == "aws" else lambda experiment: None
-        self._accepting, self._grid = Accepting(study, travels=travels, check=check), list[StudyTrial]()
+        check = _check_deployable if where == "aws" else lambda experiment: None
+        self._accepting, self._grid = TrialFactory(study, travels=travels, check=check), list[StudyTrial]()
         if study.search:
             from crossover.study import search  # Optuna
 
-            self._searching = search.Searching(study)
-        elif study.count <= MOST:
-            self._grid = of_grid(study, self._accepting)
-        drawn = self._searching.drawn(forecast.DRAWN) if self._searching else ()
-        self.forecast = forecast.of_study(study, travels=travels, drawn=drawn)
+            self._searching = search.OptunaSearch(study)
+        elif study.count <= MAX_TRIALS:
+            self._grid = make_grid_trials(study, self._accepting)
+        drawn = self._searching.draw_settings(runner.SAMPLED_SETTINGS) if self._searching else ()
+        self.forecast = runner.forecast_study(study, travels=travels, drawn=drawn)
         for line in self.forecast.lines:
             tell(line)
-        if study.count > MOST:
+        if study.count > MAX_TRIALS:
             raise ConfigError(
-                f"study {study.name}: {study.count:,} trials; it may have {MOST:,} at most: shorten its lists"
+                f"study {study.name}: {study.count:,} trials; it may have {MAX_TRIALS:,} at most: shorten its lists"
             )
 
     def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str]) -> Iterable[StudyTrial]:
-        """In their order; a search looks into `rows` what has come of those before, and says in `missing` which were refused."""
+        """Return the trials in order. A search reads the results of earlier trials from `rows`, and adds to `missing` which ones were
+        refused.
+        """
         return self._searching.trials(self._accepting, rows, missing) if self._searching else self._grid
 
     def pictures(self) -> Sequence[Plot]:
-        """Of the search, once it is over."""
-        from crossover.study.search import pictures
+        """Return the plots of the search after its end; none without a search."""
+        from crossover.study.search import draw_search
 
-        return pictures(self._searching) if self._searching else ()
+        return draw_search(self._searching) if self._searching else ()
 
 
-def machine_of(where: str, out: Path, *, tell: Announce) -> TrialMachine:
-    """For inline, local or aws; `out`: the study's folder."""
+def make_machine(where: str, out: Path, *, tell: Announce) -> TrialMachine:
+    """Return the machine for inline, local or aws. `out`: the study's folder; `tell`: reports one line."""
     if where == "aws":
-        from crossover.study.on_aws import OnTheAccount
-
-        return OnTheAccount(out, tell=tell)
-    return InThisProcess() if where == "inline" else OnThisMachine()
+        return AwsTrials(out, tell=tell)
+    return InlineTrials() if where == "inline" else LocalTrials()
 
 
-def _deployable(experiment: Experiment) -> None:
+def _check_deployable(experiment: Experiment) -> None:
+    """Raise ConfigError if the experiment cannot be deployed."""
     check_deployment(experiment)
-    own_steps.check_fits(experiment)
+    processors.check_fits(experiment)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyEnd:
-    """What became of it: rows of its trials, its tables, and which trials failed twice."""
+    """The result of a study: rows of its trials, its tables, and the keys of trials that failed twice."""
 
     rows: Sequence[TrialRow]
     tables: report.StudyTables
@@ -90,10 +282,12 @@ def carry_out(
     resume: bool,
     tell: Announce,
 ) -> StudyEnd:
-    """All trials into `out`, and their tables."""
+    """Run all trials into `out` and write their tables. `budget_usd`: for all trials, None for no limit; `resume`: continue with the study
+    in `out`.
+    """
     study = plan.study
-    conduct.begin(study, out, where=where, resume=resume)
-    machine = machine_of(where, out, tell=tell)
+    runner.begin_study(study, out, where=where, resume=resume)
+    machine = make_machine(where, out, tell=tell)
     conductor = Conductor(study=study, out=out, machine=machine, budget_usd=budget_usd, where=where, tell=tell)
     rows = conductor.carry_out(plan.trials(conductor.outcome.found, conductor.outcome.missing), total=study.count)
     missing, pictures = conductor.outcome.missing, plan.pictures() if study.search else ()

@@ -1,36 +1,278 @@
-"""study.csv and study.html of a study's rows."""
+"""A study's report: tables with intervals, and which differences are significant."""
 
 import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import inf, isfinite, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import NamedTuple
 
 from crossover.experiment import Metric
-from crossover.reports import display, folder, html, plots
+from crossover.reports import display, folder, plots, report_pages
 from crossover.reports.display import DASH
-from crossover.reports.page import Page, Plot, Sheet, Tile, plot
+from crossover.reports.pages import Page, Plot, Sheet, Tile, plot
 from crossover.reports.plots import Mark
-from crossover.study import tables
-from crossover.study.conduct import TrialRow
-from crossover.study.file import Study
-from crossover.study.statistics import LEVEL, front
-from crossover.study.tables import PAIRS, SETTINGS, StudyCell
-from crossover.study.trials import label
+from crossover.study.file import MEASURES, Study, Varied
+from crossover.study.runner import TrialRow
+from crossover.study.trials import format_setting, list_settings, trial_folder_name
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+SIGNIFICANCE_LEVEL = 0.05
+EQUAL_TOLERANCE = 1e-12  # relative to the figures: rounding errors of equal differences
+
+
+class MeanInterval(NamedTuple):
+    """The mean of `n` values with its 95 % interval. The interval is infinitely wide for a single value, and if all values are equal. `p`:
+    two-sided p-value of the mean being 0; None if all values are equal and not 0.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+    p: float | None
+
+
+def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInterval:
+    """Return the mean and Student's interval of finite values, at least one. `scale`: magnitude of the figures, if the values are
+    differences of them.
+    """
+    from scipy.stats import t  # a second, for --help
+
+    n, middle = len(values), fmean(values)
+    if n < 2:
+        return MeanInterval(middle, -inf, inf, n, 1.0)
+    spread, least = stdev(values), EQUAL_TOLERANCE * max(scale, *map(abs, values))
+    if spread <= least:  # without variation there is no test
+        return MeanInterval(middle, -inf, inf, n, 1.0 if abs(middle) <= least else None)
+    error = spread / sqrt(n)
+    half = float(t.isf(SIGNIFICANCE_LEVEL / 2, n - 1)) * error
+    return MeanInterval(middle, middle - half, middle + half, n, float(2 * t.sf(abs(middle) / error, n - 1)))
+
+
+def holm(p: Sequence[float | None]) -> list[float]:
+    """Return the p-values in their order after Holm's correction for their number. At most SIGNIFICANCE_LEVEL means significantly
+    different. An unknown p-value (None) counts as 1.
+    """
+    known = [1.0 if each is None else each for each in p]
+    adjusted, least = [1.0] * len(p), 0.0
+    for rank, at in enumerate(sorted(range(len(p)), key=lambda n: known[n])):
+        least = max(least, min(1.0, (len(p) - rank) * known[at]))
+        adjusted[at] = least
+    return adjusted
+
+
+def find_pareto_front(points: Sequence[tuple[float, float]], *, rises: bool) -> list[int]:
+    """Return the indexes of the Pareto front of (cost, value) points: no point that differs is at least as good in
+    both; equal points are all on it. `rises`: whether a higher
+    value is better; a lower cost always is.
+    """
+    signed = [(cost, -value if rises else value) for cost, value in points]
+    return [
+        n
+        for n, (cost, value) in enumerate(signed)
+        if not any(a <= cost and b <= value and (a, b) != (cost, value) for a, b in signed)
+    ]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+# A study's tables, cell by cell: for its page, its bundle, and the comparison with a reproduction.
+
+SETTINGS, PAIRS = "settings", "pairs"
+FAILED_HERE = "it failed here"  # beginning of the reason for a trial that started and left no run
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyCell:
+    """One figure of a table. `low`, `high`: its 95 % interval, None if it has none."""
+
+    table: str
+    row: str
+    column: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The cell's position: table, row, column."""
+        return self.table, self.row, self.column
+
+
+def select_counted(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return the trials that finished without a problem. Only they are averaged."""
+    return [row for row in rows if row.outcome == "finished" and not row.reason]
+
+
+def group_by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
+    """Return the trials by their setting's label, sorted by label and seed. A run that is repeated is not another sample: the first trial
+    of a setting and seed counts.
+    """
+    found = dict[str, dict[int, TrialRow]]()
+    for row in sorted(rows, key=lambda row: (format_setting(row.varied), row.seed, row.trial)):
+        found.setdefault(format_setting(row.varied), {}).setdefault(row.seed, row)
+    return {name: list(by_seed.values()) for name, by_seed in found.items()}
+
+
+def make_cells(study: Study, rows: Sequence[TrialRow]) -> list[StudyCell]:
+    """Return the cells of both tables. They do not depend on the order in which the trials ran."""
+    return [*_make_setting_cells(study, rows), *_make_pair_cells(study, rows)]
+
+
+def _make_setting_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
+    """Yield the cells of the table of settings."""
+    counted = group_by_setting(select_counted(rows))
+    for name in group_by_setting(rows):
+        of = counted.get(name, [])
+        yield StudyCell(table=SETTINGS, row=name, column="n", value=len(of))
+        for measure in dict.fromkeys((study.metric, "duration_s", "full_usd")):
+            values = [value for row in of if (value := row.measures[measure]) is not None]
+            yield _make_interval_cell(SETTINGS, name, measure, compute_interval(values) if values else None)
+
+
+def _make_pair_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
+    """Yield the cells of the table of pairs. Pairs without any trial are included, since Holm's correction counts every pair that the file
+    named.
+    """
+    counted, named = group_by_setting(select_counted(rows)), list[tuple[str, MeanInterval | None]]()
+    for name, (one, other) in study.pairs.items():
+        for varied in list_settings(study):
+            if all(varied[key] == value for key, value in one.items()):
+                first, second = format_setting(varied), format_setting({**varied, **other})
+                both = _pair_by_seed(study, counted.get(first, []), counted.get(second, []))
+                size = max((abs(value) for two in both for value in two), default=0.0)
+                found = compute_interval([a - b for a, b in both], scale=size) if both else None
+                named.append((f"{name}: {first} - {second}", found))
+    adjusted = holm([each.p if each else None for _, each in named])
+    for (row, each), p in zip(named, adjusted, strict=True):
+        known = None if each is None else each.p
+        yield StudyCell(table=PAIRS, row=row, column="n", value=each.n if each else 0)
+        yield _make_interval_cell(PAIRS, row, "difference", each)
+        yield StudyCell(table=PAIRS, row=row, column="p", value=known)
+        yield StudyCell(table=PAIRS, row=row, column="p, Holm", value=None if known is None else p)
+
+
+def _pair_by_seed(study: Study, first: Sequence[TrialRow], second: Sequence[TrialRow]) -> list[tuple[float, float]]:
+    """Return the metric of both settings for each seed that has both."""
+    other = {row.seed: row.measures[study.metric] for row in second}
+    both = ((row.measures[study.metric], other.get(row.seed)) for row in first)
+    return [(a, b) for a, b in both if a is not None and b is not None]
+
+
+def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval | None) -> StudyCell:
+    """Return the cell of a mean with its interval, an empty one if `found` is None."""
+    if found is None:
+        return StudyCell(table=table, row=row, column=column, value=None)
+    low, high = (each if isfinite(each) else None for each in (found.low, found.high))
+    return StudyCell(table=table, row=row, column=column, value=found.mean, low=low, high=high)
+
+
+def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str]) -> list[dict[str, object]]:
+    """Return one line per trial and one column per variable, with the full names of settings. Trials in `missing` (reason by name) come
+    last, without figures.
+    """
+    found: list[dict[str, object]] = [
+        {
+            "trial": row.trial,
+            **_to_plain(row.varied),
+            "seed": row.seed,
+            "outcome": row.outcome,
+            "reason": row.reason,
+            "label": row.label,
+            "cost_label": row.cost_label,
+            **{name: row.measures[name] for name in MEASURES},
+            "all_attempts_usd": row.usd,
+        }
+        for row in sorted(rows, key=lambda row: (format_setting(row.varied), row.seed))
+    ]
+    columns = (
+        "trial",
+        *study.fields,
+        "seed",
+        "outcome",
+        "reason",
+        "label",
+        "cost_label",
+        *MEASURES,
+        "all_attempts_usd",
+    )
+    named = (
+        {}
+        if study.search
+        else {trial_folder_name(each, n): (each, n) for each in list_settings(study) for n in study.seeds}
+    )
+    for trial, reason in missing.items():
+        varied, seed = named.get(trial, ({}, trial.rpartition("=")[2]))
+        outcome = "failed" if reason.startswith(FAILED_HERE) else "not begun"
+        known = {"trial": trial, **_to_plain(varied), "seed": seed, "outcome": outcome, "reason": reason}
+        found.append({name: known.get(name) for name in columns})
+    return found
+
+
+def _to_plain(varied: Varied) -> dict[str, object]:
+    """Return the settings with lists and mappings as JSON text."""
+    return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in varied.items()}
+
+
+def compare_cells(
+    there: Sequence[StudyCell], here: Sequence[StudyCell], *, incomparable: Collection[str] = ()
+) -> Iterator[tuple[StudyCell | None, StudyCell | None, str]]:
+    """Yield each cell of `there` with the cell made here, and how they compare. A cell is None if its side does not have it.
+    `incomparable`: columns whose figures differ between equal runs by more than their intervals say.
+    """
+    held, made = ({cell.key: cell for cell in cells} for cells in (there, here))
+    for key in held | made:
+        stands = _judge_cell(held.get(key), made.get(key))
+        if stands == NOT and key in held and key in made and key[-1] in incomparable:
+            stands = INCOMPARABLE
+        yield held.get(key), made.get(key), stands
+
+
+def list_incomparable(study: Study) -> set[str]:
+    """Return the columns that cannot be compared between two runs of the same trials. Traffic depends on which worker evaluates first and
+    on how often a worker polls, whatever the seed. A p-value has no interval, so for any metric that is not the model's, it is different
+    each time.
+    """
+    by_traffic = {"moved_bytes", "difference"} if study.metric == "moved_bytes" else set[str]()
+    return by_traffic | ({"p", "p, Holm"} if study.metric not in OF_THE_MODEL else set())
+
+
+OF_THE_MODEL = ("final_metric", "best_metric")  # equal seeds give equal bits of these measures
+EQUAL, WITHIN, NOT, INCOMPARABLE = "equal bits", "within the interval", "not", "not comparable"
+
+
+def _judge_cell(there: StudyCell | None, here: StudyCell | None) -> str:
+    """Return how a cell made here compares with the bundle's."""
+    if here is None or there is None:
+        return NOT
+    if asdict(here) == asdict(there):
+        return EQUAL
+    if here.value is None or there.low is None or there.high is None:
+        return NOT
+    return WITHIN if there.low <= here.value <= there.high else NOT
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+# study.csv and study.html of a study's rows.
 
 CSV, PAGE, CELLS = "study.csv", "study.html", "cells.json"
-SHOWN: dict[str, Callable[[float | None], str]] = {"duration_s": display.seconds, "goal_s": display.seconds}
-SHOWN |= dict.fromkeys(("full_usd", "paper_method_usd", "goal_full_usd"), display.usd) | {"moved_bytes": display.bytes_}
-WORDS = {"duration_s": "time", "full_usd": "dollars in full"}
-Three = tuple[float, float, float]  # low, mean, high
-PLOTTED = 200  # settings, above which a picture says nothing
+MEASURE_FORMATS: dict[str, Callable[[float | None], str]] = {"duration_s": display.seconds, "goal_s": display.seconds}
+MEASURE_FORMATS |= dict.fromkeys(("full_usd", "paper_method_usd", "goal_full_usd"), display.usd) | {
+    "moved_bytes": display.bytes_
+}
+MEASURE_NAMES = {"duration_s": "time", "full_usd": "dollars in full"}
+LowMeanHigh = tuple[float, float, float]  # low, mean, high
+MAX_PLOTTED = 200  # settings; more make a plot unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTables:
-    """What a terminal shows of them."""
+    """The tables of a study, and a sentence about them, as a terminal shows them."""
 
     tables: Sequence[Sheet]
     words: str
@@ -45,39 +287,45 @@ def write(
     spent_usd: float,
     drawn: Sequence[Plot] = (),
 ) -> StudyTables:
-    """All three files into `out`."""
-    lines, cells, counted = tables.tidy(study, rows, missing), tables.cells(study, rows), tables.counting(rows)
+    """Write CSV, cells and page into `out`, and return the tables. `missing`: reason by trial without a run; `spent_usd`: dollars of the
+    whole study; `drawn`: further plots.
+    """
+    lines, cells, counted = make_tidy_rows(study, rows, missing), make_cells(study, rows), select_counted(rows)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["trial"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(map(display.safe_row, lines))
     folder.write_atomically(out / CSV, text.getvalue().encode())
     folder.write_atomically(out / CELLS, json.dumps([asdict(cell) for cell in cells], indent=1).encode() + b"\n")
-    page = _page(study, rows, cells, missing, spent_usd=spent_usd, drawn=drawn)
-    folder.write_atomically(out / PAGE, html.render(page).encode())
-    label = f"  [{rows[0].cost_label}]" if rows else ""
+    page = _build_page(study, rows, cells, missing, spent_usd=spent_usd, drawn=drawn)
+    folder.write_atomically(out / PAGE, report_pages.render(page).encode())
+    label = f"{_describe_dollars(rows)}  [{rows[0].cost_label}]" if rows else ""
     words = f"{len(counted)} of {study.count} trials count; {display.usd(spent_usd)} in all{label}"
-    return StudyTables(tables=sheets(study, rows, cells), words=words)
+    return StudyTables(tables=make_sheets(study, rows, cells), words=words)
 
 
-def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> list[Sheet]:
-    """The two tables, as text."""
-    metric = display_metric(rows)
+def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> list[Sheet]:
+    """Return the table of settings and, if the file names pairs, the table of comparisons, as text."""
+    metric = find_metric(rows)
     judged = (
-        f"{study.metric}, {metric.words}" if study.metric.endswith("_metric") else WORDS.get(study.metric, study.metric)
+        f"{study.metric}, {metric.words}"
+        if study.metric.endswith("_metric")
+        else MEASURE_NAMES.get(study.metric, study.metric)
     )
     measures = list(dict.fromkeys((study.metric, "duration_s", "full_usd")))
     by_row = {(cell.table, cell.row, cell.column): cell for cell in cells}
-    best = _front(study, rows)
+    best = _find_front_labels(study, rows)
     settings = [
         [name + (" *" if name in best else ""), f"{by_row[SETTINGS, name, 'n'].value:g}"]
         + [
-            _with_interval(by_row[SETTINGS, name, each], _shown(each, metric), **_possible(each, metric))
+            _format_with_interval(
+                by_row[SETTINGS, name, each], _find_format(each, metric), **_find_bounds(each, metric)
+            )
             for each in measures
         ]
-        for name in tables.by_setting(rows)
+        for name in group_by_setting(rows)
     ]
-    heads = [judged if each == study.metric else WORDS[each] for each in measures]
+    heads = [judged if each == study.metric else MEASURE_NAMES[each] for each in measures]
     found = [
         Sheet(
             title="Settings",
@@ -93,9 +341,9 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
             [
                 name,
                 f"{by_row[PAIRS, name, 'n'].value:g}",
-                _with_interval(by_row[PAIRS, name, "difference"], lambda value: f"{value:+.4g}"),
+                _format_with_interval(by_row[PAIRS, name, "difference"], lambda value: f"{value:+.4g}"),
                 *(DASH if (p := by_row[PAIRS, name, each].value) is None else f"{p:.3g}" for each in ("p", "p, Holm")),
-                _verdict(by_row[PAIRS, name, "n"].value, by_row[PAIRS, name, "p, Holm"].value),
+                _judge_pair(by_row[PAIRS, name, "n"].value, by_row[PAIRS, name, "p, Holm"].value),
             ]
             for name in names
         ]
@@ -109,24 +357,33 @@ def sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -
     return found
 
 
-def _verdict(n: float | None, p: float | None) -> str:
+def _judge_pair(n: float | None, p: float | None) -> str:
+    """Return a comparison's verdict in words. `n`: number of common seeds; `p`: after Holm's correction."""
     if not n:
         return "no seed in common"
-    return "all differences alike: no test" if p is None else "different" if p <= LEVEL else "too close to call"
+    return (
+        "all differences alike: no test"
+        if p is None
+        else "different"
+        if p <= SIGNIFICANCE_LEVEL
+        else "too close to call"
+    )
 
 
-def display_metric(rows: Sequence[TrialRow]) -> Metric:
+def find_metric(rows: Sequence[TrialRow]) -> Metric:
+    """Return the metric of the trials' models, the default one if there is no trial."""
     return rows[0].metric if rows else Metric()
 
 
-def _shown(measure: str, metric: Metric) -> Callable[[float | None], str]:
-    return SHOWN.get(measure) or (lambda value: display.judged(value, metric))
+def _find_format(measure: str, metric: Metric) -> Callable[[float | None], str]:
+    """Return the function that formats a measure."""
+    return MEASURE_FORMATS.get(measure) or (lambda value: display.judged(value, metric))
 
 
-def _with_interval(
+def _format_with_interval(
     cell: StudyCell, shown: Callable[[float], str], *, least: float = -math.inf, most: float = math.inf
 ) -> str:
-    """Bounds beyond what such a figure can be are shown as that."""
+    """Format a figure and its interval. `least`, `most`: bounds of the possible values, to which the interval is cut."""
     if cell.value is None:
         return DASH
     if cell.low is None or cell.high is None:
@@ -134,35 +391,57 @@ def _with_interval(
     return f"{shown(cell.value)} ({shown(max(least, cell.low))} to {shown(min(most, cell.high))})"
 
 
-def _possible(measure: str, metric: Metric) -> dict[str, float]:
-    if measure in SHOWN:
+def _find_bounds(measure: str, metric: Metric) -> dict[str, float]:
+    """Return the bounds of a measure's possible values, as arguments of `_format_with_interval`."""
+    if measure in MEASURE_FORMATS:
         return {"least": 0.0}
     return {"least": 0.0, "most": 1.0} if metric.is_share else {}
 
 
-def _front(study: Study, rows: Sequence[TrialRow]) -> set[str]:
-    means = _means(study, rows)
-    rises = study.rises(display_metric(rows))
+def _find_front_labels(study: Study, rows: Sequence[TrialRow]) -> set[str]:
+    """Return the labels of the settings on the Pareto front."""
+    means = _compute_means(study, rows)
+    rises = study.rises(find_metric(rows))
     points = [(usd[1], value[1]) for _, usd, value in means]
-    return {means[n][0] for n in front(points, rises=rises)}
+    return {means[n][0] for n in find_pareto_front(points, rises=rises)}
 
 
-def _means(study: Study, rows: Sequence[TrialRow], cost: str = "full_usd") -> list[tuple[str, Three, Three]]:
-    """Of each setting that has both: (low, mean, high) of dollars, and of what is judged."""
-    known = {cell.key: cell for cell in tables.cells(study, rows)}
+def _compute_means(
+    study: Study, rows: Sequence[TrialRow], cost: str = "full_usd"
+) -> list[tuple[str, LowMeanHigh, LowMeanHigh]]:
+    """Return label, (low, mean, high) of the cost and of the study's metric for each setting that has both. `cost`: a measure."""
+    known = {cell.key: cell for cell in make_cells(study, rows)}
 
-    def three(name: str, column: str) -> Three | None:
+    def three(name: str, column: str) -> LowMeanHigh | None:
+        """Return (low, mean, high) of a setting, None if it has no figure."""
         cell = known[SETTINGS, name, column]
         if cell.value is None:
             return None
         low, high = (cell.value if each is None else each for each in (cell.low, cell.high))
         return low, cell.value, high
 
-    both = ((name, three(name, cost), three(name, study.metric)) for name in tables.by_setting(rows))
+    both = ((name, three(name, cost), three(name, study.metric)) for name in group_by_setting(rows))
     return [(name, usd, value) for name, usd, value in both if usd and value]
 
 
-def _page(
+def summarize(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> str:
+    """Return one sentence: which setting is best by the study's metric, how many of the named pairs differ, and how many trials count."""
+    metric, shown = find_metric(rows), _find_format(study.metric, find_metric(rows))
+    counted = f"{len(select_counted(rows))} of {study.count} trials count"
+    known = [cell for cell in cells if (cell.table, cell.column) == (SETTINGS, study.metric) and cell.value is not None]
+    if not known:
+        return f"Nothing to compare: {counted}."
+    first = sorted(known, key=lambda cell: cell.value or 0.0, reverse=study.rises(metric))[0]
+    figure = _format_with_interval(first, shown, **_find_bounds(study.metric, metric))
+    what = metric.words if study.metric.endswith("_metric") else MEASURE_NAMES.get(study.metric, study.metric)
+    best = f"{first.row} has the best {what}: {figure}" if len(known) > 1 else f"{first.row}: {what} {figure}"
+    adjusted = [cell.value for cell in cells if (cell.table, cell.column) == (PAIRS, "p, Holm")]
+    differ = sum(value is not None and value <= SIGNIFICANCE_LEVEL for value in adjusted)
+    pairs = f"; {differ} of {len(adjusted)} named pairs differ significantly (95 %, after Holm)" if adjusted else ""
+    return f"{best}{pairs}; {counted}."
+
+
+def _build_page(
     study: Study,
     rows: Sequence[TrialRow],
     cells: Sequence[StudyCell],
@@ -171,15 +450,16 @@ def _page(
     spent_usd: float,
     drawn: Sequence[Plot],
 ) -> Page:
-    metric, counted = display_metric(rows), tables.counting(rows)
+    """Build the study's page."""
+    metric, counted = find_metric(rows), select_counted(rows)
     pictures = []
     for cost, shown in (("full_usd", display.usd), ("duration_s", display.seconds)):
-        means = _means(study, rows, cost)
-        best = front([(x[1], y[1]) for _, x, y in means], rises=study.rises(metric))
+        means = _compute_means(study, rows, cost)
+        best = find_pareto_front([(x[1], y[1]) for _, x, y in means], rises=study.rises(metric))
         marks = [Mark(x=x, y=y, title=name, group=name, chosen=n in best) for n, (name, x, y) in enumerate(means)]
-        if 0 < len(marks) <= PLOTTED and cost != study.metric:
-            title = f"{study.metric} against {WORDS[cost]}"
-            svg = plots.marks(marks, x=WORDS[cost], y=study.metric, name=cost, format_x=shown, log=False)
+        if 0 < len(marks) <= MAX_PLOTTED and cost != study.metric:
+            title = f"{study.metric} against {MEASURE_NAMES[cost]}"
+            svg = plots.marks(marks, x=MEASURE_NAMES[cost], y=study.metric, name=cost, format_x=shown, log=False)
             pictures.append(
                 plot(
                     title, svg, caption="Means with their 95 % intervals, ringed on the front; dollars by AWS's prices."
@@ -193,28 +473,30 @@ def _page(
             row.trial,
             str(row.seed),
             row.outcome,
-            _shown(study.metric, metric)(row.measures[study.metric]),
+            _find_format(study.metric, metric)(row.measures[study.metric]),
             display.seconds(row.seconds),
             display.usd(row.usd),
         ]
-        for row in sorted(rows, key=lambda row: (label(row.varied), row.seed))
+        for row in sorted(rows, key=lambda row: (format_setting(row.varied), row.seed))
     ]
-    found = sheets(study, rows, cells)
+    found = make_sheets(study, rows, cells)
     if left_out:
         found.append(Sheet(title="Left out of every mean", head=["trial", "why"], rows=left_out, words=2))
     head = ["trial", "seed", "outcome", study.metric, "time", "dollars"]
     found.append(Sheet(title="Trials", head=head, rows=trials, folded=True, note="Dollars of all attempts."))
     return Page(
-        title=f"study {study.name}",
+        kind=f"Study {study.name}",
+        title=summarize(study, rows, cells),
         subtitle=f"varied: {', '.join(study.fields) or 'nothing'}; seeds: {', '.join(map(str, study.seeds))}",
+        links=[(CSV, CSV), (CELLS, CELLS)],
         labels=sorted({row.label for row in rows} | {row.cost_label for row in rows}),
-        warnings=_warnings(rows),
+        warnings=_list_warnings(rows),
         tiles=[
             Tile(name="trials", value=f"{len(counted)} of {study.count}"),
             Tile(
                 name="dollars",
                 value=display.usd(spent_usd),
-                note="all attempts",
+                note=f"all attempts{_describe_dollars(rows)}",
                 label=rows[0].cost_label if rows else None,
             ),
         ],
@@ -223,8 +505,15 @@ def _page(
     )
 
 
-def _warnings(rows: Sequence[TrialRow]) -> list[str]:
-    """What makes trials of a setting no draws of one thing."""
-    by = {name: {row.code for row in of} for name, of in tables.by_setting(rows).items()}
+def _describe_dollars(rows: Sequence[TrialRow]) -> str:
+    """Return how dollars of trials on this machine are computed; "" for trials on AWS."""
+    return ", by this machine's seconds at AWS's prices" if rows and rows[0].cost_label == "projected" else ""
+
+
+def _list_warnings(rows: Sequence[TrialRow]) -> list[str]:
+    """Return a warning for each setting whose trials ran with different code, so that they are not samples of the same thing; at most
+    three.
+    """
+    by = {name: {row.code for row in of} for name, of in group_by_setting(rows).items()}
     mixed = [f"{name}: its trials were run by different code" for name, codes in by.items() if len(codes) > 1]
     return mixed[:3]

@@ -1,16 +1,154 @@
-"""One run after another: what is finished is kept, what cannot be run is told, what fails is tried once more and left out."""
+"""The execution of a study's trials under one budget, with a forecast before each."""
 
+import json
+import os
+import random
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from crossover.architecture import architecture_of
-from crossover.errors import CrossoverError, DataError, UserError
-from crossover.experiment import Experiment
-from crossover.reports import folder
+from crossover.errors import ConfigError, CrossoverError, DataError, NoProjection, UserError
+from crossover.experiment import Experiment, Metric, from_resolved
+from crossover.reports import comparison, display, folder
+from crossover.reports.display import Band, band_of
 from crossover.reports.folder import RunFolder
+from crossover.running import resume as keeping
+from crossover.running.preparing import collect_versions
+from crossover.simulation import AWS
+from crossover.simulation.processors import fix_threads
+from crossover.simulation.repetitions import REPETITIONS, Projection, project
+from crossover.study.file import MEASURES, Study, Varied
+from crossover.study.trials import EARLY_ENDS, StudyTrial, TrialFactory, TrialMachine
+from crossover.workflow.architecture import architecture_of
+
+# --- forecast ---------------------------------------------------------------------------------------------------------
+
+SAMPLED_SETTINGS = 24  # settings simulated as a sample if there are more
+
+
+def project_trial(trial: StudyTrial) -> Projection:
+    """Return the projection of a trial. Trials that differ only in seed, name or budget share it. Raises NoProjection."""
+    experiment = trial.experiment
+    alike = replace(experiment, seed=1, name="any", lifetime=replace(experiment.lifetime, budget_usd=None))
+    return _project(json.dumps(alike.resolved()))
+
+
+@lru_cache(maxsize=64)
+def _project(resolved: str) -> Projection:
+    """Simulate an experiment, given as JSON, on AWS. Cached."""
+    return project(from_resolved(json.loads(resolved)), AWS, repetitions=REPETITIONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyForecast:
+    """The projected time and cost of a study. `seconds`: of all trials, one after another; `usd`: of all trials; `dearest_p95`,
+    `cheapest_p95`: of a single trial. `at_once`: trials that fit side by side into AWS's default of concurrent executions. `drawn`: number
+    of settings that were simulated as a sample, 0 if all were; `unknown`: why there is no projection.
+    """
+
+    trials: int
+    seconds: Band
+    usd: Band
+    cheapest_p95: float
+    dearest_p95: float
+    at_once: int
+    drawn: int
+    problems: tuple[str, ...] = ()
+    unknown: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The forecast as text, shown before anything is started."""
+        if self.unknown:
+            return [f"{self.trials:,} trials; no projection: {self.unknown}"]
+        of = f", by {self.drawn} settings drawn of them" if self.drawn else ""
+        return [
+            f"[projected] {self.trials:,} trials on AWS{of}, by simulation: "
+            f"{display.band(display.seconds, *self.seconds)} one after another; "
+            f"{display.band(display.usd, *self.usd)} in full, without deployment and idle time",
+            f"[projected] a trial: at most {display.usd(self.dearest_p95)} (p95{', of those drawn' if self.drawn else ''}); AWS's "
+            f"default of {AWS.concurrency or 0:,} concurrent executions holds {self.at_once:,} at once",
+            *(f"would not run so on AWS: {problem}" for problem in self.problems),
+        ]
+
+
+def forecast_study(study: Study, *, travels: bool, drawn: Sequence[Varied] = ()) -> StudyForecast:
+    """Return the forecast of a study, from all its settings or a sample of SAMPLED_SETTINGS of them; for a search, from the settings
+    `drawn`. `travels`: whether user code is bundled to run elsewhere. Raises ConfigError for a setting that would be refused.
+    """
+    rng, sizes = random.Random(study.order), [len(values) for values in study.grid.values()]
+    whole = study.settings <= SAMPLED_SETTINGS
+    numbers = range(study.settings) if whole else rng.sample(range(study.settings), SAMPLED_SETTINGS)
+    accepting = TrialFactory(study, travels=travels)
+    return _forecast_settings(study, accepting, drawn or [_build_setting(study, sizes, number) for number in numbers])
+
+
+def _build_setting(study: Study, sizes: Sequence[int], number: int) -> Varied:
+    """Return the setting with this number in the grid, without building those before it. `sizes`: lengths of the grid's lists."""
+    found = {}
+    for (name, values), size in zip(reversed(list(study.grid.items())), reversed(sizes), strict=True):
+        number, at = divmod(number, size)
+        found[name] = values[at]
+    return dict(reversed(found.items()))
+
+
+def _forecast_settings(study: Study, accepting: TrialFactory, drawn: Sequence[Varied]) -> StudyForecast:
+    """Return the forecast of a study from the simulated settings `drawn`."""
+    try:
+        found = [project_trial(accepting.make_trials(varied)[0]) for varied in drawn]
+    except NoProjection as unknown:
+        nothing = Band(0, 0, 0)
+        return StudyForecast(
+            trials=study.count,
+            seconds=nothing,
+            usd=nothing,
+            cheapest_p95=0,
+            dearest_p95=0,
+            at_once=0,
+            drawn=0,
+            unknown=str(unknown),
+        )
+    times = study.count / len(found)
+
+    def total(figure: str) -> Band:
+        """Return the band of a figure over all trials of the study."""
+        draws = zip(*([getattr(each, figure) for each in one.outcomes] for one in found), strict=True)
+        return band_of([times * sum(draw) for draw in draws])
+
+    p95 = [one.band("usd").p95 for one in found]
+    return StudyForecast(
+        trials=study.count,
+        seconds=total("seconds"),
+        usd=total("usd"),
+        cheapest_p95=min(p95),
+        dearest_p95=max(p95),
+        at_once=max(1, (AWS.concurrency or 0) // max(1, *(one.run.concurrency for one in found))),
+        drawn=0 if len(found) == study.settings and not study.search else len(found),
+        problems=tuple(dict.fromkeys(problem for one in found for problem in one.problems)),
+    )
+
+
+def check_budget(found: StudyForecast, budget_usd: float) -> None:
+    """Raise ConfigError if the budget does not cover the cheapest trial (p95), or if there is no projection. A sample of the settings is
+    not checked: other trials may be cheaper.
+    """
+    if found.unknown:
+        raise ConfigError(
+            f"--budget {budget_usd:g}: a trial is started only if its p95 fits, and there is no projection: {found.unknown}"
+        )
+    if not found.drawn and budget_usd < found.cheapest_p95:
+        raise ConfigError(
+            f"--budget {budget_usd:g}: the cheapest trial takes up to {display.usd(found.cheapest_p95)} (p95, projected on AWS): no trial "
+            "would be started; give a larger budget or a smaller experiment"
+        )
+
+
+# --- runner -----------------------------------------------------------------------------------------------------------
+# One run after another: finished runs are kept, impossible ones reported, failed ones tried once more and then left out.
 
 NOT_COMPARED = ("project", "owner", "name", "lifetime", "recipe")  # what does not change a figure
 Announce = Callable[[str], None]
@@ -19,8 +157,8 @@ R = TypeVar("R")
 
 
 @dataclass(kw_only=True)
-class CarriedOut(Generic[R]):
-    """What came of each, by key: `missing` says why there is nothing; `failed` of them were tried twice."""
+class StudyOutcomes(Generic[R]):
+    """The results of the executed items, by key. `missing`: why an item has no result; `failed`: keys of the items that failed twice."""
 
     found: dict[str, R] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -35,12 +173,14 @@ def carry_out(
     refused: Callable[[T], str],
     run: Callable[[T], R],
     tell: Announce,
-    into: CarriedOut[R] | None = None,
-) -> CarriedOut[R]:
-    """Each of `wanted`, which may look `into` what came of those before. `kept`: what an earlier command has made of it; `refused`: why it
-    is not run, empty where it is.
+    into: StudyOutcomes[R] | None = None,
+) -> StudyOutcomes[R]:
+    """Run every item and return the results.
+
+    `wanted`: keys and items; as an iterator, it may read earlier results from `into`. `kept`: returns an earlier command's result, or None;
+    `refused`: returns why an item is not run, or ""; `run`: makes the result, tried twice; `tell`: reports one line.
     """
-    outcome = CarriedOut[R]() if into is None else into
+    outcome = StudyOutcomes[R]() if into is None else into
     for number, (key, each) in enumerate(wanted, start=1):
         line, began = f"{number}/{total} {key}", time.monotonic()
         if (found := kept(each)) is not None:
@@ -57,41 +197,272 @@ def carry_out(
                 tell(f"{line}: {time.monotonic() - began:.0f} s")
                 break
             except (CrossoverError, OSError) as error:  # a busy machine may not start a server in time
-                tell(f"{line}: failed{'' if last else ', tried once more'}: {one_line(error)}")
+                tell(f"{line}: failed{'' if last else ', tried once more'}: {to_one_line(error)}")
                 if last:
-                    outcome.missing[key] = f"it failed here: {one_line(error)}"
+                    outcome.missing[key] = f"it failed here: {to_one_line(error)}"
                     outcome.failed.append(key)
     return outcome
 
 
-def finished(path: Path, experiment: Experiment) -> RunFolder | None:
-    """The run of exactly this experiment in `path`, finished and complete. Half a run is none."""
+def find_finished_run(path: Path, experiment: Experiment) -> RunFolder | None:
+    """Return the finished and complete run of exactly this experiment in `path`, None if there is none. Unfinished runs do not count."""
     try:
         run = folder.read(path)
     except (UserError, DataError, OSError):
         return None
     if run.result.get("outcome") != "finished" or run.result.get("incomplete"):
         return None
-    return run if is_of(run, experiment) else None
+    return run if is_run_of(run, experiment) else None
 
 
-def is_of(run: RunFolder, experiment: Experiment) -> bool:
-    """Whether it is of this experiment, but for what does not change a figure."""
-    asked = architecture_of(experiment).resolve(experiment)  # as the run has filled in what is left to the architecture
-    made = _comparable(
+def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
+    """Return whether the run is of this experiment, ignoring what does not change a figure."""
+    asked = architecture_of(experiment).resolve(experiment)  # with the architecture's defaults, as the run recorded it
+    made = _to_comparable(
         folder.experiment_of(run.result)
-    )  # may hold another architecture's section, as earlier versions wrote them all
-    return all(made[name] == value for name, value in _comparable(asked).items())
+    )  # may have sections of other architectures, which earlier versions wrote
+    return all(made[name] == value for name, value in _to_comparable(asked).items())
 
 
-def _comparable(experiment: Experiment) -> dict[str, Any]:
-    """An experiment as plain data without what does not change a figure."""
+def _to_comparable(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as plain data, without what does not change a figure."""
     plain: Mapping[str, Any] = experiment.resolved()
     kept = {name: value for name, value in plain.items() if name not in NOT_COMPARED}
     kept["data"] = {name: value for name, value in plain["data"].items() if name != "directory"}
     return kept
 
 
-def one_line(error: Exception) -> str:
+def to_one_line(error: Exception) -> str:
+    """Return the error's message in one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+# --- conduct ----------------------------------------------------------------------------------------------------------
+# A study from its file to its tables: which trial is next, what it may cost, and its result.
+#
+# A second command needs only the folder: `study.json` says which study it is, `runs/<trial>` holds the state of each trial. Finished trials
+# are kept, interrupted ones are resumed, the others are started.
+
+FORMAT = 1  # of study.json, and of a bundle
+STATE, RUNS = "study.json", "runs"
+DECISIVE_VERSIONS = ("crossover", "torch")  # versions that one study must not mix
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRow:
+    """One trial as the tables see it, without the run's records. `measures`: by name in MEASURES, None if the trial has no such figure.
+    `usd`: dollars of all its attempts. `reason`: why it does not count, "" if it does.
+    """
+
+    trial: str
+    varied: Varied
+    seed: int
+    label: str
+    cost_label: str
+    outcome: str
+    reason: str
+    seconds: float
+    usd: float
+    measures: Mapping[str, float | None]
+    curve: Sequence[tuple[int, float]]
+    metric: Metric
+    code: str
+    data: str
+
+
+def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
+    """Return the row of a run that has ended, finished or failed."""
+    result = run.result
+    entry = comparison.race_entry(result, trial.name, trial.experiment.training.target)
+    measures = {name: getattr(entry, name) for name in MEASURES}
+    return TrialRow(
+        trial=trial.name,
+        varied=trial.varied,
+        seed=trial.experiment.seed,
+        label=entry.label,
+        cost_label=entry.cost_label,
+        outcome=entry.outcome,
+        reason=result.get("failure") or "; ".join(result.get("incomplete") or ()),
+        seconds=entry.duration_s,
+        usd=sum_dollars(run.path),
+        measures=measures,
+        curve=[(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None],
+        metric=entry.metric,
+        code=str((result.get("code") or {}).get("digest", "")),
+        data=str((result.get("data") or {}).get("fingerprint", "")),
+    )
+
+
+def sum_dollars(path: Path) -> float:
+    """Return the dollars of all runs in a trial's folder: the last one and earlier attempts. A resumed run is one run."""
+    found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
+    return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())
+
+
+@dataclass(kw_only=True)
+class Conductor:
+    """The execution of a study's trials in the folder `out`, on a machine, within a budget."""
+
+    study: Study
+    out: Path
+    machine: TrialMachine
+    budget_usd: float | None = None
+    where: str = "inline"
+    tell: Announce = lambda line: None
+    outcome: StudyOutcomes[TrialRow] = field(default_factory=StudyOutcomes[TrialRow])
+    _usd: dict[str, float] = field(default_factory=dict)  # by trial
+
+    def carry_out(self, trials: Iterable[StudyTrial], *, total: int) -> list[TrialRow]:
+        """Run every trial in order, and return the rows of all trials that have a run. `total`: number of trials."""
+        for each in (self.out / RUNS).glob("*"):
+            self._usd[each.name] = sum_dollars(each)
+        with self.machine:
+            named = ((trial.name, trial) for trial in self._yield_then_release(trials))
+            carry_out(
+                named,
+                total=total,
+                kept=self._find_kept,
+                refused=self._explain_refusal,
+                run=self._run,
+                tell=self.tell,
+                into=self.outcome,
+            )
+        return list(self.outcome.found.values())
+
+    def _yield_then_release(self, trials: Iterable[StudyTrial]) -> Iterator[StudyTrial]:
+        """Yield the trials, and release a stack after its last trial. A search's trials are not known in advance, so its stacks are
+        released at the end.
+        """
+        to_come = Counter(trial.stack for trial in trials) if isinstance(trials, Sequence) else None
+        standing = dict[str, StudyTrial]()
+        for trial in trials:
+            standing[trial.stack] = trial
+            yield trial
+            if to_come:
+                to_come[trial.stack] -= 1
+                if not to_come[trial.stack]:
+                    self.machine.release(standing.pop(trial.stack).experiment)
+        for trial in standing.values():
+            self.machine.release(trial.experiment)
+
+    def spent_usd(self) -> float:
+        """Return the dollars so far of all trials, and of stacks outside of runs."""
+        return sum(self._usd.values()) + self.machine.idle_usd()
+
+    def _find_budget_left(self) -> float | None:
+        """Return the dollars that are left of the budget, None without a budget."""
+        return None if self.budget_usd is None else self.budget_usd - self.spent_usd()
+
+    def _folder(self, trial: StudyTrial) -> Path:
+        """Return the trial's folder."""
+        return self.out / RUNS / trial.name
+
+    def _find_kept(self, trial: StudyTrial) -> TrialRow | None:
+        """Return the row of a trial that an earlier command ended, None if there is none."""
+        cores = None if self.where == "aws" else os.cpu_count()
+        experiment = fix_threads(trial.experiment, cores=cores)
+        run = find_finished_run(self._folder(trial), experiment)
+        if run is None:
+            run = find_stopped_run(self._folder(trial), limit_usd=experiment.lifetime.budget_usd)
+            run = run if run and is_run_of(run, experiment) else None
+        else:
+            keeping.discard_resume_data(self._folder(trial))  # left if it was killed before it could delete it
+        return None if run is None else make_row(trial, run)
+
+    def _explain_refusal(self, trial: StudyTrial) -> str:
+        """Return why the trial does not fit the rest of the budget, "" if it does."""
+        left = self._find_budget_left()
+        if left is None:
+            return ""
+        try:
+            p95 = project_trial(trial).band("usd").p95 + self._project_idle_usd(trial)
+        except NoProjection as unknown:
+            return f"no projection to compare with the budget: {unknown}"
+        if p95 <= left:
+            return ""
+        return f"not begun: up to {display.usd(p95)} (p95, projected), and {display.usd(max(0.0, left))} of the budget is left"
+
+    def _project_idle_usd(self, trial: StudyTrial) -> float:
+        """Return the projected dollars of stacks outside of the run while the trial runs. Raises NoProjection."""
+        return self.machine.project_idle_usd(trial.experiment, seconds=project_trial(trial).band("seconds").p95)
+
+    def _run(self, trial: StudyTrial) -> TrialRow:
+        """Run the trial within the rest of the budget, and return its row."""
+        lifetime, path = trial.experiment.lifetime, self._folder(trial)
+        left = self._find_budget_left()
+        within = None if left is None else left - self._project_idle_usd(trial)
+        limits = [each for each in (lifetime.budget_usd, within) if each is not None]
+        # A resumed run counts its earlier dollars itself: they are counted twice here, so the cap only applies earlier.
+        own = replace(lifetime, budget_usd=min(limits)) if limits else lifetime
+        try:
+            run = self.machine.run(replace(trial.experiment, lifetime=own), path, trial.watch)
+        except EARLY_ENDS as why:
+            self.tell(f"{trial.name}: {why}")
+            run = folder.read(path)
+        finally:
+            self._usd[trial.name] = sum_dollars(path)
+        return make_row(trial, run)
+
+
+def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None:
+    """Return a run that ended early and would again, because a search pruned it or its own budget ended it; else None. `limit_usd`: that
+    budget.
+    """
+    try:
+        run = folder.read(path)
+    except (UserError, OSError):
+        return None
+    why = str(run.result.get("failure"))
+    spent = limit_usd is not None and why.startswith("stopped at $") and f"lifetime.budget_usd is {limit_usd:g}" in why
+    return run if spent or why.startswith("pruned") else None
+
+
+# --- which study lies in a folder -------------------------------------------------------------------------------------
+
+
+def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
+    """Write into `out` which study it holds. Raises ConfigError if the folder holds another study, another version or other files, or if
+    `resume` does not match what is there.
+    """
+    state = {
+        "format": FORMAT,
+        "study": study.plain,
+        "where": where,
+        "versions": {name: collect_versions()[name] for name in DECISIVE_VERSIONS},
+    }
+    path = out / STATE
+    if path.is_file():
+        check_state(json.loads(path.read_text(encoding="utf-8")), state, path)
+        if not resume:
+            raise ConfigError(f"--out {out}: holds this study already; --resume continues it, or give another folder")
+        return
+    if resume:
+        raise ConfigError(
+            f"--resume: {path} is missing, so there is no study to resume; omit --resume, or give its --out"
+        )
+    if out.exists() and (not out.is_dir() or any(not each.name.startswith(f".{STATE}") for each in out.iterdir())):
+        raise ConfigError(f"--out {out}: holds other files; expected a new or empty folder, or one of an earlier study")
+    out.mkdir(parents=True, exist_ok=True)
+    folder.write_atomically(path, json.dumps(state, indent=1).encode() + b"\n")
+
+
+def check_state(there: Any, here: Mapping[str, Any], path: Path) -> None:
+    """Raise ConfigError naming the differences between the study in a folder and the one here. `path`: of the folder's study.json."""
+    if not isinstance(there, dict) or there.get("format") != FORMAT:
+        told = there.get("format") if isinstance(there, dict) else there
+        raise ConfigError(
+            f"{path}: format {told!r} is unknown, this version reads {FORMAT}; continue with the version that wrote it"
+        )
+    then, now = there["versions"], here["versions"]
+    if other := [f"{name} {then.get(name)}, here {now[name]}" for name in now if then.get(name) != now[name]]:
+        raise ConfigError(
+            f"{path}: a study of another version ({'; '.join(other)}): its trials would not be comparable; start it in another --out"
+        )
+    if there["where"] != here["where"]:
+        raise ConfigError(f"{path}: was started --on {there['where']}; continue it there")
+    mine, other_study = json.loads(json.dumps(here["study"])), there["study"]
+    if differing := [name for name in mine.keys() | other_study.keys() if mine.get(name) != other_study.get(name)]:
+        raise ConfigError(
+            f"{path}: was started with another {', '.join(sorted(differing))}; restore it, or start in another --out"
+        )

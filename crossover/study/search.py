@@ -1,8 +1,8 @@
-"""Optuna asks, trials answer: its sampler and pruner by its own names. Imported only where a study searches.
+"""Hyperparameter search with Optuna, with its own samplers and pruners. Imported only if a study searches.
 
-One setting is asked for after another, each by a sampler whose seed is the study's and the setting's number: what is asked then depends on
-nothing but the values told before. So a command that goes on asks and tells all that is finished again, and stands where the one before
-stood; no database is needed.
+Settings are asked for one after another, each by a sampler whose seed comes from the study and the setting's number, so that a setting
+depends on nothing but the results reported before. A resumed command repeats all finished questions and reports and reaches the state of
+the earlier one; no database is needed.
 """
 
 import inspect
@@ -17,41 +17,41 @@ import optuna
 
 from crossover.errors import ConfigError
 from crossover.reports import plots
-from crossover.reports.page import Plot, plot
-from crossover.running.following import OnProgress, Progress
-from crossover.study.conduct import TrialRow
+from crossover.reports.pages import Plot, plot
+from crossover.running.monitor import OnProgress, Progress
 from crossover.study.file import Study, Varied
-from crossover.study.machines import Pruned
-from crossover.study.runner import one_line
-from crossover.study.trials import Accepting, StudyTrial, label, name_of
+from crossover.study.runner import TrialRow, to_one_line
+from crossover.study.trials import Pruned, StudyTrial, TrialFactory, format_setting, trial_folder_name
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
-class Searching:
-    """Asks for a study's settings. Raises ConfigError for names, arguments and bounds that Optuna does not know."""
+class OptunaSearch:
+    """A search for a study's settings. Raises ConfigError for names, arguments and bounds that Optuna does not know."""
 
     def __init__(self, study: Study) -> None:
         assert study.search is not None
         self.study, self.search = study, study.search
         faults = list[str]()
-        self._sampler = _called("sampler", *self.search.sampler, faults, seeded=study.order)
-        pruner = _called("pruner", *self.search.pruner, faults)
-        self._space = {name: _distribution(name, each, faults) for name, each in self.search.space.items()}
+        self._sampler = _make_factory("sampler", *self.search.sampler, faults, seeded=study.order)
+        pruner = _make_factory("pruner", *self.search.pruner, faults)
+        self._space = {name: _make_distribution(name, each, faults) for name, each in self.search.space.items()}
         if faults:
             raise ConfigError("\n".join([f"study {study.name}:", *(f"  {fault}" for fault in faults)]))
         self._pruner = pruner()
         self.optuna = optuna.create_study()
-        self.repeated = 0  # settings asked for once more
+        self.repeated = 0  # settings that were asked for again
 
     def trials(
-        self, accepting: Accepting, rows: Mapping[str, TrialRow], missing: dict[str, str]
+        self, accepting: TrialFactory, rows: Mapping[str, TrialRow], missing: dict[str, str]
     ) -> Iterator[StudyTrial]:
-        """Setting by setting, each with every seed; `rows` then has what came of them, and nothing of one that failed. Of one that was
-        there before nothing is run: Optuna is told what it was told then. Why a setting was refused goes into `missing`.
+        """Yield the trials, setting by setting, each with every seed.
+
+        Before the next setting, `rows` must have the results of these trials; a failed trial has none. A setting that was asked for before
+        is not run again: its earlier result is reported again. `missing` gets the reason for each refused setting.
         """
-        metric = accepting.trials(self.drawn(1)[0])[0].experiment.training.metric
+        metric = accepting.make_trials(self.draw_settings(1)[0])[0].experiment.training.metric
         better = (
             optuna.study.StudyDirection.MAXIMIZE if self.study.rises(metric) else optuna.study.StudyDirection.MINIMIZE
         )
@@ -61,27 +61,27 @@ class Searching:
             asked = self.optuna.ask(self._space)
             before = self.optuna.get_trials(deepcopy=False)[: asked.number]
             if earlier := next((each for each in before if each.params == asked.params), None):
-                self._tell_again(asked, earlier)
+                self._report_again(asked, earlier)
                 continue
             try:
-                trials = accepting.trials(asked.params, number=number + 1)
+                trials = accepting.make_trials(asked.params, number=number + 1)
             except ConfigError as refused:
-                names = [name_of(asked.params, seed, number=number + 1) for seed in self.study.seeds]
-                missing |= dict.fromkeys(names, f"refused: {label(asked.params)}: {one_line(refused)}")
+                names = [trial_folder_name(asked.params, seed, number=number + 1) for seed in self.study.seeds]
+                missing |= dict.fromkeys(names, f"refused: {format_setting(asked.params)}: {to_one_line(refused)}")
                 self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
                 continue
-            if len(trials) == 1:  # of several seeds no epoch speaks for all
-                trials = [replace(trials[0], watch=_watching(asked))]
+            if len(trials) == 1:  # with several seeds, no single run's epoch can be judged
+                trials = [replace(trials[0], watch=_make_watch(asked))]
             yield from trials
-            self._tell(asked, [rows[trial.name] for trial in trials if trial.name in rows], of=len(trials))
+            self._report_result(asked, [rows[trial.name] for trial in trials if trial.name in rows], of=len(trials))
 
-    def _tell(self, asked: optuna.Trial, rows: Sequence[TrialRow], *, of: int) -> None:
-        """The mean over seeds; of one that was pruned, what stood when it was."""
+    def _report_result(self, asked: optuna.Trial, rows: Sequence[TrialRow], *, of: int) -> None:
+        """Report a setting's result to Optuna: the mean over seeds, or that it was pruned, or that it failed. `of`: number of seeds."""
         values = [row.measures[self.study.metric] for row in rows if not row.reason]
         known = [value for value in values if value is not None]
         if len(known) == of:
             self.optuna.tell(asked, fmean(known))
-        elif rows and (epoch := pruned_at(rows[0])):
+        elif rows and (epoch := find_pruned_epoch(rows[0])):
             for at, value in rows[0].curve:
                 if at <= epoch and at not in self.optuna.trials[asked.number].intermediate_values:
                     asked.report(value, at)
@@ -89,26 +89,30 @@ class Searching:
         else:
             self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
 
-    def _tell_again(self, asked: optuna.Trial, earlier: optuna.trial.FrozenTrial) -> None:
+    def _report_again(self, asked: optuna.Trial, earlier: optuna.trial.FrozenTrial) -> None:
+        """Report the earlier result of a repeated setting to Optuna."""
         self.repeated += 1
         for epoch, value in earlier.intermediate_values.items():
             asked.report(value, epoch)
         complete = earlier.state is optuna.trial.TrialState.COMPLETE
         self.optuna.tell(asked, earlier.value if complete else None, state=earlier.state)
 
-    def drawn(self, count: int) -> list[Varied]:
-        """Settings of the space, for a forecast: this study is asked for none of them."""
+    def draw_settings(self, count: int) -> list[Varied]:
+        """Return random settings of the space for a forecast. They do not affect the search."""
         apart = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self.study.order))
         return [apart.ask(self._space).params for _ in range(count)]
 
 
-def pruned_at(row: TrialRow) -> int:
-    """After which epoch; 0 of one that was not."""
+def find_pruned_epoch(row: TrialRow) -> int:
+    """Return the epoch after which the trial was pruned, 0 if it was not."""
     return int(row.reason.split()[3]) if row.reason.startswith("pruned after epoch ") else 0
 
 
-def _watching(asked: optuna.Trial) -> OnProgress:
+def _make_watch(asked: optuna.Trial) -> OnProgress:
+    """Return a progress callback that reports each epoch to Optuna and raises Pruned if Optuna decides so."""
+
     def watch(progress: Progress) -> None:
+        """Report an epoch."""
         asked.report(progress.val_metric, progress.epoch)
         if progress.epoch < progress.epochs and asked.should_prune():
             raise Pruned(f"pruned after epoch {progress.epoch} of {progress.epochs}")
@@ -116,8 +120,12 @@ def _watching(asked: optuna.Trial) -> OnProgress:
     return watch
 
 
-def _called(part: str, name: str, arguments: Mapping[str, Any], faults: list[str], *, seeded: int | None = None) -> Any:
-    """What makes a sampler for the number of a setting, or a pruner."""
+def _make_factory(
+    part: str, name: str, arguments: Mapping[str, Any], faults: list[str], *, seeded: int | None = None
+) -> Any:
+    """Return a function that makes a sampler, by the number of a setting, or a pruner. `part`: sampler or pruner; `seeded`: the study's
+    seed, for parts that take one. Adds to `faults`.
+    """
     module = getattr(optuna, f"{part}s")
     known = [each for each in module.__all__ if each.endswith(part.capitalize()) and not each.startswith("Base")]
     if name not in known:
@@ -125,7 +133,7 @@ def _called(part: str, name: str, arguments: Mapping[str, Any], faults: list[str
         return None
     made = partial(getattr(module, name), **arguments)
     if "seed" in arguments:
-        faults.append(f"search.{part}: seed: order gives it, so that a search goes on as it began; leave it out")
+        faults.append(f"search.{part}: seed: comes from order, so that a resumed search stays the same; leave it out")
         return None
     seeds = seeded is not None and "seed" in inspect.signature(getattr(module, name)).parameters
     try:
@@ -135,7 +143,8 @@ def _called(part: str, name: str, arguments: Mapping[str, Any], faults: list[str
     return (lambda number: made(seed=1_000 * (seeded or 0) + number)) if seeds else (lambda number=0: made())
 
 
-def _distribution(name: str, given: Any, faults: list[str]) -> Any:
+def _make_distribution(name: str, given: Any, faults: list[str]) -> Any:
+    """Return Optuna's distribution of a field, from a list of choices or from bounds. Adds to `faults`."""
     try:
         if isinstance(given, list):
             return optuna.distributions.CategoricalDistribution(given)
@@ -147,8 +156,8 @@ def _distribution(name: str, given: Any, faults: list[str]) -> Any:
         return None
 
 
-def pictures(found: Searching) -> list[Plot]:
-    """Optuna's own, of a search in which something was told."""
+def draw_search(found: OptunaSearch) -> list[Plot]:
+    """Return Optuna's own plots of a search; none before results are reported."""
     import matplotlib.pyplot as plt
     from optuna.visualization import matplotlib as drawn
 
@@ -156,7 +165,7 @@ def pictures(found: Searching) -> list[Plot]:
     names = {"optimization_history": 1, "param_importances": 2}
     made, again = list[Plot](), ""
     if found.repeated:
-        again = f"Of {found.search.trials} settings {found.repeated} were asked for once more: told again, and not run again."
+        again = f"Of {found.search.trials} settings {found.repeated} were proposed again and not run again; their first results count."
     for name in [name for name, least in names.items() if len(complete) >= least]:
         with plots.styled():
             figure = getattr(drawn, f"plot_{name}")(found.optuna).figure

@@ -1,32 +1,43 @@
-"""The trials of a study: each an ordinary experiment, refused as `run` refuses it, in an order drawn by seed."""
+"""Trials of a study: their settings, their names, and the machines that run them."""
 
 import hashlib
 import json
+import os
 import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
 
-from crossover import own_code
-from crossover.errors import ConfigError
+from crossover import bundling, running, user_code
+from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, flat
-from crossover.running.following import OnProgress
+from crossover.reports.folder import RunFolder
+from crossover.reports.spending import BudgetReached
+from crossover.running import inline
+from crossover.running.deployed import run_on_cloud, synthesize_assembly
+from crossover.running.monitor import OnProgress
+from crossover.running.resume import Unfinished
 from crossover.study.file import Study, Varied
 from crossover.validation import documents, validate
 
-MOST = 10_000  # trials; more are told what they would cost, and refused
-LONGEST = 150  # characters of a setting in a folder's name
-SHOWN = 3  # trials that a fault names
-BASELINE = (
+# --- trials -----------------------------------------------------------------------------------------------------------
+
+MAX_TRIALS = 10_000  # more are refused, after the forecast of their cost
+MAX_NAME_LENGTH = 150  # characters of a setting in a folder's name
+NAMED_TRIALS = 3  # trials that an error message names
+NO_BASELINE = (
     "baseline: a study compares by pairs, and neither forecasts nor caps a baseline's runs; leave it out, and put what it stands for into "
     "the grid"
 )
-# What a run reads when it starts, and nothing of a stack's: trials that differ in these alone share one.
-OF_THE_RUN = re.compile(
+# Fields that only a run reads, not a stack: trials that differ in these alone share a stack.
+is_field_of_run = re.compile(
     r"seed|faults\..*|training\.(epochs|learning_rate|momentum|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+"
     r"|early_stopping|target|metric\..*)"
 ).fullmatch
@@ -34,7 +45,7 @@ OF_THE_RUN = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTrial:
-    """`name`: of its folder. `stack`: what its experiment's stack is called, which others may share. `watch`: told of every epoch."""
+    """One run of a study. `name`: of its folder; `watch`: called after every epoch."""
 
     name: str
     varied: Varied
@@ -43,95 +54,114 @@ class StudyTrial:
 
     @property
     def stack(self) -> str:
+        """The name of its experiment's stack, which other trials may share."""
         return self.experiment.name
 
 
-def settings(study: Study) -> Iterator[Varied]:
-    """Of a grid, in the file's order."""
+def list_settings(study: Study) -> Iterator[Varied]:
+    """Return the settings of a study's grid, in the file's order."""
     return (dict(zip(study.grid, values, strict=True)) for values in product(*study.grid.values()))
 
 
-def label(varied: Varied) -> str:
-    """`learning_rate=0.1, architecture=spirt`: fields by their last name where that tells them apart."""
+def format_setting(varied: Varied) -> str:
+    """Return a setting as text, such as `learning_rate=0.1, architecture=spirt`. Fields are shortened to their last part unless two would
+    be equal.
+    """
     last = [name.rpartition(".")[2] for name in varied]
     short = {name: end if last.count(end) == 1 else name for name, end in zip(varied, last, strict=True)}
-    return ", ".join(f"{short[name]}={_word(value)}" for name, value in varied.items()) or "as it is"
+    return ", ".join(f"{short[name]}={_format_value(value)}" for name, value in varied.items()) or "as it is"
 
 
-def name_of(varied: Varied, seed: int, *, number: int = 0) -> str:
-    """What a trial's folder is called: a search's by its number alone."""
+def trial_folder_name(varied: Varied, seed: int, *, number: int = 0) -> str:
+    """Return the name of a trial's folder: `0007_seed=3` for trial `number` of a search, otherwise its settings and seed; long ones are
+    shortened and get a hash.
+    """
     if number:
         return f"{number:04d}_seed={seed}"
-    whole = label(varied)
-    short = whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    whole = format_setting(varied)
+    short = (
+        whole
+        if len(whole) <= MAX_NAME_LENGTH
+        else f"{whole[:MAX_NAME_LENGTH]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    )
     return re.sub(r"[^\w.=+~-]+", "_", f"{short} seed={seed}")
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
+    """Return a value as text, without quotes around strings."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-class Accepting:
-    """Makes trials of settings, and numbers their stacks in the order in which they come: the same file gives the same names again."""
+class TrialFactory:
+    """A factory for a study's trials. It numbers their stacks in order of their first use, so that the same file gives the same names
+    again. `travels`: whether user code is bundled to run elsewhere; `check`: raises ConfigError for an experiment that cannot run.
+    """
 
     def __init__(
         self, study: Study, *, travels: bool, check: Callable[[Experiment], None] = lambda experiment: None
     ) -> None:
         self._study, self._travels, self._check = study, travels, check
         self._stacks = dict[str, str]()
-        own_code.look_in(study.folder, Path.cwd())
+        user_code.look_in(study.folder, Path.cwd())
 
-    def trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
-        """One for each seed. Raises ConfigError with every fault of the setting. `number`: of one that a search asked for, which may ask
-        for the same again.
+    def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
+        """Return the trials of a setting, one for each seed. `number`: of the setting in a search, which may ask for the same setting
+        again. Raises ConfigError with every fault of the setting.
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
             documents.put(plain, name.split("."), value, said=name)
         plain |= {
-            "name": f"{self._study.name}-{MOST}",
+            "name": f"{self._study.name}-{MAX_TRIALS}",
             "seed": self._study.seeds[0],
-        }  # as long as a stack's name can get
-        baseline = BASELINE if plain.get("baseline", "none") not in ("none", None, []) else ""
+        }  # the longest name that a stack can get
+        baseline = NO_BASELINE if plain.get("baseline", "none") not in ("none", None, []) else ""
         try:
             experiment = validate(plain, commanded=list(varied))
         except ConfigError as error:
             raise ConfigError(f"{baseline}\n{error}".strip()) from None
         if baseline:
             raise ConfigError(baseline)
-        own_code.check(experiment, travels=self._travels)
-        from crossover.learning.models.registry import factory  # torch
+        bundling.check(experiment, travels=self._travels)
+        from crossover.learning.zoo import factory  # torch
 
         factory(experiment.training.model)
         self._check(experiment)
         experiment = replace(experiment, name=self._stack(experiment))
         return [
             StudyTrial(
-                name=name_of(varied, seed, number=number), varied=varied, experiment=replace(experiment, seed=seed)
+                name=trial_folder_name(varied, seed, number=number),
+                varied=varied,
+                experiment=replace(experiment, seed=seed),
             )
             for seed in self._study.seeds
         ]
 
     def _stack(self, experiment: Experiment) -> str:
-        fixed = [(name, value) for name, value in flat(experiment.resolved()) if not OF_THE_RUN(name)]
+        """Return the name of the experiment's stack; experiments that differ only in fields of the run share one."""
+        fixed = [(name, value) for name, value in flat(experiment.resolved()) if not is_field_of_run(name)]
         return self._stacks.setdefault(json.dumps(fixed), f"{self._study.name}-{len(self._stacks) + 1}")
 
 
-def of_grid(study: Study, accepting: Accepting) -> list[StudyTrial]:
-    """All of them: for every seed all settings once, in an order drawn for that seed. Raises ConfigError with all faults of all."""
+def make_grid_trials(study: Study, accepting: TrialFactory) -> list[StudyTrial]:
+    """Return all trials of a grid: for every seed all settings once, in an order drawn for that seed. Raises ConfigError with all faults of
+    all settings.
+    """
     faults, found = defaultdict[str, list[str]](list), list[list[StudyTrial]]()
-    for varied in settings(study):
+    for varied in list_settings(study):
         try:
-            found.append(accepting.trials(varied))
+            found.append(accepting.make_trials(varied))
         except ConfigError as error:
             for line in str(error).splitlines():
-                faults[line].append(label(varied))
+                faults[line].append(format_setting(varied))
     names = [trial.name for trials in found for trial in trials]
     for name in sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ():
         faults[f"two trials are called {name}; give values that differ in letters and digits"] = []
     if faults:
         raise ConfigError(
-            "\n".join([f"study {study.name}:", *(f"  {_told(fault, of, study)}" for fault, of in faults.items())])
+            "\n".join(
+                [f"study {study.name}:", *(f"  {_format_fault(fault, of, study)}" for fault, of in faults.items())]
+            )
         )
     ordered = list[StudyTrial]()
     for number, seed in enumerate(study.seeds):
@@ -141,8 +171,129 @@ def of_grid(study: Study, accepting: Accepting) -> list[StudyTrial]:
     return ordered
 
 
-def _told(fault: str, of: Sequence[str], study: Study) -> str:
+def _format_fault(fault: str, of: Sequence[str], study: Study) -> str:
+    """Return a fault and the settings that have it, or the fault alone if all have it."""
     if not of or len(of) == study.settings:
         return fault
-    more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
-    return f"{fault}  (in {'; '.join(of[:SHOWN])}{more})"
+    more = f" and {len(of) - NAMED_TRIALS} more" if len(of) > NAMED_TRIALS else ""
+    return f"{fault}  (in {'; '.join(of[:NAMED_TRIALS])}{more})"
+
+
+# --- machines ---------------------------------------------------------------------------------------------------------
+# Where trials run: in this process, or on stacks that are deployed for their first trial, shared, and destroyed after the last.
+
+
+class Pruned(UserError):
+    """The trial was stopped after an epoch because others are more promising."""
+
+
+EARLY_ENDS = (BudgetReached, Pruned)  # ends of a run that are not failures
+
+
+class TrialMachine(Protocol):
+    """A context manager that runs trials, one at a time."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
+        """Run a trial, resuming the unfinished run in `out` if there is one. `watch`: called after every epoch."""
+
+    def release(self, experiment: Experiment) -> None:
+        """Destroy the experiment's stack, if there is one. No further trial of it will come."""
+
+    def idle_usd(self) -> float:
+        """Return the dollars that stacks have cost so far outside of runs."""
+
+    def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
+        """Return the dollars that stacks will cost outside of a run that takes `seconds`."""
+
+
+class InlineTrials:
+    """The machine for inline trials. There are no stacks."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing."""
+
+    def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
+        """Run a trial in this process, resuming the unfinished run in `out` if it matches."""
+        return running.run_inline(
+            experiment, out, watch, resume=inline.can_resume(experiment, out, where="inline", cores=os.cpu_count())
+        )
+
+    def release(self, experiment: Experiment) -> None:
+        """Do nothing: there are no stacks."""
+
+    def idle_usd(self) -> float:
+        """Return 0: there are no stacks."""
+        return 0.0
+
+    def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
+        """Return 0: there are no stacks."""
+        return 0.0
+
+
+class LocalTrials(InlineTrials):
+    """The local cloud, started with the first run and shared by all trials. Its stacks end with it."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._cloud: Any = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
+        """Run a trial on its stack, deploying it first if needed, and resume the unfinished run in `out` if it matches. After a failure the
+        stack is destroyed.
+        """
+        from crossover.local import servers
+
+        if self._cloud is None:
+            self._start()
+
+        def one(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
+            """Run one experiment."""
+            if _find_stack_name(experiment) not in self._cloud.stacks():
+                with servers.temporary_folder() as assembly:
+                    self._cloud.deploy(synthesize_assembly(experiment, assembly))
+            return run_on_cloud(self._cloud, each, into, watch, unfinished=unfinished)
+
+        cores = os.cpu_count()
+        resume = inline.can_resume(experiment, out, where="local", cores=cores)
+        try:
+            return inline.run_with_baselines(one, experiment, out, where="local", resume=resume, cores=cores)
+        except EARLY_ENDS:
+            raise
+        except Exception:  # after an interrupt the local cloud ends anyway
+            self.release(experiment)
+            raise
+
+    def release(self, experiment: Experiment) -> None:
+        """Destroy the experiment's stack, if it is deployed."""
+        if self._cloud is not None and _find_stack_name(experiment) in self._cloud.stacks():
+            self._cloud.destroy(_find_stack_name(experiment))
+
+    def _start(self) -> None:
+        """Start the local cloud."""
+        from crossover.local import servers
+        from crossover.local.cloud import LocalCloud
+
+        servers.check()
+        folder = self._stack.enter_context(servers.temporary_folder())
+        self._cloud = self._stack.enter_context(LocalCloud(folder / "cloud"))
+
+
+def _find_stack_name(experiment: Experiment) -> str:
+    """Return the name of the experiment's stack."""
+    return f"{experiment.project}-{experiment.name}"

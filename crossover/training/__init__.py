@@ -1,4 +1,5 @@
-"""What architectures share while they train: where a run stands, a gradient, agreement on what follows, attempts and checkpoints.
+"""Training code that several architectures share: a run's position, gradients, agreement between workers, attempts, checkpoints.
 
-What only one architecture needs is in its own room, `functions/<name>` or `peers/<name>`, which imports from here and never the other way.
+Code of a single architecture is in `functions/<name>` or `peers/<name>`. Those packages import from here; this package never imports from
+them.
 """

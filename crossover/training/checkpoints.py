@@ -1,24 +1,23 @@
-"""Checkpoints: all of a long worker's state at a position, one create-only object each.
+"""Checkpoints: the whole state of a long worker at one position of the run, each stored as one create-only object.
 
-A worker writes one every `functions.checkpoint_every` rounds, before it publishes anything of that round, and one when it leaves. So a
-peer's contribution to round t proves that the peer can restart at the last multiple at or before t: what older rounds left in the database
-may go.
+A worker writes one every `functions.checkpoint_every` rounds, before it publishes anything of that round, and one when its invocation ends.
+So a peer's contribution to round t proves that the peer can restart at the last multiple at or before t. What older rounds left in the
+database can then be deleted.
 """
 
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.context import Context
-from crossover.dataplane.plain import read as read_plain
-from crossover.dataplane.protocols import Buffer
-from crossover.dataplane.vector import HEADER_BYTES, Vector, VectorKind, decode, header
+from crossover.data.encoding import HEADER_BYTES, Vector, VectorKind, decode, header, read_plain
+from crossover.data.keys import Keys
+from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, Missing
-from crossover.keys import Keys
+from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +33,10 @@ _LISTING = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """`minibatch` minibatches of `round` are behind the worker; all of them: its contribution is made, the round not synchronised."""
+    """A worker's position: `minibatch` minibatches of `round` are computed.
+
+    If that is all of them, the worker has computed its contribution, and the round is not synchronised yet.
+    """
 
     round: int
     minibatch: int = 0
@@ -42,7 +44,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`vectors` by name; `facts`: plain JSON, what else the worker knows."""
+    """A checkpoint's content. `vectors`: by name; `facts`: the rest of the worker's state, as plain JSON."""
 
     position: Position
     vectors: Mapping[str, Vector]
@@ -50,7 +52,7 @@ class Checkpoint:
 
 
 def encode(checkpoint: Checkpoint) -> list[Buffer]:
-    """The object's buffers, in order; the vectors' memory is not copied."""
+    """Return the buffers of the checkpoint's object, in order. The vectors' memory is not copied."""
     listing = {
         "position": [checkpoint.position.round, checkpoint.position.minibatch],
         "vectors": [[name, vector.data.nbytes] for name, vector in checkpoint.vectors.items()],
@@ -65,7 +67,7 @@ def encode(checkpoint: Checkpoint) -> list[Buffer]:
 
 
 def read(body: bytes, *, key: str) -> Checkpoint:
-    """The checkpoint in `body`, its vectors as views. Raises Corrupt, naming `key`."""
+    """Return the checkpoint decoded from `body`; its vectors are views of `body`. Raises Corrupt, naming `key`."""
     view = memoryview(body)
     if view.nbytes < _HEAD.size or bytes(view[:4]) != _MAGIC:
         raise Corrupt(f"{key}: {view.nbytes} bytes that do not start with a checkpoint's header")
@@ -81,12 +83,15 @@ def read(body: bytes, *, key: str) -> Checkpoint:
         vectors[name] = decode(view[at : at + HEADER_BYTES + bytes_], key=f"{key} ({name})")
         at += HEADER_BYTES + bytes_ + -bytes_ % 16
     if at != view.nbytes:
-        raise Corrupt(f"{key}: {view.nbytes} bytes where the vectors end at {at}")
+        raise Corrupt(f"{key}: {view.nbytes} bytes, but its vectors end at byte {at}")
     return Checkpoint(Position(*listing["position"]), vectors, listing["facts"])
 
 
 def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
-    """What every checkpoint of one who trains holds: the learner's model, the optimizer's vectors, and the outer one's with local steps."""
+    """Return the vectors that every training worker's checkpoint holds: the learner's model and the optimizer's vectors.
+
+    `optimizer`: the optimizer's vectors; `outer`: the outer optimizer's vectors, with local steps.
+    """
     from crossover.algorithms import buffers
 
     kind = VectorKind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
@@ -96,7 +101,10 @@ def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Ten
 
 
 def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
-    """The optimizer's vectors, or the "outer" one's, as copies: what the checkpoint was read into is let go."""
+    """Return copies of an optimizer's vectors, so that the checkpoint's memory can be freed.
+
+    `whose`: prefix of their names, "optimizer" or "outer".
+    """
     from crossover.algorithms import buffers
 
     names = sorted(name for name in checkpoint.vectors if name.startswith(whose))
@@ -104,14 +112,20 @@ def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Ten
 
 
 def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
-    """What else one who trains keeps from round to round, by name: what a codec left out, an outer velocity."""
+    """Return the additional vectors that a worker keeps between rounds, ready for a checkpoint.
+
+    `kept`: by name, e.g. a codec's error feedback or an outer velocity.
+    """
     from crossover.algorithms import buffers
 
     return {f"extra {name}": Vector(VectorKind.STATE, buffers.view(own)) for name, own in kept.items()}
 
 
-def take_kept(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:
-    """Into the memory of each, what the checkpoint holds of it; of a first one that is nothing."""
+def restore_kept_vectors(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:
+    """Copy the additional vectors from the checkpoint into the tensors of `kept`.
+
+    Tensors that the checkpoint does not hold, as in a first one, stay unchanged.
+    """
     from crossover.algorithms import buffers
 
     for name, own in kept.items():
@@ -120,11 +134,11 @@ def take_kept(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:
 
 
 class Journal:
-    """The checkpoints of one worker, written and found without ever listing them.
+    """Writer and reader of one worker's checkpoints, which never lists the bucket.
 
-    Those at multiples of `every` are found by asking for them one after another, a leaving worker's own by the position in the event. Kept
-    are what this invocation's retry could ask for, and the newest two multiples: workers are less than two apart, so a resumed run finds a
-    round that all have.
+    Checkpoints at multiples of `every` rounds are found by probing one key after another, the checkpoint of an ended invocation by the
+    position in the event. Kept are those that a retry of this invocation could read, and the newest two multiples: workers are less than
+    two multiples apart, so a resumed run finds a round of which all have a checkpoint.
     """
 
     def __init__(self, ctx: Context, worker: int, *, every: int) -> None:
@@ -136,7 +150,11 @@ class Journal:
         return self._ctx.keys.checkpoint(self._worker, position.round, position.minibatch)
 
     def restore(self, entered: Position) -> Checkpoint:
-        """The highest checkpoint from the event's position on. Raises Missing: a later invocation has been here."""
+        """Return the newest checkpoint at or after `entered`, the event's position.
+
+        Raises Missing if a later invocation has already deleted the event's checkpoint, Corrupt if a checkpoint holds another position than
+        its key says.
+        """
         newest, ahead = entered, self._next_multiple(entered)
         while self._ctx.objects.exists(self._key(ahead)):
             newest, ahead = ahead, self._next_multiple(ahead)
@@ -149,11 +167,11 @@ class Journal:
         return checkpoint
 
     def is_due(self, round: int) -> bool:
-        """Whether a checkpoint is due before anything of `round` is published."""
+        """Return whether a checkpoint is due before anything of `round` is published."""
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
-        """Create the checkpoint, then delete what nobody will ask for any more. Saving what is saved already costs nothing."""
+        """Create the checkpoint, then delete those that nobody can need any more. Does nothing if `position` is already saved."""
         if position in self._kept:
             return
         kept = [*self._kept, position]
@@ -167,12 +185,12 @@ class Journal:
             self._ctx.objects.delete(*spent)
         self._kept = [each for each in kept if each in needed]
 
-    def forget(self) -> None:
-        """An attempt that was overtaken takes back what it has saved."""
+    def delete_all(self) -> None:
+        """Delete all checkpoints that this invocation knows of. Called by a superseded attempt."""
         self._ctx.objects.delete(*(self._key(each) for each in self._kept))
 
-    def overtaken(self, round: int) -> bool:
-        """Whether another invocation of this worker has a checkpoint beyond `round`."""
+    def is_superseded(self, round: int) -> bool:
+        """Return whether another invocation of this worker has a checkpoint beyond `round`."""
         return self._ctx.objects.exists(self._key(self._next_multiple(Position(round))))
 
     def _next_multiple(self, position: Position) -> Position:
@@ -180,8 +198,9 @@ class Journal:
 
 
 def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]:
-    """The rounds at whose start every worker has a checkpoint of the attempt whose keys these are, ascending. Raises Missing where there is
-    none. Lists: for set-up, not for training.
+    """Return the rounds, ascending, at whose start every worker has a checkpoint of the attempt that `keys` belong to.
+
+    Lists the bucket, so it is for set-up, not for training. Raises Missing if there is no such round.
     """
     common: set[int] | None = None
     for worker in workers:
@@ -194,3 +213,37 @@ def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]
             f"{keys.own_checkpoints}: a round that all of workers {', '.join(map(str, workers))} can start from"
         )
     return sorted(common)
+
+
+# --- when to save -----------------------------------------------------------------------------------------------------
+# A program that is alone saves by time: nobody else has to meet it at a round.
+
+CHECKPOINT_SHARE = 0.02  # of its time that the program may spend on checkpoints
+LONGEST_INTERVAL_S = 600.0  # between two checkpoints
+
+
+def checkpoint_interval_s(save_s: float) -> float:
+    """Return the seconds between two checkpoints that take `save_s` seconds each: CHECKPOINT_SHARE, but at most LONGEST_INTERVAL_S."""
+    return min(LONGEST_INTERVAL_S, save_s / CHECKPOINT_SHARE)
+
+
+class CheckpointPace:
+    """The moments at which a program that is alone saves.
+
+    `every`: rounds between two checkpoints at least, unless LONGEST_INTERVAL_S have passed. `clock`: returns seconds.
+    """
+
+    def __init__(self, every: int, clock: Callable[[], float]) -> None:
+        self._every, self._clock = every, clock
+        self._saved_at, self._interval_s = clock(), 0.0
+
+    def is_due(self, round: int) -> bool:
+        """Return whether a checkpoint of the `round` that comes is due."""
+        passed_s = self._clock() - self._saved_at
+        if passed_s >= LONGEST_INTERVAL_S:
+            return True
+        return round % self._every == 0 and passed_s >= self._interval_s
+
+    def note_saved(self, took_s: float) -> None:
+        """Note that a checkpoint was saved, in `took_s` seconds: the next one waits until that is CHECKPOINT_SHARE of the time."""
+        self._saved_at, self._interval_s = self._clock(), checkpoint_interval_s(took_s)

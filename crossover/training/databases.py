@@ -1,8 +1,9 @@
-"""State that lies in databases instead of in checkpoints: how it begins, moves on from round to round, and is found again.
+"""Training state that is kept in databases instead of checkpoints: how it is created, advanced from round to round, and resumed.
 
-The state of a round is the model and the optimizer's vectors. Rounds never change it in place: each writes the next one, and deletes the
-one before once everybody has left that behind. Holders are the workers in whose place it lies: all of them where each has a database, one
-where a database is shared. `Spent` names all keys that a round wrote for a holder; before the first round there is none.
+The state of a round is the model and the optimizer's vectors. No round changes it in place: each writes the next state, and deletes the
+previous one once every worker has finished with it. Holders are the workers under whose rank the state is stored: every worker if each has
+a database, one worker if the database is shared. `Spent` returns all keys that a round wrote for a holder; before the first round there are
+none.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,79 +11,88 @@ from collections.abc import Sequence as Several
 from contextlib import AbstractContextManager
 from functools import partial
 
-from crossover.algorithms.calendar import Calendar
 from crossover.algorithms.optimizers import OPTIMIZERS, vectors
 from crossover.algorithms.outer import OUTER, outer_update
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.protocols import StateKeys, TensorStore
-from crossover.dataplane.vector import Vector, VectorKind, decode
+from crossover.algorithms.schedule import Calendar
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind, decode
+from crossover.data.keys import Keys
+from crossover.data.protocols import StateKeys, TensorStore
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.experiment import Experiment
-from crossover.keys import Keys
-from crossover.training import agreement, attempts, gradients
-from crossover.training.calendar import at, calendar, ends_epoch
+from crossover.training import gradients, progress
+from crossover.training.progress import calendar, ends_epoch, event_at
+from crossover.workflow.context import Context
 
 Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's keys, round, holder)
 
 
-def take_over(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> int:
-    """The round to begin at: the newest that an attempt before this one can be taken up at, 0 where there is none. Its state is then with
-    every holder, and what those attempts left goes. Raises StaleAttempt where a higher attempt has begun.
+def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> int:
+    """Resume from earlier attempts: copy their state to every holder, delete what they left, and return the round to start at.
+
+    That is the newest round that an attempt can be resumed at, or 0 if there is none. `before`: keys of the earlier attempts; `spent`: see
+    the module. Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or damaged.
     """
     decided, days = len(ctx.objects.list(ctx.keys.decisions)), calendar(ctx.facts)
-    reached = [(resumable(_of(ctx, holders), each, days, decided=decided), each) for each in (ctx.keys, *before)]
+    reached = [
+        (find_resumable_round(_stores_of(ctx, holders), each, days, decided=decided), each)
+        for each in (ctx.keys, *before)
+    ]
     known = [(round, names) for round, names in reached if round is not None]
     if known:  # this attempt's own first: its first step may be tried again
         first, source = known[0] if known[0][1] is ctx.keys else max(known, key=lambda each: (each[0], each[1].attempt))
     else:
         first, source = _kept(ctx, holders, decided), ctx.keys
     _share(ctx, holders, first, source)
-    attempts.take(ctx, before)
+    progress.mark_taken_over(ctx, before)
     for names in before:
         _delete(ctx, names, holders, spent, decided=decided + 1)
     return first
 
 
-def take_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """Of an attempt that was overtaken while it set itself up: its state, unless the next one is yet to read it."""
-    if attempts.spare(ctx):
+def roll_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
+    """Delete the state of an attempt that was superseded during its set-up, unless the next attempt still has to read it."""
+    if progress.is_state_unneeded(ctx):
         _delete(ctx, ctx.keys, holders, spent, decided=calendar(ctx.facts).decisions)
 
 
-def clear(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> None:
-    """What attempts left behind the end of the run."""
+def delete_attempts(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> None:
+    """Delete what the attempts with the keys `before` left in the databases after the end of the run."""
     for names in before:
         _delete(ctx, names, holders, spent, decided=calendar(ctx.facts).decisions)
 
 
-def setting_up(ctx: Context, holders: Several[int], spent: Spent) -> AbstractContextManager[list[Keys]]:
-    """As `attempts.setting_up`, where databases are all that a run leaves something in."""
+def set_up_attempt(ctx: Context, holders: Several[int], spent: Spent) -> AbstractContextManager[list[Keys]]:
+    """Return `progress.set_up_attempt` for an architecture that keeps all of a run's state in databases."""
 
     def clear_all(before: Several[Keys]) -> None:
-        clear(ctx, before, holders, spent)
+        delete_attempts(ctx, before, holders, spent)
 
-    return attempts.setting_up(ctx, partial(take_back, ctx, holders, spent), clear_all)
+    return progress.set_up_attempt(ctx, partial(roll_back, ctx, holders, spent), clear_all)
 
 
-def _of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
+def _stores_of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
+    """Return the holders' tensor stores by holder."""
     return {holder: ctx.tensors[holder] for holder in holders}
 
 
 def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, decided: int) -> None:
-    """What an attempt left with its holders: around the round at which they stood; that may have been any where all of them have lost the
-    model, and functions that did not know of it have gone on.
+    """Delete an attempt's keys around the round at which it stopped.
+
+    If no holder has a model any more, functions of that attempt may have continued to any round: then the keys of all rounds are deleted.
+    `decided`: number of decisions after which it can have stopped.
     """
     days = calendar(ctx.facts)
-    round = resumable(_of(ctx, holders), names, days, decided=decided)
+    round = find_resumable_round(_stores_of(ctx, holders), names, days, decided=decided)
     stood = range(_newest(days, decided) + 1) if round is None else range(round - 1, round + 3)
     for holder in holders:
         ctx.tensors[holder].delete(*(key for near in stood for key in spent(ctx, names, near, holder)))
 
 
 def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
-    """The state of `round` that any of them holds, to every one; in round 0 the seeded model where none does. Raises Missing, also where a
-    holder has lost what is its own alone.
+    """Copy the state of `round` to every holder from one that has it; in round 0, create the seeded model if none has it.
+
+    `source`: keys of the attempt to copy from. Raises Missing if no holder has the state, or if one has lost vectors that only it kept.
     """
     donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
     if donor is None and round:
@@ -97,23 +107,26 @@ def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> Non
         own = zip(*(own_keys(ctx.experiment, each, round, worker) for each in (source, ctx.keys)), strict=True)
         shared = zip(_keys(given), _keys(target), strict=True) if round else [(given.model, target.model)]
         copies += [*((worker, worker, *keys) for keys in own), *((donor, worker, *keys) for keys in shared)]
-    # Models last: where any of them stands, an attempt finds all that the others' vectors are copied from.
+    # Models last: if any of them exists, an attempt finds everything that the others' vectors are copied from.
     for giver, worker, name, as_ in sorted(copies, key=lambda copy: copy[3].endswith("/model")):
         if ctx.tensors[worker].exists(as_):
             continue
         if "/own/" in name and not ctx.tensors[worker].exists(name):
-            lost = f"worker {worker}'s database holds no more what its own optimizer keeps, which no other has"
+            lost = f"worker {worker}'s database has lost the state of its own optimizer, of which there is no copy"
             raise Missing(f"{ctx.run}: {lost}; start a new run")
         ctx.tensors[worker].create(as_, ctx.tensors[giver].get(name))
 
 
 def _keys(state: StateKeys) -> tuple[str, ...]:
-    return (*state.optimizer, state.model)  # the model last: it says that the state is whole
+    """Return the state's keys, the model's last: if the model exists, the state is complete."""
+    return (*state.optimizer, state.model)  # the model last: if it exists, the state is complete
 
 
 def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
-    """The newest round whose state lies whole in the bucket, put into a database; 0 where the run never got so far. Raises Missing, and
-    Corrupt where none is whole.
+    """Copy the newest undamaged state from the bucket into a database and return its round; 0 if the run never saved one.
+
+    `decided`: number of decisions so far. Raises Missing if decisions exist without any saved model, Corrupt if every saved state is
+    damaged.
     """
     kept, damaged = ctx.objects.list(ctx.keys.kept_states), list[Corrupt]()
     if not kept and not decided:
@@ -138,22 +151,24 @@ def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
         except Corrupt as error:
             damaged.append(error)
             continue
+        if damaged:
+            ctx.note(damaged="; ".join(map(str, damaged)))
         for holder, target, vector in found:
             ctx.tensors[holder].create(target, vector)
         return round
     if damaged:
         raise damaged[0]
-    raise Missing(f"{ctx.run}: no worker's database holds a model of this run any more; start a new run")
+    raise Missing(f"{ctx.run}: the workers' databases have lost this run's model; start a new run")
 
 
 def kept_name(own: str) -> str:
-    """As what the bucket keeps a vector of a worker's own, by its key: `own-2-velocity`."""
+    """Return the bucket's name for a vector of a worker's own optimizer, e.g. `own-2-velocity`. `own`: its database key."""
     worker, _, vector = own.split("/")[-3:]
     return f"own-{worker}-{vector}"
 
 
 def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> StateKeys:
-    """Under which keys of an attempt the worker's state at the start of `round` lies; with local steps the outer optimizer's."""
+    """Return the keys of the worker's state at the start of `round`. With local steps, its optimizer is the outer one."""
     match experiment.exchange.what:
         case "gradients":
             kept = vectors(experiment.training)
@@ -165,17 +180,18 @@ def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> S
 
 
 def own_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> tuple[str, ...]:
-    """And under which the vectors of the worker's own optimizer lie, which no other has; none before the first step."""
+    """Return the keys of the vectors that only this worker keeps, those of its local optimizer; none before the first step."""
     if experiment.exchange.what == "gradients" or not round:
         return ()
     return tuple(keys.own_optimizer(round, worker, vector) for vector in vectors(experiment.training))
 
 
-def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
-    """The newest round that any worker holds, or the one before, so that an unfinished decision is made again; None where no database holds
-    any.
+def find_resumable_round(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
+    """Return the round at which the attempt with these `keys` can be resumed, or None if no database holds a model of it.
 
-    Workers are never more than one round apart, and a round's keys go only once the next round is under way everywhere.
+    That is the newest round of which any worker holds the model, or the round before if it is still there, so that an unfinished decision
+    is made again. Workers are never more than one round apart, and a round's keys are deleted only after the next round has begun
+    everywhere. `decided`: number of decisions so far.
     """
     for round in range(_newest(days, decided), -1, -1):
         holders = [w for w in tensors if tensors[w].exists(keys.model(round, w))]
@@ -186,46 +202,52 @@ def resumable(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *,
 
 
 def _newest(days: Calendar, decided: int) -> int:
-    """The last round that a run can have begun which has agreed on what follows `decided` epochs."""
+    """Return the last round that a run can have begun if it has made `decided` decisions."""
     return min((decided + 1) * days.rounds_per_epoch, days.rounds)
 
 
-def settle(ctx: Context, holder: int, *stored: str) -> None:
-    """After a step has stored something: raises StaleAttempt where the run was resumed meanwhile, and takes it back, unless the next
-    attempt is yet to take it over: that one clears away what it finds then.
+def roll_back_if_superseded(ctx: Context, holder: int, *stored: str) -> None:
+    """Raise StaleAttempt if the run was resumed while a step stored the keys `stored`.
+
+    They are deleted first, unless the next attempt has yet to take the state over: it then deletes what it finds.
     """
-    if attempts.overtaken(ctx):
-        if attempts.spare(ctx):
+    if progress.is_superseded(ctx):
+        if progress.is_state_unneeded(ctx):
             ctx.tensors[holder].delete(*stored)
-        attempts.give_way(ctx)
+        progress.raise_if_superseded(ctx)
 
 
-def settle_in(ctx: Context, round: int, holder: int, *stored: str, following: Several[str] = ()) -> None:
-    """As `settle`, after a step that stores something of the `round` without reading the round's keys once more. By then the round may be
-    over and its keys deleted: the invocation came a second time, or its caller had given it up. So it takes back what it stored, and raises
-    StaleAttempt. What it stored of the `following` round others may go by, whoever was the first to: that goes where that one is over too.
+def roll_back_if_round_over(ctx: Context, round: int, holder: int, *stored: str, following: Several[str] = ()) -> None:
+    """Delete what a step has stored and raise StaleAttempt if the step's round is over; otherwise do as `roll_back_if_superseded`.
+
+    For a step that stores keys of `round` without reading that round's keys afterwards. The round may be over, and its keys deleted, if the
+    invocation was delivered twice or its caller gave it up. `following`: keys of the next round that the step has stored; other invocations
+    may use them, so they are deleted only if that round is over, too.
     """
     if _over(ctx, round, holder):
         ctx.tensors[holder].delete(*stored, *(following if _over(ctx, round + 1, holder) else ()))
         raise StaleAttempt(
             f"{ctx.keys.model(round, holder)} is gone: round {round} is over, or the database has lost its memory"
         )
-    settle(ctx, holder, *stored, *following)
+    roll_back_if_superseded(ctx, holder, *stored, *following)
 
 
 def _over(ctx: Context, round: int, holder: int) -> bool:
-    """Of a round that had begun: its model goes in the same command as its other keys."""
+    """Return whether a round that had begun is over: its model is deleted in the same command as its other keys."""
     return not ctx.tensors[holder].exists(ctx.keys.model(round, holder))
 
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
-    """The holder's state of the next round from this one's and the combined gradient, in one command."""
+    """Compute the holder's state of the next round from this round's state and the combined gradient, in one command.
+
+    `gradient`: key of the combined contributions.
+    """
     round = event["round"]
     old, new = (state_keys(ctx.experiment, ctx.keys, each, holder) for each in (round, round + 1))
     exchange = ctx.experiment.exchange
     match exchange.what:
         case "gradients":
-            step = gradients.update(ctx, round, history=agreement.known(ctx, round))
+            step = gradients.apply_update(ctx, round, history=progress.history_before(ctx, round))
         case "model":
             ctx.compute[holder].mean([gradient], out=new.model)  # of one: a copy
             return
@@ -235,7 +257,7 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
 
 
 def decide(ctx: Context, event: Event, *, holder: int) -> None:
-    """Agreement after an epoch, by the holder's model of the next round."""
+    """Create the decision after an epoch by evaluating the holder's model of the next round. Does nothing if the decision exists."""
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
         return
@@ -243,24 +265,24 @@ def decide(ctx: Context, event: Event, *, holder: int) -> None:
         ctx.tensors[holder].get(
             ctx.keys.model(event["round"] + 1, holder), kind=VectorKind.MODEL, out=ctx.learner.model
         )
-        agreement.agree(ctx, epoch)
+        progress.create_decision(ctx, epoch)
 
 
 def advance(ctx: Context, event: Event) -> Event:
-    """On to the next round: what the event's next state says."""
+    """Return the event's changes for the next round."""
     if not ends_epoch(ctx, event):
-        return {**at(ctx, event, event["round"] + 1), "epoch_finished": False}
-    finished = agreement.decision(ctx, event["epoch"])["finished"]
-    return {**at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
+        return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": False}
+    finished = progress.decision(ctx, event["epoch"])["finished"]
+    return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
 
 
-def conclude(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """The model of the last round to the bucket, then an end to every tensor key of the run."""
-    agreed = agreement.last(ctx)
+def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
+    """Store the last round's model and the outcome in the bucket, then delete all of the run's tensor keys."""
+    agreed = progress.newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
         model = ctx.tensors[holders[0]].get(ctx.keys.model(last, holders[0]), kind=VectorKind.MODEL)
-        agreement.conclude(ctx, agreed, model)
+        progress.store_outcome(ctx, agreed, model)
     for holder in holders:
         ctx.tensors[holder].delete(*(key for round in (last - 1, last) for key in spent(ctx, ctx.keys, round, holder)))
-    attempts.finish(ctx)
+    progress.mark_finished(ctx)

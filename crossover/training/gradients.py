@@ -1,48 +1,59 @@
-"""What every architecture does alike: the gradient of one minibatch, and the update that ends a round. torch stays behind the learner."""
+"""Computation of one worker's gradients and local steps, and the baselines' experiments."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from crossover import keys
+from crossover.algorithms.optimizers import Update
 from crossover.algorithms.schedule import learning_rate
-from crossover.algorithms.update import Update
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.vector import Vector, VectorKind
-from crossover.training.calendar import calendar, minibatch_samples
+from crossover.data import keys
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind, exchanged
+from crossover.experiment import Aggregation, Exchange, Experiment, Faults
+from crossover.learning import sizes
+from crossover.learning.staging import minibatches_of
+from crossover.training import progress
+from crossover.training.progress import calendar, minibatch_samples, round_samples
+from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
-    from crossover.learning.batch import Batch
+    from torch import Tensor
+
+    from crossover.learning.batches import Batch
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
 
 
 def fetch_batch(ctx: Context, event: Event) -> "Batch":
-    """The event's minibatch from the worker's own bucket, and what it weighs."""
-    from crossover.learning.batch import decode
+    """Return the event's minibatch from the worker's own bucket, with the number of answers that it counts for."""
+    from crossover.learning.batches import decode_batch
 
     worker = event["worker"]
     _, number = calendar(ctx.facts).place(event["round"], event["minibatch"])
     key = keys.minibatch(ctx.facts.data, worker, number)
-    batch = decode(ctx.data[worker].get(key), key=key)
+    batch = decode_batch(ctx.data[worker].get(key), key=key)
     return replace(batch, answers=ctx.facts.manifest["counts"][worker][number])
 
 
-def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
-    """The minibatch's gradient with its statistics, at the learner's model; a view of the learner's buffer. A
-    faulty worker attacks here.
+def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
+    """Return the minibatch's gradient with its statistics, at the learner's model; it is a view of the learner's buffer.
+
+    A faulty worker applies its attack here.
     """
     where = {name: event[name] for name in ("round", "worker", "minibatch")}
     epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])
     loss = ctx.learner.compute_gradient(batch, epoch=epoch, **where)
-    note(ctx, loss, samples=batch.samples, answers=batch.samples if batch.answers is None else batch.answers)
+    note_loss(ctx, loss, samples=batch.samples, answers=batch.samples if batch.answers is None else batch.answers)
     faults, data = ctx.experiment.faults, ctx.learner.gradient
     if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
-        from crossover.algorithms import attacks, buffers
-        from crossover.algorithms.randomness import generator
+        from crossover.algorithms import buffers, robust
+        from crossover.algorithms.compression import generator
 
         # One direction per round: noise drawn anew for each minibatch would average away before the peers see it.
         random = generator("attack", ctx.experiment.seed, event["round"], event["worker"])
         data = buffers.view(
-            attacks.attacked(
+            robust.attacked(
                 buffers.tensor(data),
                 attack=faults.attack,
                 scale=faults.scale,
@@ -54,26 +65,31 @@ def compute(ctx: Context, event: Event, batch: "Batch") -> Vector:
     return Vector(VectorKind.GRADIENT, data, samples=weighs)
 
 
-def note(ctx: Context, loss: float, *, samples: int, answers: float) -> None:
-    """For the record: a mean loss, over how many samples, and over how many answers where these are not as many."""
+def note_loss(ctx: Context, loss: float, *, samples: int, answers: float) -> None:
+    """Note the mean loss for the step's record.
+
+    `samples`: number of samples; `answers`: number of answers that the loss is the mean of; noted only if it differs.
+    """
     ctx.notes.pop("answers", None)
     ctx.note(loss=loss, samples=samples, **({} if answers == samples else {"answers": answers}))
 
 
 def noted_answers(ctx: Context) -> float:
-    """Over how many answers the loss is the mean that was noted last."""
+    """Return the number of answers that the last noted loss is the mean of."""
     return float(ctx.notes.get("answers", ctx.notes["samples"]))
 
 
-def update(
+def apply_update(
     ctx: Context,
     round: int,
     *,
     history: list[tuple[float, float]],
     minibatch: int | None = None,
 ) -> Update:
-    """The optimizer's step that ends `round`; `history`: validation loss and metric of the epochs before. Where a worker takes steps of its
-    own within the round, the one after its `minibatch`, at the rate that a run has there which exchanges after each.
+    """Return the parameters of the optimizer's step that ends `round`; does not apply it.
+
+    `history`: (validation loss, metric) of the epochs before. `minibatch`: if given, the step is a local one after this minibatch of the
+    round, at the learning rate of a run that exchanges after every minibatch.
     """
     training, days = ctx.experiment.training, calendar(ctx.facts)
     if minibatch is None:
@@ -88,3 +104,101 @@ def update(
         sync_every=behind,
         undecayed=ctx.facts.undecayed,
     )
+
+
+# --- baselines --------------------------------------------------------------------------------------------------------
+# What `baseline` asks for beside an experiment: the same model, data and seed on as many GPUs, or by one worker.
+
+
+def baseline_experiments(experiment: Experiment) -> tuple[Experiment, ...]:
+    """Return the baseline experiments that `baseline` names, in its order."""
+    return tuple(
+        gpu_fleet(experiment, f"{experiment.name}-gpu")
+        if name == "gpu"
+        else single_worker(experiment, f"{experiment.name}-single")
+        for name in experiment.baselines
+    )
+
+
+def gpu_fleet(experiment: Experiment, name: str) -> Experiment:
+    """Return the same experiment on as many GPUs as it has workers; they exchange gradients after each batch, as published."""
+    return replace(experiment, name=name, architecture="gpu", baseline="none", exchange=Exchange())
+
+
+def single_worker(experiment: Experiment, name: str) -> Experiment:
+    """Return the same experiment with one worker, whose update takes as many minibatches as all workers' updates together.
+
+    If `exchange.every` is left to an architecture that accumulates an epoch, the update is that of the GPU fleet after each batch. A
+    function gets the default memory.
+    """
+    e = experiment
+    every = e.exchange.every or 1
+    if e.exchange.what != "gradients":
+        every = 1  # a step for each minibatch, whenever models are exchanged
+    return replace(
+        e,
+        name=name,
+        architecture="single",
+        baseline="none",
+        workers=1,
+        aggregation=Aggregation(),
+        faults=Faults(),
+        storage=replace(e.storage, channel="redis"),
+        exchange=Exchange(
+            every=every if every == "epoch" else min(e.workers * every, _minibatches(e) or e.workers * every)
+        ),
+        functions=replace(e.functions, memory_mb={"default": e.functions.memory_of("", torch=True)}),
+    )
+
+
+def _minibatches(experiment: Experiment) -> int | None:
+    """Return the number of minibatches in an epoch of one worker that has all data, or None if only loading the data shows it.
+
+    It is less than all workers' together, because each worker's last minibatch is smaller.
+    """
+    known, drop_last = sizes.split(experiment), experiment.data.drop_last
+    return known and minibatches_of(known[0], 1, experiment.training.batch_size, drop_last=drop_last)
+
+
+# --- own steps --------------------------------------------------------------------------------------------------------
+# Local steps if functions compute (`exchange.what: model` or `delta`): one function takes all of a round, one after another, since each
+# begins where the one before ended. With gradients, functions run in parallel; here one runs after another.
+
+
+def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") -> "tuple[Tensor, ...]":
+    """Take all local steps of the event's round. Moves the learner's model, and returns the optimizer's vectors after the steps.
+
+    `optimizer`: the worker's own optimizer vectors before the steps.
+    """
+    from crossover.algorithms import buffers
+    from crossover.algorithms.updates import step
+
+    round, model = event["round"], buffers.tensor(ctx.learner.model)
+    history, own = progress.history_before(ctx, round), tuple(optimizer)
+    losses, samples, answers = 0.0, 0, 0.0
+    for minibatch in range(calendar(ctx.facts).minibatches_in(round)):
+        place = {**event, "minibatch": minibatch}
+        with ctx.stage("fetch"):
+            batch = fetch_batch(ctx, place)
+        with ctx.stage("compute"):
+            gradient = buffers.tensor(compute_gradient(ctx, place, batch).data)
+            update = apply_update(ctx, round, history=history, minibatch=minibatch)
+            moved, own = step(model, gradient, own, update)
+            model.copy_(moved)
+        counted = noted_answers(ctx)
+        losses, samples, answers = losses + ctx.notes["loss"] * counted, samples + batch.samples, answers + counted
+    note_loss(ctx, losses / max(1, answers), samples=samples, answers=answers)
+    return own
+
+
+def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
+    """Return what the worker sends to the others after its local steps: its model, or by how much it has moved.
+
+    `begun`: the model at the start of the round.
+    """
+    from crossover.algorithms import buffers
+    from crossover.algorithms.outer import moved
+
+    what, own = ctx.experiment.exchange.what, buffers.tensor(ctx.learner.model)
+    shown = moved(begun, own, buffers=ctx.facts.buffers) if what == "delta" else own
+    return Vector(exchanged(what), buffers.view(shown), round_samples(ctx.facts, event["round"])[event["worker"]])

@@ -10,22 +10,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover import own_code
-from crossover.architecture import architecture_of
+from crossover import user_code
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import account_file, combinations, documents, fields, recipes
-from crossover.validation.placement import placed
+from crossover.validation.combinations import placed
+from crossover.workflow.architecture import architecture_of
 
 __all__ = ["check_deployment", "load", "validate"]
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in the YAML file `path`, with `a.b=value` overrides applied. Own code is looked for beside it from now on. Raises
-    ConfigError with every problem.
+    """Return the experiment in the YAML file `path`, with `a.b=value` overrides applied. From now on user code is searched for beside
+    it. Raises ConfigError with every problem.
     """
     plain = documents.read(Path(path))
-    own_code.look_in(Path(path).parent, Path.cwd())
+    user_code.look_in(Path(path).parent, Path.cwd())
     try:
         commanded = [documents.apply(plain, override) for override in overrides]
         return validate(plain, commanded=commanded)
@@ -34,7 +34,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Experiment:
-    """The Experiment that plain data, a YAML's content, describes; `commanded`: dotted fields that the command line has set. Raises
+    """Return the Experiment that `plain`, a YAML's content, describes. `commanded`: dotted fields that the command line has set. Raises
     ConfigError, one problem a line.
     """
     experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
@@ -51,7 +51,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 
 
 def check_deployment(experiment: Experiment) -> None:
-    """Raise ConfigError for what runs on this machine but cannot run on AWS, or not as config/account.yaml says."""
+    """Raise ConfigError if the experiment runs on this machine but cannot run on AWS, or contradicts config/account.yaml."""
     account_file.load().placed(experiment)
     architecture = architecture_of(experiment)
     _refuse([problem for check in combinations.DEPLOYMENT for problem in check(experiment, architecture)])

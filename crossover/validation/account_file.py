@@ -1,6 +1,6 @@
-"""What an organisation says once of its account, in `config/account.yaml`: a network, images and a key of its own, a boundary, tags.
+"""The settings of an organisation's AWS account, in `config/account.yaml`: its own network, images and key, a permissions boundary, tags.
 
-Everything may be left out, the file too; then the stacks make all of it themselves.
+Every field may be left out, and the file too; the stacks then make all of it themselves.
 """
 
 import re
@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from crossover.architecture.instances import processor
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import documents
 from crossover.validation.fields import against
+from crossover.workflow.architecture import processor
 
 PATH = Path(__file__).parents[2] / "config" / "account.yaml"
 _PARTITION = r"arn:aws[a-z-]*"
@@ -47,7 +47,7 @@ _TAG = r"[\w .:/=+@-]"
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNetwork:
-    """A VPC that is there, and its subnets of one zone: all fields or none. Of hosts that install packages, and of functions."""
+    """An existing VPC, and its subnets in one zone: one for hosts that install packages, one for functions. All fields or none."""
 
     vpc: str | None = None
     availability_zone: str | None = None
@@ -57,7 +57,7 @@ class OwnNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImages:
-    """Ids: Debian 13 by processor, and Ubuntu with PyTorch in /opt/pytorch for GPUs."""
+    """Ids of images: Debian 13 by processor, and Ubuntu with PyTorch in /opt/pytorch for GPUs."""
 
     arm64: str | None = None
     amd64: str | None = None
@@ -66,7 +66,7 @@ class OwnImages:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionAgent:
-    """Of the session manager, for Debian hosts: a version, and the SHA-256 of its package by processor. All fields or none."""
+    """The session manager's agent for Debian hosts: a version, and the SHA-256 of its package by processor. All fields or none."""
 
     version: str | None = None
     arm64: str | None = None
@@ -75,7 +75,9 @@ class SessionAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFile:
-    """`kms_key` encrypts what the stacks store; every role has `permissions_boundary`; every resource has `tags` beside ours."""
+    """The content of the file. `kms_key` encrypts what the stacks store; every role has `permissions_boundary`; every resource has
+    `tags` in addition to the project's.
+    """
 
     network: OwnNetwork = field(default_factory=OwnNetwork)
     images: OwnImages = field(default_factory=OwnImages)
@@ -85,11 +87,13 @@ class AccountFile:
     session_agent: SessionAgent = field(default_factory=SessionAgent)
 
     def image(self, instance_type: str, *, gpu: bool) -> str | None:
-        """The organisation's own for these instances."""
+        """Return the id of the organisation's own image for these instances, or None."""
         return self.images.gpu if gpu else getattr(self.images, processor(instance_type))
 
     def placed(self, experiment: Experiment) -> Experiment:
-        """In the zone of the organisation's own network. Raises ConfigError where the experiment names another one."""
+        """Return the experiment in the zone of the organisation's own network, if there is one. Raises ConfigError if the experiment
+        names another zone.
+        """
         zone, asked = self.network.availability_zone, experiment.network.availability_zone
         if not zone:
             return experiment
@@ -102,8 +106,8 @@ class AccountFile:
 
 
 def load(path: Path | None = None) -> AccountFile:
-    """That of `path`, by default config/account.yaml of this checkout; without a file, nothing is said. Raises ConfigError with every
-    problem.
+    """Return the content of `path`, by default config/account.yaml of this checkout; without a file, empty settings. Raises ConfigError
+    with every problem.
     """
     path = path or PATH
     return _read(path, path.stat().st_mtime_ns) if path.exists() else AccountFile()
@@ -119,7 +123,7 @@ def _read(path: Path, changed_ns: int) -> AccountFile:
 
 
 def checked(plain: Mapping[str, Any]) -> AccountFile:
-    """The file's content. Raises ConfigError, one problem a line."""
+    """Return the account file that `plain` describes. Raises ConfigError, one problem a line."""
     problems: list[str] = []
     _, found = against(AccountFile, plain, problems)
     if found is not None:

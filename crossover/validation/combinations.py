@@ -1,21 +1,19 @@
-"""Fields that are right one by one and impossible together: one function each, with the reason and the way out.
-
-What an architecture alone refuses stands beside it, in the `checks` of its ARCHITECTURE.
-
-`ALWAYS` and `OF_THE_TREE`, which needs the architecture's steps, hold wherever an experiment runs; `DEPLOYMENT` only on AWS.
+"""Rules that refuse combinations of fields: each field is right by itself, but together they are impossible. One function per rule; each
+yields a message per problem.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from crossover.architecture import Architecture, steps
-from crossover.architecture.infrastructure import talks
+from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.outer import OUTER
+from crossover.algorithms.rules import RULES
 from crossover.errors import ConfigError
-from crossover.experiment import OF_TRAINING, Experiment, ImageSize, Metric
+from crossover.experiment import BROKER_VERSION, Adapters, Experiment, ImageSize, Metric, Training
 from crossover.learning import sizes
 from crossover.learning.staging import plan
-from crossover.training.baselines import companions
+from crossover.training.gradients import baseline_experiments
 from crossover.validation.documents import did_you_mean, is_import
 from crossover.validation.exchanges import (
     OBJECTS,
@@ -34,8 +32,185 @@ from crossover.validation.exchanges import (
     steps_are_exchanged,
     trimmed_mean_leaves_some,
 )
-from crossover.validation.fine_tuning import adapters_fit_own_models, steps_are_taken_as_asked
-from crossover.validation.machines import invocations_fit_a_history, minibatches_fit_a_list
+from crossover.workflow import Child, Repeat, Step, walk
+from crossover.workflow.architecture import Architecture, steps, trees
+from crossover.workflow.infrastructure import database_hosts, most_minibatches, side_by_side, talks
+from crossover.workflow.state_machines import ARRAY_LIMIT, HISTORY_LIMIT
+
+# --- fine tuning ------------------------------------------------------------------------------------------------------
+
+
+def adapters_fit_own_models(e: Experiment) -> Iterator[str]:
+    """Yield a problem if adapters, weights or trainable parameters are set for a model that is not the user's, or have no effect."""
+    training, usual = e.training, Adapters()
+    asked, told = (
+        training.adapters,
+        [name for name in ("rank", "alpha") if getattr(training.adapters, name) != getattr(usual, name)],
+    )
+    if told and not asked.targets:
+        yield f"training.adapters.{told[0]}: does nothing without training.adapters.targets; give them, or leave {told[0]} out"
+    for name, given in (
+        ("weights.file", training.weights.file),
+        ("adapters.targets", asked.targets),
+        ("trainable", training.trainable),
+    ):
+        if given and not is_import(training.model):
+            yield f"training.{name}: belongs to a model of your own, package.module:factory; one that returns {training.model} will do"
+    if training.weights.sha256 and not training.weights.file:
+        yield "training.weights.sha256: does nothing without training.weights.file; give it, or leave sha256 out"
+    if training.trainable == () and not asked.targets:
+        yield "training.trainable: empty, so that everything would be frozen; expected names or patterns of parameters, or leave it out"
+    if training.save != "all" and not asked.targets and training.trainable is None:
+        yield f"training.save: {training.save} belongs to training.adapters or training.trainable; expected all"
+
+
+def steps_are_taken_as_asked(e: Experiment) -> Iterator[str]:
+    """Yield a problem for each setting of optimizer or schedule that has no effect."""
+    training, usual = e.training, Training()
+    if training.betas != usual.betas and training.optimizer not in ("adam", "adamw"):
+        yield f"training.betas: belongs to adam and adamw, not to {training.optimizer}; leave it out"
+    if training.no_decay and not training.weight_decay:
+        yield "training.no_decay: does nothing without training.weight_decay; give it, or leave no_decay out"
+    if training.floor and training.schedule != "cosine":
+        yield f"training.floor: belongs to cosine, not to {training.schedule}; leave it out, or set training.schedule: cosine"
+
+
+# --- machines ---------------------------------------------------------------------------------------------------------
+# What Step Functions cannot do for a tree: lists too long, histories too short.
+
+_EVENTS = 7  # of an invocation and the question whether another one follows
+_EVENTS_OF_A_CHILD = 8  # and that question
+_OTHER_EVENTS = 1_000
+
+
+def minibatches_fit_a_list(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if a round has more minibatches than Step Functions lists side by side."""
+    most = most_minibatches(e)
+    if most is None or most <= ARRAY_LIMIT or not side_by_side(architecture):
+        return
+    yield too_many(e, most)
+
+
+def too_many(e: Experiment, minibatches: int) -> str:
+    """Return the message that a worker has too many minibatches in a round."""
+    fewest = -(-minibatches * e.training.batch_size // ARRAY_LIMIT)
+    return (
+        f"training.batch_size: {e.training.batch_size} gives a worker {minibatches:,} minibatches in a round, and Step Functions lists at "
+        f"most {ARRAY_LIMIT:,} side by side; expected at least {fewest}, more workers, or exchange.every of at most {ARRAY_LIMIT}"
+    )
+
+
+def invocations_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if the run's invocations leave more events than a history holds: steps that continue in the next invocation until
+    a flag is set, each until shortly before its time limit.
+    """
+    loops = [
+        node for tree in trees(architecture) for node in walk(tree) if isinstance(node, Repeat) and not node.every_s
+    ]
+    if not any(isinstance(node.body, Step) for node in loops):
+        return
+    turn_s = 0.9 * e.functions.timeout_s
+    turns = (HISTORY_LIMIT - _OTHER_EVENTS) / _EVENTS
+    most_hours = turns * turn_s / 3_600
+    if e.lifetime.maximum_run_hours <= most_hours:
+        return
+    timeout_s = -(-e.lifetime.maximum_run_hours * 3_600 // (0.9 * turns))
+    other = f", or functions.timeout_s of at least {timeout_s:.0f}" if timeout_s <= 900 else ""
+    yield (
+        f"lifetime.maximum_run_hours: {e.lifetime.maximum_run_hours:g} hours of invocations of {e.functions.timeout_s} s leave more than "
+        f"the {HISTORY_LIMIT:,} events that Step Functions keeps of one execution; expected at most {most_hours:.1f}{other}"
+    )
+
+
+def loops_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if an execution starts more children (one for every epoch, or for every round of an epoch) than its history holds."""
+    most = (HISTORY_LIMIT - _OTHER_EVENTS) // _EVENTS_OF_A_CHILD
+    loops = {
+        node.until
+        for tree in trees(architecture)
+        for node in walk(tree)
+        if isinstance(node, Repeat) and isinstance(node.body, Child)
+    }
+    if "finished" in loops and e.training.epochs > most:
+        yield (
+            f"training.epochs: {e.training.epochs:,}: a worker's execution starts one for each, and the {HISTORY_LIMIT:,} events that Step "
+            f"Functions keeps of it last for {most:,}; expected at most {most:,} on AWS"
+        )
+    found, asked = sizes.split(e), architecture.resolve(e)
+    every = asked.exchange.every
+    if "epoch_finished" in loops and found is not None and isinstance(every, int):
+        minibatches = plan(asked, found[0]).minibatches
+        if (rounds := -(-minibatches // every)) > most:
+            yield (
+                f"exchange.every: {every}: an epoch has {rounds:,} rounds, its execution starts one for each, and the "
+                f"{HISTORY_LIMIT:,} events that Step Functions keeps of it last for {most:,}; expected at least "
+                f"{-(-minibatches // most)} on AWS"
+            )
+
+
+# --- instances --------------------------------------------------------------------------------------------------------
+# Types that a template takes and AWS then refuses, when the network and the broker have been paid for.
+
+# Source: docs.aws.amazon.com/ec2/latest/instancetypes, "EBS specifications" of current and previous generations.
+WITHOUT_EBS_OPTIMIZATION = re.compile(
+    r"t[12]\..*|c1\.medium|m1\.(small|medium)|m2\.xlarge|m3\.(medium|large)|[cr]3\.large|(c3|i2|r3)\.8xlarge"
+)
+
+
+def hosts_have_optimized_disks(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if the database hosts' instance type has no EBS-optimized disks."""
+    kind = e.database.instance_type
+    if database_hosts(e, architecture) and WITHOUT_EBS_OPTIMIZATION.fullmatch(kind):
+        yield (
+            f"database.instance_type: {kind!r}: its disks cannot be EBS-optimized, as every database host's are, so EC2 would refuse to "
+            "start it; expected a newer type, for example t3.small or m7g.large"
+        )
+
+
+def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if Amazon MQ does not offer RabbitMQ of this version on the broker's instance type. Source:
+    docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html.
+    """
+    kind = e.network.broker_instance_type
+    if talks(architecture) and not re.fullmatch(r"mq\.m7g\.(medium|large|([248]|1[26])?xlarge)", kind):
+        yield (
+            f"network.broker_instance_type: {kind!r}: Amazon MQ runs RabbitMQ {BROKER_VERSION} on the family mq.m7g alone; expected "
+            "mq.m7g.medium, large, xlarge, 2xlarge, 4xlarge, 8xlarge, 12xlarge or 16xlarge"
+        )
+
+
+# --- placement --------------------------------------------------------------------------------------------------------
+# Where arithmetic runs: in the tensor database, unless it lacks a command for the experiment's optimizer or rule.
+
+
+def without_command(e: Experiment) -> list[str]:
+    """Return the optimizer, the rule and the settings that the tensor database cannot compute."""
+    optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
+    commands = {
+        optimizer: OPTIMIZERS[optimizer].command,
+        e.aggregation.rule: RULES[e.aggregation.rule].command,
+    }
+    asked = {
+        "training.clip": e.training.clip.norm,
+        "training.no_decay": e.training.no_decay,
+    }  # which its commands do not take
+    ours = [name for name, given in asked.items() if given and e.exchange.what == "gradients"]
+    return [*(name for name, command in commands.items() if command is None), *ours]
+
+
+def placed(e: Experiment) -> Experiment:
+    """Return the experiment with `database.compute: fetch` if the database lacks a command: functions then fetch, compute and store,
+    which `plan` reports. All its computations move together, because a run that computes in two places compares nothing.
+    """
+    return replace(e, database=replace(e.database, compute="fetch")) if without_command(e) else e
+
+
+# --- combinations -----------------------------------------------------------------------------------------------------
+# Fields that are right one by one and impossible together: one function each, with the reason and the way out.
+#
+# What an architecture alone refuses stands beside it, in the `checks` of its ARCHITECTURE.
+#
+# `ALWAYS` and `OF_THE_TREE`, which needs the architecture's steps, hold wherever an experiment runs; `DEPLOYMENT` only on AWS.
 
 Refusal = Callable[[Experiment], Iterable[str]]
 ArchitectureCheck = Callable[[Experiment, Architecture], Iterable[str]]
@@ -49,6 +224,7 @@ KNOWN_METRICS = ("accuracy", "perplexity", "mean_absolute_error")
 
 
 def name_fits(e: Experiment) -> Iterator[str]:
+    """Yield a problem if AWS names cannot be made from the experiment's name."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.name) or len(e.name) > NAME_LIMIT:
         yield (
             f"name: {e.name!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first, "
@@ -57,6 +233,7 @@ def name_fits(e: Experiment) -> Iterator[str]:
 
 
 def project_fits(e: Experiment) -> Iterator[str]:
+    """Yield a problem if AWS names cannot be made from the project's name, or names of project and experiment are too long together."""
     room = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.project):
         yield f"project: {e.project!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first"
@@ -68,11 +245,13 @@ def project_fits(e: Experiment) -> Iterator[str]:
 
 
 def owner_is_a_tag(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the owner cannot be the value of an AWS tag."""
     if not re.fullmatch(r"[\w +\-=.:/@]{1,256}", e.owner):
         yield f"owner: {e.owner!r} is not allowed; expected 1 to 256 letters, digits, blanks or + - = . _ : / @, as an AWS tag takes them"
 
 
 def topic_is_an_arn(e: Experiment) -> Iterator[str]:
+    """Yield a problem if `lifetime.notify` is not the ARN of an SNS topic."""
     if e.lifetime.notify and not re.fullmatch(r"arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[\w-]{1,256}", e.lifetime.notify):
         yield (
             f"lifetime.notify: {e.lifetime.notify!r} is no SNS topic; expected its ARN, as aws sns create-topic --name NAME prints it "
@@ -81,6 +260,7 @@ def topic_is_an_arn(e: Experiment) -> Iterator[str]:
 
 
 def dataset_known(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the data set is neither one of the project's nor an import path."""
     if e.data.dataset not in KNOWN_DATASETS and not is_import(e.data.dataset):
         near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
         yield f"data.dataset: {e.data.dataset!r} is unknown; one of {', '.join(KNOWN_DATASETS)}, or package.module:loader{near}"
@@ -92,6 +272,7 @@ def digits_have_no_test_split(e: Experiment) -> Iterator[str]:
 
 
 def loss_known(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the loss is neither one of the project's nor an import path."""
     loss = e.training.loss
     if loss not in KNOWN_LOSSES and not is_import(loss):
         near = did_you_mean(loss, list(KNOWN_LOSSES))
@@ -103,7 +284,16 @@ def smoothing_needs_classes(e: Experiment) -> Iterator[str]:
         yield f"training.label_smoothing: belongs to cross_entropy, not to {e.training.loss}; leave it out"
 
 
+def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
+    if e.data.scale_labels == "always" and e.training.loss in ("cross_entropy", "bce_with_logits"):
+        yield (
+            f"data.scale_labels: always: labels of {e.training.loss} are no numbers to scale; expected auto, or training.loss: mse or one "
+            "of your own"
+        )
+
+
 def metric_known(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the metric is neither one of the project's nor an import path."""
     name = e.training.metric.name
     if name not in KNOWN_METRICS and not is_import(name):
         near = did_you_mean(name, list(KNOWN_METRICS))
@@ -111,6 +301,7 @@ def metric_known(e: Experiment) -> Iterator[str]:
 
 
 def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the metric cannot be computed with the loss."""
     loss, metric = e.training.loss, e.training.metric.name
     if metric == "accuracy" and loss == "mse":
         yield (
@@ -124,6 +315,7 @@ def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
 
 
 def metric_has_its_direction(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the metric's direction contradicts a known metric, or is missing for an unknown one."""
     metric = e.training.metric
     rises = Metric(name=metric.name).rises
     if metric.name in KNOWN_METRICS and metric.higher_is_better not in (None, rises):
@@ -134,13 +326,16 @@ def metric_has_its_direction(e: Experiment) -> Iterator[str]:
 
 
 def target_can_be_reached(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the metric cannot reach the target."""
     target = e.training.target
     if target is not None and (why := e.training.metric.not_reachable(target)):
         yield f"training.target: {why}"
 
 
 def images_grow(e: Experiment) -> Iterator[str]:
-    """Of a data set of one's own, loading says so."""
+    """Yield a problem if the settings of the growing image size have no effect or exclude one another. For a user's data set the size is
+    checked when it is loaded.
+    """
     begin, known = e.training.image_size.begin, sizes.DATA.get(e.data.dataset)
     if begin is None:
         given, plain = e.training.image_size, ImageSize()
@@ -185,6 +380,7 @@ def plateau_comes_before_stop(e: Experiment) -> Iterator[str]:
 
 
 def gpus_are_workers(e: Experiment) -> Iterator[str]:
+    """Yield a problem if an experiment on GPUs does not have one GPU per worker."""
     gpus = e.gpu.instances * e.gpu.gpus_per_instance
     if "gpu" in (e.module, *e.baselines) and gpus != e.workers:
         yield (
@@ -194,12 +390,14 @@ def gpus_are_workers(e: Experiment) -> Iterator[str]:
 
 
 def baseline_has_room_for_its_name(e: Experiment) -> Iterator[str]:
-    for companion in companions(e):
+    """Yield a problem if the stack name of a baseline is too long or not allowed."""
+    for companion in baseline_experiments(e):
         for reason in [*name_fits(companion), *project_fits(companion)][:1]:
             yield f"baseline: {companion.module} deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
 
 
 def memory_names_steps(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if `functions.memory_mb` names a step that the architecture does not have."""
     known = ["default", *(step.name for step in steps(architecture))]
     unknown = [name for name in e.functions.memory_mb if name not in known]
     if unknown:
@@ -207,19 +405,8 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> Iterator[st
         yield f"functions.memory_mb.{unknown[0]}: is no step of {e.architecture}{near}; one of {', '.join(known)}"
 
 
-def only_training_has(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """What an aggregation has no use for would be written down in vain."""
-    usual = Experiment(name=e.name, architecture=e.architecture)
-    told = [name for name in OF_TRAINING if getattr(e, name) != getattr(usual, name)]
-    if architecture.trains or not told:
-        return
-    yield f"{told[0]}: {e.architecture} trains nothing: it averages gradients that are made; leave out {' and '.join(told)}"
-
-
 def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """As staging cuts it; of a data set that only loading would tell, staging says so itself."""
-    if not architecture.trains:
-        return
+    """Yield a problem if the data set cannot be divided among the workers. If only loading shows its size, staging reports the problem."""
     try:
         if found := sizes.split(e):
             plan(architecture.resolve(e), found[0])
@@ -228,6 +415,7 @@ def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterato
 
 
 def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if an architecture of a single worker has several."""
     if not architecture.alone or e.workers == 1:
         return
     yield (
@@ -237,6 +425,7 @@ def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if the architecture cannot exchange through the bucket, but the experiment sets `storage.channel: s3`."""
     keeps = architecture.state == "database"  # which would not be there
     if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or talks(architecture)):
         yield (
@@ -246,10 +435,8 @@ def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Each architecture says what it can exchange, and how compressed; docs/exchange.md says why not the rest."""
+    """Yield a problem if the architecture does not support what is exchanged, or its compression; docs/exchange.md explains why."""
     what, kind = e.exchange.what, e.exchange.compression
-    if not architecture.trains:
-        return
     if (ways := architecture.exchanges.get(what)) is None:
         yield f"exchange.what: {e.architecture} does not exchange {OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"
     elif kind not in ways:
@@ -290,6 +477,7 @@ ALWAYS: tuple[Refusal, ...] = (
     digits_have_no_test_split,
     loss_known,
     smoothing_needs_classes,
+    labels_are_scaled_of_numbers,
     metric_known,
     metric_fits_the_loss,
     metric_has_its_direction,
@@ -321,7 +509,6 @@ ALWAYS: tuple[Refusal, ...] = (
 )
 OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     memory_names_steps,
-    only_training_has,
     one_worker_is_alone,
     workers_share_the_data,
     channel_is_a_choice,
@@ -329,4 +516,10 @@ OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
     fp16_needs_a_gpu,
     minibatches_fit_a_list,
 )
-DEPLOYMENT: tuple[ArchitectureCheck, ...] = (lambda_has_no_bf16, invocations_fit_a_history)
+DEPLOYMENT: tuple[ArchitectureCheck, ...] = (
+    lambda_has_no_bf16,
+    invocations_fit_a_history,
+    loops_fit_a_history,
+    hosts_have_optimized_disks,
+    broker_type_has_the_version,
+)

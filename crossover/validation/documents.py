@@ -1,5 +1,6 @@
-"""YAML text to plain data, with errors that say where; and the `a.b=value` overrides of the command line."""
+"""YAML text to plain data, with errors that name the position; and the `a.b=value` overrides of the command line."""
 
+import ast
 import difflib
 import re
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ from crossover.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML with the scalars of YAML 1.2, without what surprises: no octal 010, no `no` for false, no 1:30 for 90, no string `1e-3`."""
+    """A safe YAML loader with the scalars of YAML 1.2, without the surprises of 1.1: no octal 010, no `no` for false, no 1:30 for 90, no
+    string `1e-3`.
+    """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  one per class is how PyYAML is extended
 
@@ -50,12 +53,23 @@ for _tag, _pattern, _first in (
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in the YAML file `path`. Raises ConfigError: no file, no mapping, or a syntax error with its line."""
+    """Return the mapping in the YAML file `path`. Raises ConfigError if there is no file or no mapping, or with the line of a syntax
+    error.
+    """
+    if path.suffix == ".py" and path.is_file():
+        raise ConfigError(
+            f"{path}: is a Python file; expected the YAML of an experiment. `crossover advise {path}:FACTORY --data FILE.csv` writes one, "
+            f"with {_any_of(find_factories(path))} for FACTORY"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        beside = [str(other) for other in sorted(path.parent.glob("*.yaml"))]
-        raise ConfigError(f"{path}: no such file{did_you_mean(str(path), beside)}") from None
+        beside = {other.stem: str(other) for other in sorted(path.parent.glob("*.yaml"))}
+        near = difflib.get_close_matches(
+            path.stem, list(beside), n=1
+        )  # by the name alone: folder and ending are alike anyway
+        hint = f"; did you mean {beside[near[0]]}?" if near else f"; {_listed(path.parent, list(beside.values()))}"
+        raise ConfigError(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder; expected a YAML file, such as config/spirt.yaml") from None
     except OSError as error:
@@ -69,21 +83,72 @@ def read(path: Path) -> dict[str, Any]:
     return plain
 
 
+SHOWN = 8  # files, or functions, that a message lists
+
+
+def _listed(folder: Path, files: Sequence[str]) -> str:
+    """Return which YAML files the folder has, as an error message for a user who has named none of them."""
+    if not files:
+        return f"{folder}: {'has no YAML files' if folder.is_dir() else 'no such folder'}"
+    return (
+        f"expected one of {', '.join(files[:SHOWN])}{f' and {len(files) - SHOWN} more' if len(files) > SHOWN else ''}"
+    )
+
+
+FACTORY = ("classes", "input_shape")  # the parameters of a model's factory
+
+
+def find_factories(path: Path) -> list[str]:
+    """Return the names of the model factories that a Python file defines; nothing of the file runs.
+
+    They are its functions of FACTORY's two parameters; without any such, its functions that take two arguments by position. Empty for a
+    file that cannot be read.
+    """
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    functions = [each for each in body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")]
+    named = [each.name for each in functions if _parameters(each)[: len(FACTORY)] == FACTORY]
+    return named or [each.name for each in functions if len(_parameters(each)) == len(FACTORY)]
+
+
+def only_factory(path: Path) -> Path:
+    """Return `file.py:name` of the only model factory in a Python file. Raises ConfigError if the file defines none or several."""
+    found = find_factories(path)
+    if len(found) == 1:
+        return path.with_name(f"{path.name}:{found[0]}")
+    several = f"{len(found)} functions may make the model" if found else "no function takes (classes, input_shape)"
+    raise ConfigError(f"{path}: {several}; expected {path}:FACTORY, with {_any_of(found)} for FACTORY")
+
+
+def _any_of(names: list[str]) -> str:
+    return " or ".join(names[:SHOWN]) or "the function that makes the model"
+
+
+def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
+    return tuple(each.arg for each in (*function.args.posonlyargs, *function.args.args))
+
+
 def parse(text: str, *, source: str) -> Any:
-    """Plain data of a YAML text. Raises ConfigError naming `source`, line and column."""
+    """Return the plain data of a YAML text. Raises ConfigError naming `source`, line and column."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{source}{where}: {error.problem or error.context}") from None
+    except RecursionError:
+        raise ConfigError(
+            f"{source}: is nested too deeply to be read; expected sections of fields, such as `training:` with `epochs:` below it"
+        ) from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def apply(plain: dict[str, Any], override: str) -> str:
-    """Set one field of `plain` from `section.field=value`; the value is YAML. Gives the field back. Unknown fields are left to the check of
-    all fields.
+    """Set one field of `plain` from the text `section.field=value`, whose value is YAML, and return the field's dotted name. Unknown
+    fields are left to the check of all fields.
     """
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
@@ -94,7 +159,9 @@ def apply(plain: dict[str, Any], override: str) -> str:
 
 
 def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -> None:
-    """Set the field of `plain` that lies at `names`, section by section. Raises ConfigError, which begins with what `said` it."""
+    """Set the field of `plain` that lies at `names`, section by section. Raises ConfigError, which begins with `said`, if a section is
+    not a mapping.
+    """
     target = plain
     for depth, name in enumerate(names[:-1]):
         if target.get(name) is None:
@@ -106,7 +173,7 @@ def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -
 
 
 def did_you_mean(name: str, choices: list[str]) -> str:
-    """`; did you mean x?` where a choice is near, else nothing."""
+    """Return `; did you mean x?` if one of `choices` is similar to `name`, else ''."""
     near = difflib.get_close_matches(name, choices, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -116,6 +183,6 @@ def _kind(value: Any) -> str:
 
 
 def is_import(name: str) -> bool:
-    """Whether it names something of a module: `package.module:name`."""
+    """Return whether `name` has the form of an import path: `package.module:name`."""
     module, colon, attribute = name.partition(":")
     return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))

@@ -1,7 +1,4 @@
-"""Every field of an experiment against its annotation: types, bounds, choices, unknown names.
-
-pydantic decides; the message is made from the same annotation, so that both always agree.
-"""
+"""The check of a YAML's fields against the annotations of `Experiment`, and the JSON Schema of these fields."""
 
 import json
 import math
@@ -19,12 +16,14 @@ from pydantic.errors import PydanticUserError
 from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.optimizers import OPTIMIZERS
 from crossover.algorithms.rules import RULES
-from crossover.architecture import load, sections
 from crossover.errors import ConfigError
 from crossover.experiment import MOVED, Experiment
 from crossover.validation.documents import did_you_mean
+from crossover.workflow.architecture import load, sections
 
-Path = tuple[str | int, ...]
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+FieldPath = tuple[str | int, ...]
 # Fields that name one of what lies in a folder, file by file.
 NAMED: dict[tuple[str, str], Mapping[str, object]] = {
     ("training", "optimizer"): OPTIMIZERS,
@@ -42,7 +41,7 @@ FORMER = {
 
 
 def experiment(plain: Mapping[str, Any]) -> Experiment:
-    """The Experiment of plain data. Raises ConfigError with every problem, one a line."""
+    """Return the Experiment that `plain` describes. Raises ConfigError with every problem, one a line."""
     problems: list[str] = []
     own = sections(asked := plain.get("architecture"), _unreadable)
     known, found = against(with_sections(tuple(own.items())), plain, problems)
@@ -58,7 +57,9 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
 
 
 def against(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], Any]:
-    """`plain` without unknown names, and the `whole` that the rest describes, None where it describes none; `problems` get a line each."""
+    """Return `plain` without unknown names, and the instance of `whole` that the rest describes, or None if it is invalid. One line per
+    problem is added to `problems`.
+    """
     known = _known(whole, plain, (), problems)
     try:
         # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
@@ -70,7 +71,7 @@ def against(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple
 
 
 def _unknown_architecture(asked: object) -> Iterator[str]:
-    """Told before sections that are unknown because the architecture is."""
+    """Yield the problem of an unknown architecture, so that it is reported before the sections that are unknown because of it."""
     try:
         if isinstance(asked, str):
             load(asked)
@@ -79,7 +80,7 @@ def _unknown_architecture(asked: object) -> Iterator[str]:
 
 
 def _unreadable(settings: type) -> str | None:
-    """Why no YAML could give an architecture's settings."""
+    """Return why no YAML can describe an architecture's settings, or None."""
     field = ""
     try:
         for field, annotation in _hints(settings).items():  # noqa: B007
@@ -96,7 +97,9 @@ def _unreadable(settings: type) -> str | None:
 
 @cache
 def with_sections(own: tuple[tuple[str, type], ...]) -> type:
-    """What a YAML may say: the fields of Experiment, and beside its sections those of architectures."""
+    """Build the dataclass of everything that a YAML may contain: the fields of Experiment, and the architectures' sections. `own`:
+    (section, class) of the architectures.
+    """
     common = [(f.name, _hints(Experiment)[f.name], f) for f in dataclass_fields(Experiment) if f.name != "sections"]
     fields = [(name, kind, field(default=f.default, default_factory=f.default_factory)) for name, kind, f in common]
     sections = [(name, kind, field(default_factory=kind)) for name, kind in own]
@@ -110,12 +113,14 @@ def with_sections(own: tuple[tuple[str, type], ...]) -> type:
 
 @cache
 def adapter(whole: type) -> TypeAdapter[Any]:
-    """pydantic's reading of what a YAML may say."""
+    """Return pydantic's reader of the dataclass `whole`."""
     return TypeAdapter(whole)
 
 
-def _known(cls: type, plain: Mapping[str, Any], path: Path, problems: list[str]) -> dict[str, Any]:
-    """`plain` without names that `cls` has no field for (a problem each); a section left empty is its defaults."""
+def _known(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[str]) -> dict[str, Any]:
+    """Return `plain` without the names that `cls` has no field for, each of which is added to `problems`. A section left empty is left
+    out, so it has its defaults.
+    """
     hints = _hints(cls)
     known: dict[str, Any] = {}
     for name, value in plain.items():
@@ -134,7 +139,7 @@ def _known(cls: type, plain: Mapping[str, Any], path: Path, problems: list[str])
 
 
 def _finite(value: Any) -> Any:
-    """Infinity and NaN as text: no field takes them, and pydantic's bounds would let infinity through."""
+    """Return `value` with infinity and NaN as text: no field takes them, and pydantic's bounds would let infinity through."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -145,17 +150,20 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _problem(whole: type, path: Path, known: Mapping[str, Any]) -> str:
+def _problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
+    """Return the message for the invalid or missing value at `path`."""
     annotation, value = _annotation(whole, path), _value(path, known)
     if value is MISSING:
         return f"{_dotted(path)}: is missing; expected {describe(annotation)}"
     near = did_you_mean(value, _choices(annotation)) if isinstance(value, str) else ""
-    return f"{_dotted(path)}: {_shown(value)} is not allowed; expected {describe(annotation)}{near}"
+    by_name = isinstance(origin := get_origin(annotation), type) and issubclass(origin, Mapping)
+    example = f", such as {_dotted(path)}.default=1769" if by_name and not isinstance(value, Mapping) else ""
+    return f"{_dotted(path)}: {_shown(value)} is not allowed; expected {describe(annotation)}{example}{near}"
 
 
-def _field_path(whole: type, location: Path) -> Path:
-    """pydantic's location without what it adds for a union's branches."""
-    path: Path = ()
+def _field_path(whole: type, location: FieldPath) -> FieldPath:
+    """Return pydantic's location without the parts that it adds for a union's branches."""
+    path: FieldPath = ()
     for part in location:
         try:
             _annotation(whole, (*path, part))
@@ -165,8 +173,8 @@ def _field_path(whole: type, location: Path) -> Path:
     return path
 
 
-def _annotation(whole: type, path: Path) -> Any:
-    """The annotation at `path`. Raises KeyError where the path leaves the tree of fields."""
+def _annotation(whole: type, path: FieldPath) -> Any:
+    """Return the annotation at `path`. Raises KeyError if the path leaves the tree of fields."""
     annotation: Any = whole
     for part in path:
         origin = get_origin(annotation)
@@ -181,7 +189,8 @@ def _annotation(whole: type, path: Path) -> Any:
     return annotation
 
 
-def _value(path: Path, known: Any) -> Any:
+def _value(path: FieldPath, known: Any) -> Any:
+    """Return the value at `path`, or MISSING."""
     for part in path:
         try:
             known = known[part]
@@ -197,7 +206,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def describe(annotation: Any) -> str:
-    """In words, what a field takes: `an integer >= 1, or epoch`."""
+    """Return in words which values a field takes: `an integer >= 1, or epoch`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = " and ".join(_bound(mark) for mark in arguments[1:])
@@ -241,12 +250,12 @@ def _literals(annotation: Any) -> Iterator[str]:
             yield from _literals(argument)
 
 
-def _dotted(path: Path) -> str:
+def _dotted(path: FieldPath) -> str:
     return ".".join(str(part) for part in path)
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML would have it, cut to a line."""
+    """Return a value as YAML writes it, cut to 60 characters."""
     match value:
         case None | bool():
             return json.dumps(value)
@@ -255,3 +264,38 @@ def _shown(value: Any) -> str:
         case _:
             text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- schema -----------------------------------------------------------------------------------------------------------
+# The JSON Schema of experiment files, for editors; committed as config/experiment.schema.json.
+
+
+def text() -> str:
+    """Return the text of the JSON Schema as it is committed. Architectures are not listed: they are found by name when a file is read."""
+    schema = adapter(with_sections(tuple(sections(None).items()))).json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        section["additionalProperties"] = False
+    for (section, name), choices in NAMED.items():
+        schema["$defs"][section.capitalize()]["properties"][name]["enum"] = list(choices)
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_committed(schema)}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+
+
+def _committed(value: Any) -> Any:
+    """Return the schema without titles, which repeat the fields' names, and with whole bounds as integers: Python's typing takes
+    `Annotated[float, Ge(0)]` and `Annotated[float, Ge(0.0)]` for one, and returns whichever a process has met first.
+    """
+    match value:
+        case dict():
+            kept = {key: item for key, item in value.items() if not (key == "title" and isinstance(item, str))}
+            return {key: _plain(item) if key in _BOUNDS else _committed(item) for key, item in kept.items()}
+        case list():
+            return [_committed(item) for item in value]
+    return value
+
+
+def _plain(bound: Any) -> Any:
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else _committed(bound)

@@ -35,9 +35,9 @@ Values = dict[str, Any]  # by dotted field
 
 
 def paper(*, dataset: str) -> Values:
-    """As published: SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023, sections III-B7 and V-D);
-    batches of 512 (2025, section 4.1). The 2025 paper prints no rate; neither prints momentum, weight decay or a patience: none, none, and
-    PyTorch's 10 epochs, stopping after half as many again.
+    """Return the values of the papers: SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023,
+    sections III-B7 and V-D); batches of 512 (2025, section 4.1). The 2025 paper prints no rate; neither prints momentum, weight decay or
+    a patience: these are 0, 0, and PyTorch's 10 epochs, stopping after half as many again.
     """
     batch = {"training.batch_size": 512} if dataset in PAPERS_DATASETS else {}
     return {
@@ -61,7 +61,7 @@ def paper(*, dataset: str) -> Values:
 
 
 def fast(*, dataset: str, samples: int) -> Values:
-    """What trains soonest. `samples`: images per update; the peak rate is proportional to them.
+    """Return the values that train fastest. `samples`: images per update; the peak rate is proportional to them.
 
     Every architecture updates after each minibatch: with one update an epoch no rate gets far in so few epochs.
     """
@@ -83,9 +83,9 @@ def fast(*, dataset: str, samples: int) -> Values:
 
 
 def applied(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dict[str, Any]:
-    """`plain`, an experiment's data, with its recipe's values in place; `commanded`: the dotted fields that the command line has set.
-    Raises ConfigError where the file's recipe and the file's values differ, one field a line. What is no recipe, or no mapping where one
-    belongs, is left to the check of all fields.
+    """Return `plain`, an experiment's data, with its recipe's values filled in. `commanded`: dotted fields that the command line has
+    set. Unknown recipes, and values that are no mapping where a section is expected, are left to the check of all fields. Raises
+    ConfigError if the file's recipe and the file's values differ, one field a line.
     """
     name = plain.get("recipe") or "none"
     if name not in RECIPES or name == "none":

@@ -1,61 +1,66 @@
-"""MLLess: workers tell one another only what is significant; a supervisor says what everybody applies, and who may go.
+"""MLLess: workers send one another only significant updates; a supervisor decides which updates all apply, and which workers may leave.
 
 Gimeno Sarroca and Sanchez-Artigas, "MLLess: Achieving Cost Efficiency in Serverless Machine Learning Training" (2022), and Table 1 of
-"Cost-Performance Analysis" (2025): one minibatch; its gradient kept back unless significant; significant updates to a shared Redis, their
-keys to the peers through a fanout exchange; wait for the supervisor's word; fetch and aggregate; update on the worker.
+"Cost-Performance Analysis" (2025): compute one minibatch; keep its gradient back unless it is significant; store significant updates in a
+shared Redis, and send their keys to the peers through a fanout exchange; wait for the supervisor's message; fetch and aggregate; update on
+the worker.
 """
 
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from crossover.architecture import Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.protocols import Buffer
+from crossover.data.clients import Event
+from crossover.data.keys import Keys
+from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, Missing
-from crossover.keys import Keys
-from crossover.training import attempts, checkpoints
-from crossover.training.calendar import at
+from crossover.training import checkpoints, long_worker, progress
 from crossover.training.checkpoints import Checkpoint, Position
-from crossover.training.long_worker import life
+from crossover.training.progress import event_at
 from crossover.workflow import DAY_S, Parallel, Repeat, Sequence, step
+from crossover.workflow.architecture import Architecture
+from crossover.workflow.context import Context
 from functions.mlless import supervisor, words
 from functions.mlless.settings import MLLess, checks
 
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the exchange, and the same seeded model for every worker. A resumed run goes on where supervisor and workers can; those
-    that had left are not called back.
+    """Create the exchange and the same seeded model for every worker, once per run.
+
+    A resumed run continues where the supervisor and the workers can. Workers that had left are not called back.
     """
     rank, members = words.supervisor_rank(ctx), event["workers"] + 1
 
-    def take_back() -> None:
+    def roll_back() -> None:
+        """Delete the exchange and checkpoints of this attempt."""
         ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
-        life.take_back(ctx)
+        long_worker.roll_back(ctx)
 
     def clear(before: list[Keys]) -> None:
+        """Delete what the attempts `before` left after the end of the run."""
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         for keys in before:
-            _forget(ctx, keys, life.stood(ctx, keys, slack=ctx.experiment.settings(MLLess).slack))
-        life.forget(ctx)
+            _delete_keys(ctx, keys, long_worker.rounds_to_clear(ctx, keys, slack=ctx.experiment.settings(MLLess).slack))
+        long_worker.delete_checkpoints(ctx)
 
-    with attempts.setting_up(ctx, take_back, clear) as before:
+    with progress.set_up_attempt(ctx, roll_back, clear) as before:
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
-        round = life.take_over(ctx, before, partial(_meetings, ctx), partial(_first_checkpoints, ctx))
+        round = long_worker.adopt_checkpoints(
+            ctx, before, partial(_resumable_rounds, ctx), partial(_first_checkpoints, ctx)
+        )
         if round is None:
-            life.write_first_checkpoints(ctx, event["workers"])
+            long_worker.write_first_checkpoints(ctx, event["workers"])
             ctx.objects.put_new(ctx.keys.checkpoint(rank, 0), checkpoints.encode(Checkpoint(Position(0), {})))
-            return at(ctx, event, 0)
+            return event_at(ctx, event, 0)
         for keys in before:
-            _forget(ctx, keys, life.left_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
-        return at(ctx, event, round)
+            _delete_keys(ctx, keys, long_worker.rounds_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
+        return event_at(ctx, event, round)
 
 
 @step(torch=True, uses={"tensors", "bus"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Table 1, all four stages of a worker: one long invocation."""
+    """Run Table 1's four stages of a worker in one long invocation."""
     from functions.mlless import worker  # brings torch, which the supervisor does without
 
     return worker.train(ctx, event)
@@ -63,26 +68,28 @@ def train(ctx: Context, event: Event) -> Event:
 
 @step(uses={"tensors", "bus"}, waits=True)
 def supervise(ctx: Context, event: Event) -> Event:
-    """Table 1, Synchronisation: which updates to expect, who is too slow, when to end."""
+    """Run Table 1's Synchronisation: decide which updates to expect, who is too slow, and when to end."""
     return supervisor.supervise(ctx, event)
 
 
 @step(uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every key and queue of the run deleted."""
-    attempts.give_way(ctx)
-    last, experiment = life.conclude(ctx), ctx.experiment
+    """Store the trained model in the bucket, and delete every key and queue of the run."""
+    progress.raise_if_superseded(ctx)
+    last, experiment = long_worker.store_last_model(ctx), ctx.experiment
     back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)
-    _forget(ctx, ctx.keys, range(max(0, last - back), last + 1))
-    life.forget(ctx)
+    _delete_keys(ctx, ctx.keys, range(max(0, last - back), last + 1))
+    long_worker.delete_checkpoints(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
-    attempts.finish(ctx)
+    progress.mark_finished(ctx)
 
 
-def _meetings(ctx: Context, keys: Keys) -> dict[int, list[int]]:
-    """The rounds that an attempt can be gone on from, ascending, and who goes on: of the workers that are neither dropped nor sent home by
-    the supervisor's newest checkpoint, those who have one of that round. All of them, unless one died that it had yet to drop when it
-    saved. Raises Missing, and Corrupt where none of the supervisor's can be read.
+def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
+    """Return the rounds that an attempt can be resumed from, ascending, each with the workers that have a checkpoint of it.
+
+    Workers that the supervisor's newest checkpoint has dropped or sent home are left out. All others are included, unless one died and the
+    supervisor had not dropped it yet when it saved. Rounds with fewer workers than the best round are left out. Raises Missing, or Corrupt
+    if none of the supervisor's checkpoints can be read.
     """
     objects, rank = ctx.objects, words.supervisor_rank(ctx)
     saved = objects.list(keys.checkpoints_of(rank))
@@ -98,7 +105,7 @@ def _meetings(ctx: Context, keys: Keys) -> dict[int, list[int]]:
 
 
 def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
-    """Raises Corrupt, of the newest, where none is."""
+    """Return the newest checkpoint that can be read. Raises the newest one's Corrupt if none can."""
     *older, key = sorted(saved)
     try:
         return checkpoints.read(ctx.objects.get(key), key=key)
@@ -112,26 +119,31 @@ def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
 
 
 def _starts(ctx: Context, saved: list[str]) -> list[int]:
-    """The rounds among checkpoints at whose start no word is on its way (`words.applied_by`)."""
+    """Return the rounds among the checkpoints `saved` at whose start every word is applied (see `words.last_applied_step`)."""
     positions = (key.rpartition("/")[2].split(".") for key in saved)
     rounds = [int(round) for round, minibatch in positions if int(minibatch) == 0]
     return [round for round in rounds if round % ctx.experiment.functions.checkpoint_every == 0]
 
 
 def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple[int, list[Buffer]]]:
-    """Of every worker that goes on, its own; one who has left gets another's, in whose word it reads that it has. The supervisor's comes
-    last: where it is, all are.
+    """Yield each member's checkpoint of `round`, marking absent workers as dropped; the supervisor's comes last: if it exists, all do.
+
+    A worker that has no checkpoint of the round gets another worker's, which tells it that it was dropped. Raises Missing if no worker has
+    one.
     """
-    rank, present = words.supervisor_rank(ctx), _meetings(ctx, source).get(round, [])
+    rank, present = words.supervisor_rank(ctx), _resumable_rounds(ctx, source).get(round, [])
     if not present:
-        raise Missing(f"{source.own_checkpoints}: the round {round} that the supervisor and a worker could start from")
+        raise Missing(
+            f"{source.own_checkpoints}: round {round}, from which the supervisor and at least one worker could start"
+        )
     gone = set(range(rank)) - set(present)
     for member in range(rank + 1):
         key = source.checkpoint(present[0] if member in gone else member, round)
-        yield member, checkpoints.encode(words.without(checkpoints.read(ctx.objects.get(key), key=key), gone))
+        yield member, checkpoints.encode(words.mark_dropped(checkpoints.read(ctx.objects.get(key), key=key), gone))
 
 
-def _forget(ctx: Context, keys: Keys, over: Iterable[int]) -> None:
+def _delete_keys(ctx: Context, keys: Keys, over: Iterable[int]) -> None:
+    """Delete the database keys of the steps in `over` of the attempt with these `keys`."""
     workers = range(ctx.experiment.workers)
     ctx.tensors[0].delete(*(key for step in over for key in words.keys_of(keys, step, workers)))
 
@@ -142,7 +154,7 @@ ARCHITECTURE = Architecture(
         initialise,
         Parallel(
             Repeat(supervise, until="finished", timeout_s=DAY_S),
-            life.worker_tree(train, tolerant=True),
+            long_worker.worker_tree(train, tolerant=True),
         ),
         collect,
     ),

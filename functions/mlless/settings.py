@@ -1,4 +1,4 @@
-"""The section `mlless` of an experiment, and what such an experiment cannot be combined with."""
+"""The section `mlless` of an experiment, and the checks of its combination with other settings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from crossover.experiment import Experiment, Fraction, NonNegative, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class MLLess:
-    """MLLess: the significance filter, staleness and the scale-in auto-tuner."""
+    """Settings of MLLess: the significance filter, staleness and the scale-in auto-tuner."""
 
     filter: Literal["coordinate", "norm"] = "coordinate"
     threshold: NonNegative = 0.7
@@ -25,7 +25,7 @@ class MLLess:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """What an experiment with MLLess cannot ask for."""
+    """Yield an error for each setting that MLLess cannot be combined with."""
     if e.training.optimizer != "sgd":
         yield (
             f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "
@@ -33,13 +33,13 @@ def checks(e: Experiment) -> Iterator[str]:
         )
     for name, given in (("clip.norm", e.training.clip.norm), ("no_decay", e.training.no_decay)):
         if given:
-            yield f"training.{name}: {e.architecture} takes each worker's steps apart, before there is a mean; leave it out"
+            yield f"training.{name}: {e.architecture} steps each worker separately, before a mean exists; leave it out"
     if e.aggregation.rule != "mean":
-        yield f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, MLLess sends a part; expected mean"
+        yield f"aggregation.rule: {e.aggregation.rule} needs every worker's whole gradient, but MLLess sends a part of it; expected mean"
     if (fewest := e.settings(MLLess).min_workers) > e.workers:
-        yield f"mlless.min_workers: {fewest} is more than the run has; expected at most {e.workers}"
+        yield f"mlless.min_workers: {fewest} is more than the run's workers; expected at most {e.workers}"
     if (slack := e.settings(MLLess).slack) >= (every := e.functions.checkpoint_every):
         yield (
-            f"mlless.slack: {slack} steps are never reached with functions.checkpoint_every: {every}, "
-            f"as nobody is behind at a checkpoint; expected at most {every - 1}, or functions.checkpoint_every of at least {slack + 1}"
+            f"mlless.slack: {slack} steps can never be reached with functions.checkpoint_every: {every}, "
+            f"as no worker is behind at a checkpoint; expected at most {every - 1}, or functions.checkpoint_every of at least {slack + 1}"
         )

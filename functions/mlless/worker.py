@@ -1,7 +1,7 @@
-"""A worker of MLLess: it tells the others only what is significant, and keeps the rest for later.
+"""A worker of MLLess: it sends the others only significant updates, and keeps the rest for later.
 
-Its model is x = y + r (correctness, section 3): y, what all have been told, equal on every worker; r, its own unsent residual. It applies
-exactly the updates that the supervisor's words name, in rank order, and with a slack a fixed number of steps late.
+Its model is x = y + r (correctness, section 3): y, the sum of all updates sent, equal on every worker; r, its own residual that is not sent
+yet. It applies exactly the updates that the supervisor's words name, in rank order, and with a slack a fixed number of steps late.
 """
 
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from crossover import runtime
-from crossover.algorithms import buffers, significance, sparse
-from crossover.algorithms.running_mean import RunningMean
+from crossover.algorithms import buffers, compression, significance
+from crossover.algorithms.averaging import RunningMean
+from crossover.algorithms.optimizers import statistics_momentum
 from crossover.algorithms.schedule import learning_rate
-from crossover.algorithms.update import statistics_momentum
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
-from crossover.training import attempts
+from crossover.training import progress
 from crossover.training.checkpoints import Checkpoint
-from crossover.training.long_worker.invocation import Invocation, through
+from crossover.training.long_worker import Invocation, run_invocation
+from crossover.workflow.context import Context
 from functions.mlless import words
 from functions.mlless.settings import MLLess
 from functions.mlless.words import StepReport
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PATIENCE = 3.0  # with the supervisor, which itself may be waiting for a dead worker, and be started again meanwhile
-_STORE_LOOK_S = 1.0  # announcements wake; one that was lost costs no more than this
+_STORE_LOOK_S = 1.0  # seconds; announcements wake the worker, and a lost one delays it by at most this
 
 
 def train(ctx: Context, event: Event) -> Event:
-    """Table 1's four stages, step after step, until training ends, the supervisor sends this worker home, or the invocation must end."""
-    return through(ctx, event, FilteringWorker)
+    """Run Table 1's four stages, step after step, until training ends, the supervisor sends the worker home, or time is up."""
+    return run_invocation(ctx, event, FilteringWorker)
 
 
 class FilteringWorker:
-    """The state of one worker: what all have been told, what it has not told, its velocity, the last word it applied."""
+    """The state of one worker: the model from all updates sent, its unsent residual, its velocity, and the last word it applied."""
 
     def __init__(self, invocation: Invocation) -> None:
         ctx = invocation.ctx
@@ -48,6 +48,7 @@ class FilteringWorker:
         self._began_s = runtime.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
+        """Set the worker's state to the checkpoint's."""
         vectors, facts = checkpoint.vectors, checkpoint.facts
         self._shared = buffers.tensor(vectors["model"].data).clone()  # y
         size, parameters = self._shared.numel(), self._shared.numel() - self._ctx.facts.buffers
@@ -59,6 +60,7 @@ class FilteringWorker:
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
+        """Return the vectors and facts of a checkpoint at the current position."""
         vectors = {
             "model": Vector(VectorKind.MODEL, buffers.view(self._shared)),
             "residual": Vector(VectorKind.UPDATE, buffers.view(self._residual)),
@@ -70,18 +72,23 @@ class FilteringWorker:
         return vectors, {"word": asdict(self._word), "ahead": sorted(self._ahead)}
 
     def show_model(self) -> None:
-        """y, the same on every worker at an epoch's end."""
+        """Put y, which is the same on every worker at an epoch's end, into the learner."""
         self._model.copy_(self._shared)
 
     def stored(self, round: int) -> list[str]:
+        """Return the keys under which this worker may have stored something for `round`."""
         return [self._ctx.keys.update(round, self._rank), self._ctx.keys.report(round, self._rank)]
 
     def round(self) -> None:
+        """Run the current step: compute, filter, publish, then apply the words that are due.
+
+        A worker that was dropped ends; one that has been told to leave sends its residual first.
+        """
         invocation, step = self._invocation, self._invocation.round
         workers = self._ctx.experiment.workers
         self._began_s = runtime.monotonic()
         if self._rank in self._word.dropped or self._word.leaves.get(self._rank, step) < step:
-            invocation.finished = True  # the others have gone on without this worker
+            invocation.finished = True  # the others have continued without this worker
             return
         if self._word.leaves.get(self._rank) == step:
             self._say_farewell(step)
@@ -94,7 +101,7 @@ class FilteringWorker:
                 update = self._filter(step, share=samples[self._rank] / everybody)
             self._publish(step, update)
         every = self._ctx.experiment.functions.checkpoint_every
-        last = words.applied_by(invocation.days, step, slack=self._settings.slack, every=every)
+        last = words.last_applied_step(invocation.days, step, slack=self._settings.slack, every=every)
         while self._word.step < last:
             self._apply(self._word.step + 1)
             if self._rank in self._word.dropped:
@@ -114,7 +121,10 @@ class FilteringWorker:
         mean.result()
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":
-        """The step into the residual; then what is significant of it, taken out and encoded. None: nothing to tell."""
+        """Add the local step to the residual, then take out and return what is significant, encoded; None if nothing is.
+
+        `share`: this worker's share of the step's samples. Raises Refused if the values cannot be encoded.
+        """
         training, invocation, settings = self._training, self._invocation, self._settings
         count = self._residual.numel() - self._ctx.facts.buffers
         rate = learning_rate(
@@ -150,23 +160,26 @@ class FilteringWorker:
         self._residual[count:] = 0.0
         if not indices.numel() and not tail.numel():
             return None
-        return sparse.encode(indices, values, elements=self._residual.numel(), tail=tail)
+        return compression.encode(indices, values, elements=self._residual.numel(), tail=tail)
 
     def _base(self) -> "Tensor":
-        """y and this worker's own updates on their way: what its residual is measured against."""
+        """Return y plus this worker's own updates that are on their way; the residual is compared with it."""
         if not self._ahead:
             return self._shared
         base = self._shared.clone()
         for step, update in sorted(self._ahead.items()):
             if update is None:
-                update = self._ahead[step] = self._stored(step)
-            sparse.add_to(base, update)
+                update = self._ahead[step] = self._fetch_own_update(step)
+            compression.add_to(base, update)
         return base
 
     # --- synchronise --------------------------------------------------------------------------------------------------
 
     def _publish(self, step: int, update: "Tensor | None", *, farewell: bool = False) -> None:
-        """Update, report, announcement, in this order: whoever knows of one finds the one before."""
+        """Store the update, then the report, then announce both: whoever knows of one finds the one before.
+
+        `update`: None if nothing is significant; `farewell`: whether the worker leaves, and has computed nothing.
+        """
         ctx, keys = self._ctx, self._ctx.keys
         samples = self._invocation.samples()[self._rank]
         with ctx.stage("store"):
@@ -175,7 +188,7 @@ class FilteringWorker:
                     (VectorKind.UPDATE, "float32") if update.is_floating_point() else (VectorKind.SPARSE, "uint8")
                 )
                 vector = Vector(kind, buffers.view(update), samples, dtype)  # type: ignore[arg-type]
-                self._steadily(lambda: ctx.tensors[self._rank].create(keys.update(step, self._rank), vector))
+                self._retry(lambda: ctx.tensors[self._rank].create(keys.update(step, self._rank), vector))
             report = StepReport(
                 loss=None if farewell else float(ctx.notes["loss"]),
                 samples=0 if farewell else samples,
@@ -183,39 +196,41 @@ class FilteringWorker:
                 update=update is not None,
                 complaints=tuple(sorted(self._complaints)),
             )
-            self._steadily(lambda: ctx.tensors[self._rank].create(keys.report(step, self._rank), words.encode(report)))
-            self._steadily(lambda: ctx.bus.arrive(keys.updates, round=step, member=self._rank))
+            self._retry(lambda: ctx.tensors[self._rank].create(keys.report(step, self._rank), words.encode(report)))
+            self._retry(lambda: ctx.bus.arrive(keys.updates, round=step, member=self._rank))
         if update is not None and not farewell:
             self._ahead[step] = update
 
     def _say_farewell(self, step: int) -> None:
-        """Scaled in: all that was not told yet, so that nothing this worker learnt is lost; then home."""
+        """Publish the whole residual, so that nothing this worker learnt is lost, and finish. Called when the worker is scaled in."""
         indices = self._residual.nonzero().squeeze(1)
-        update = sparse.encode(indices, self._residual[indices], elements=self._residual.numel())
+        update = compression.encode(indices, self._residual[indices], elements=self._residual.numel())
         self._publish(step, update if indices.numel() else None, farewell=True)
         self._invocation.finished = True
 
     def _apply(self, step: int) -> None:
-        """The supervisor's word on `step`, and exactly the updates it names, in rank order."""
+        """Wait for the supervisor's word on `step`, and apply exactly the updates that it names, in rank order."""
         ctx = self._ctx
         with ctx.stage("synchronise"):
-            word = self._expected(step)
+            word = self._await_word(step)
             updates = []
             for sender in word.senders:
                 own = self._ahead.get(step) if sender == self._rank else None
-                updates.append((sender, own if own is not None else self._fetched(step, sender)))
+                updates.append((sender, own if own is not None else self._fetch_update(step, sender)))
         with ctx.stage("update"):
             for sender, update in updates:
-                if update is None or not self._added(update):
-                    self._complaints.add(sender)  # everybody reads the same bytes, so everybody leaves it out
+                if update is None or not self._add_update(update):
+                    self._complaints.add(sender)  # all workers read the same bytes, so all leave it out
         self._ahead.pop(step, None)
         self._word = word
 
-    def _expected(self, step: int) -> words.Word:
+    def _await_word(self, step: int) -> words.Word:
+        """Wait for the supervisor's word on `step` and return it. Raises StaleAttempt if the word existed and is deleted."""
         ctx, key = self._ctx, self._ctx.keys.expected(step)
         waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
 
         def look() -> Vector:
+            """Return the stored word. Raises Missing, mostly without a request to the store, if the word is not announced yet."""
             nonlocal look_at_s
             told = supervisor in ctx.bus.arrived(ctx.keys.updates, round=step, reader=self._rank)
             if not told and runtime.monotonic() < look_at_s:
@@ -226,18 +241,18 @@ class FilteringWorker:
         try:
             found = self._await(look, key=key, sender=supervisor, patience=_PATIENCE)
         except StaleAttempt:
-            if waits.steadily(lambda: attempts.useless(ctx)):
-                raise  # going on would be for nobody, word or not; what it left goes as it leaves
-            look_at_s = 0.0  # its last look may not have been at the store, where the word lies for as long as anybody needs the update
+            if waits.retry(lambda: progress.is_obsolete(ctx)):
+                raise  # nobody needs this attempt any more, with or without the word; it deletes what it left as it ends
+            look_at_s = 0.0  # the last call may not have asked the store, which keeps the word as long as anybody needs the update
             try:
-                found = waits.steadily(look)
+                found = waits.retry(look)
                 waits.since = None  # this wait is over: the next one is not to count from its beginning
             except Missing:
-                raise StaleAttempt(f"worker {self._rank}, step {step}: {key} came and is gone") from None
+                raise StaleAttempt(f"worker {self._rank}, step {step}: {key} was stored and is deleted") from None
         return words.read_word(found, key=key)
 
-    def _fetched(self, step: int, sender: int) -> "Tensor | None":
-        """The stored update; None where it is not one. Fetched once more then: the fault may have been on the way."""
+    def _fetch_update(self, step: int, sender: int) -> "Tensor | None":
+        """Return the stored update, or None if it is invalid. Fetches an invalid one twice, because the fault may have been on the way."""
         key = self._ctx.keys.update(step, sender)
         for _ in range(2):
             try:
@@ -247,36 +262,42 @@ class FilteringWorker:
                 continue
         return None
 
-    def _added(self, update: "Tensor") -> bool:
+    def _add_update(self, update: "Tensor") -> bool:
+        """Add `update` to y; return whether it was valid."""
         try:
-            sparse.add_to(self._shared, update)
+            compression.add_to(self._shared, update)
         except ValueError:
             return False
         return True
 
-    def _stored(self, step: int) -> "Tensor":
+    def _fetch_own_update(self, step: int) -> "Tensor":
+        """Return this worker's own update of `step` from the database."""
         key = self._ctx.keys.update(step, self._rank)
         found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=self._rank)
         return _update(found, key=key, elements=self._shared.numel())
 
     def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
-        """Whatever step the key is of, the wait is of the round that this worker stands in: with a slack that is a later one, whose
-        checkpoint it has written itself.
+        """Call `look` until it finds `key`, and return its result; waits and raises as `Waits.until`.
+
+        The wait counts for the worker's current round, whatever step the key belongs to: with a slack that round is later, and the worker
+        has written its checkpoint itself.
         """
         waits, round = self._invocation.waits, self._invocation.round
         return waits.until(look, round=round, key=key, sender=sender, patience=patience)
 
-    def _steadily(self, call: Any) -> None:
-        self._invocation.waits.steadily(call)
+    def _retry(self, call: Any) -> None:
+        """Call `call` again while its store does not answer."""
+        self._invocation.waits.retry(call)
 
 
 def _own(vector: Vector | None, like: "Tensor", size: int) -> "Tensor":
-    """A tensor of this worker's own: what the checkpoint holds, or zeros."""
+    """Return a tensor of this worker's own with `size` elements: a copy of the checkpoint's `vector`, or zeros."""
     own = like.new_zeros(size)
     return own if vector is None else own.copy_(buffers.tensor(vector.data))
 
 
 def _update(vector: Vector, *, key: str, elements: int) -> "Tensor":
+    """Return an update's body: pairs as bytes, or a float32 vector. Raises Corrupt if `vector` holds no update of `elements` elements."""
     if vector.kind is VectorKind.SPARSE and vector.dtype == "uint8":
         return buffers.octets(vector.data)
     if vector.kind is VectorKind.UPDATE and vector.dtype == "float32" and vector.elements == elements:

@@ -5,26 +5,31 @@ Barrak et al., "SPIRT: A Fault-Tolerant and Reliable Peer-to-Peer Serverless ML 
 peers; each worker fetches its peers' averages into its own database, combines them there and updates its model there.
 """
 
-from crossover.architecture import Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.vector import VectorKind, exchanged
+from crossover.data.clients import Event
+from crossover.data.encoding import VectorKind, exchanged
 from crossover.errors import WaitTimeout
-from crossover.training import agreement, attempts, databases, gradients
-from crossover.training.calendar import ends_epoch, minibatch_samples, round_samples
+from crossover.training import databases, gradients, progress
+from crossover.training.progress import ends_epoch, minibatch_samples, round_samples
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
+from crossover.workflow.architecture import Architecture
+from crossover.workflow.context import Context
 from functions.spirt import state
 
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the barrier, and the same seeded model in every worker's database. A resumed run goes on at its last whole round."""
+    """Create the barrier, and the same seeded model in every worker's database, once per run. A resumed run continues at its last complete
+    round.
+    """
     return state.start(ctx, event)
 
 
 @step(torch=True, uses={"tensors"})
 def compute_gradients(ctx: Context, event: Event) -> None:
-    """Table 1, Fetch and Compute: the gradient of one minibatch, into the worker's own database."""
+    """Compute one minibatch's gradient and store it in the worker's own database: Table 1, Fetch and Compute.
+
+    With local steps it takes all steps of the round instead.
+    """
     key = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"])
     tensors = ctx.tensors[event["worker"]]
     if tensors.exists(key):
@@ -36,39 +41,42 @@ def compute_gradients(ctx: Context, event: Event) -> None:
         tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=VectorKind.MODEL, out=ctx.learner.model)
         batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
-        gradient = gradients.compute(ctx, event, batch)
+        gradient = gradients.compute_gradient(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
-        databases.settle_in(ctx, event["round"], event["worker"], key)
+        databases.roll_back_if_round_over(ctx, event["round"], event["worker"], key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
 def average_in_database(ctx: Context, event: Event) -> None:
-    """Table 1, Compute: the mean over the worker's minibatches, inside its database."""
+    """Average the gradients of the worker's minibatches inside its database: Table 1, Compute."""
     round, worker = event["round"], event["worker"]
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
     if ctx.experiment.exchange.what == "gradients":
-        names = _weighing(names, minibatch_samples(ctx.facts, round, worker=worker))
+        names = _names_with_weight(names, minibatch_samples(ctx.facts, round, worker=worker))
     with ctx.stage("average"):
         ctx.compute[worker].mean(names, out=ctx.keys.average(round, worker))
-        databases.settle(ctx, worker, ctx.keys.average(round, worker))
+        databases.roll_back_if_superseded(ctx, worker, ctx.keys.average(round, worker))
 
 
-def _weighing(names: list[str], weights: list[int]) -> list[str]:
-    """Those that stand for an answer: in a database, a vector that stands for nothing would count once."""
+def _names_with_weight(names: list[str], weights: list[int]) -> list[str]:
+    """Return the names with a weight above 0: in a database, a vector without any answers would count once."""
     return [name for name, weight in zip(names, weights, strict=True) if weight]
 
 
 @step(uses={"bus"})
 def notify_peers(ctx: Context, event: Event) -> None:
-    """Table 1, Synchronisation: tell every peer that this worker's average is ready."""
+    """Notify every peer that this worker's average is ready: Table 1, Synchronisation."""
     with ctx.stage("synchronise"):
         ctx.bus.arrive(ctx.keys.barrier, round=event["round"], member=event["worker"])
 
 
 @step(uses={"bus"}, waits=True)
 def check_peers(ctx: Context, event: Event) -> Event:
-    """Table 1, Synchronisation: have all peers reported? Looks for about a second, which is cheaper than as many polls."""
+    """Return whether all peers have reported: Table 1, Synchronisation.
+
+    Polls for about one second, which is cheaper than as many executions of the step. Raises WaitTimeout if the event is overdue.
+    """
     with ctx.stage("synchronise"):
         present = state.await_members(ctx, event, patience_s=1.0)
     missing = sorted(set(range(event["workers"])) - present)
@@ -82,7 +90,7 @@ def check_peers(ctx: Context, event: Event) -> Event:
 
 @step(torch="unless_in_database", uses={"tensors"})
 def aggregate_peers(ctx: Context, event: Event) -> None:
-    """Table 1, Synchronisation: every peer's average into this worker's database, combined there by the rule of the YAML."""
+    """Copy every peer's average into this worker's database, and combine them there by the rule of the YAML: Table 1, Synchronisation."""
     round, worker = event["round"], event["worker"]
     own, kind = ctx.tensors[worker], exchanged(ctx.experiment.exchange.what)
     out = ctx.keys.aggregate(round, worker)
@@ -97,27 +105,29 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
                 if not own.exists(copy):
                     own.create(copy, ctx.tensors[peer].get(ctx.keys.average(round, peer), kind=kind))
         with ctx.stage("aggregate"):
-            rule, agree = ctx.experiment.aggregation, agreement.dropping(ctx, round)
-            weighing = _weighing(averages, round_samples(ctx.facts, round)) if rule.rule == "mean" else averages
+            rule, agree = ctx.experiment.aggregation, progress.drop_agreement(ctx, round)
+            weighing = (
+                _names_with_weight(averages, round_samples(ctx.facts, round)) if rule.rule == "mean" else averages
+            )
             ctx.compute[worker].combine(weighing, rule=rule, out=out, agree=agree)
-    finally:  # also where an average is gone: copies of the others may have come too late
-        databases.settle_in(ctx, round, worker, out, *averages)
+    finally:  # also if an average is gone: copies of the others may have been stored too late
+        databases.roll_back_if_round_over(ctx, round, worker, out, *averages)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
 def update_model(ctx: Context, event: Event) -> None:
-    """Table 1, Model Update: parameters, momentum and buffers of the next round as one state, inside the database."""
+    """Compute the next round's parameters, momentum and buffers as one state inside the database: Table 1, Model Update."""
     round, worker = event["round"], event["worker"]
     with ctx.stage("update"):
         databases.update(ctx, event, holder=worker, gradient=ctx.keys.aggregate(round, worker))
         # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
         ctx.tensors[worker].delete(*state.spent(ctx, ctx.keys, round - 1, worker))
-        databases.settle(ctx, worker, *state.spent(ctx, ctx.keys, round + 1, worker))
+        databases.roll_back_if_superseded(ctx, worker, *state.spent(ctx, ctx.keys, round + 1, worker))
 
 
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
-    """Evaluate at the end of an epoch, agree on what follows, move on to the next round."""
+    """Evaluate and decide at the end of an epoch, and return the event's changes for the next round."""
     if ends_epoch(ctx, event):
         databases.decide(ctx, event, holder=event["worker"])
     return databases.advance(ctx, event)
@@ -125,10 +135,10 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every key and queue of the run deleted."""
-    attempts.give_way(ctx)
+    """Store the trained model in the bucket, and delete every key and queue of the run."""
+    progress.raise_if_superseded(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])  # all have passed the last round's
-    databases.conclude(ctx, range(event["workers"]), state.spent)
+    databases.finish_run(ctx, range(event["workers"]), state.spent)
 
 
 round_ = Sequence(

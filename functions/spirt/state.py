@@ -1,18 +1,18 @@
-"""What SPIRT's peers wait for and leave behind; the state in their databases is crossover/training/databases.py's."""
+"""SPIRT's barrier and the keys its rounds leave; the state in its databases is handled by crossover/training/databases.py."""
 
 from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.vector import Vector, VectorKind
-from crossover.keys import Keys
-from crossover.runtime.pauses import Pauses
-from crossover.training import attempts, databases, own_steps
-from crossover.training.calendar import at, calendar
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.keys import Keys
+from crossover.runtime import Pauses
+from crossover.training import databases, gradients, progress
 from crossover.training.databases import own_keys, state_keys
+from crossover.training.progress import calendar, event_at
+from crossover.workflow.context import Context
 
 
 def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:
-    """Who has arrived at the event's round; looks again until all have or `patience_s` is over."""
+    """Return the members that have arrived at the event's round. Polls until all have, or for `patience_s` seconds."""
     pause = Pauses(0.005, 0.1, within_s=patience_s)
     while True:
         present = ctx.bus.arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
@@ -21,7 +21,7 @@ def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset
 
 
 def spent(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
-    """The tensor keys that `round` wrote for `worker`."""
+    """Return the tensor keys that `round` wrote for `worker`. `names`: keys of an attempt."""
     if round < 0:
         return []
     state, peers = state_keys(ctx.experiment, names, round, worker), range(ctx.experiment.workers)
@@ -38,26 +38,32 @@ def spent(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
 
 
 def start(ctx: Context, event: Event) -> Event:
-    """The barrier, and the seeded model in every worker's store; when a run is resumed, the last round that every worker can take up."""
+    """Create the barrier, and the seeded model in every worker's store; return the event's changes.
+
+    If the run is resumed, the state is that of the last round that every worker can resume.
+    """
     workers, barrier = range(event["workers"]), [(ctx.keys.barrier, event["workers"])]
 
-    def take_back() -> None:
+    def roll_back() -> None:
+        """Delete the barrier and state of this attempt."""
         ctx.bus.remove(barriers=barrier)
-        databases.take_back(ctx, workers, spent)
+        databases.roll_back(ctx, workers, spent)
 
     def clear(before: list[Keys]) -> None:
+        """Delete what the attempts `before` left after the end of the run."""
         ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
-        databases.clear(ctx, before, workers, spent)
+        databases.delete_attempts(ctx, before, workers, spent)
 
-    with attempts.setting_up(ctx, take_back, clear) as before:
+    with progress.set_up_attempt(ctx, roll_back, clear) as before:
         ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
         ctx.bus.declare(barriers=barrier)
-        return at(ctx, event, databases.take_over(ctx, before, workers, spent))
+        return event_at(ctx, event, databases.adopt_state(ctx, before, workers, spent))
 
 
 def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
-    """The round's local steps, by one function: where the worker's model has come to, under `out`; its own optimizer's vectors as the next
-    round begins with them, before that.
+    """Take the round's local steps in one function, and store the worker's contribution under `out`.
+
+    The worker's own optimizer vectors are stored before it, under the keys of the next round.
     """
     from crossover.algorithms import buffers
 
@@ -66,11 +72,11 @@ def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
         tensors.get(ctx.keys.model(round, worker), kind=VectorKind.MODEL, out=ctx.learner.model)
         held = [tensors.get(key) for key in own_keys(ctx.experiment, ctx.keys, round, worker)]
         begun = buffers.tensor(ctx.learner.model).clone()
-    after = own_steps.take(ctx, event, [buffers.tensor(vector.data) for vector in held])
+    after = gradients.take_local_steps(ctx, event, [buffers.tensor(vector.data) for vector in held])
     with ctx.stage("store"):
         kind = VectorKind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
         keys = own_keys(ctx.experiment, ctx.keys, round + 1, worker)
         for key, vector in zip(keys, after, strict=True):
             tensors.create(key, Vector(kind, buffers.view(vector)))
-        tensors.create(out, own_steps.contribution(ctx, event, begun))
-        databases.settle_in(ctx, round, worker, out, following=keys)
+        tensors.create(out, gradients.contribution(ctx, event, begun))
+        databases.roll_back_if_round_over(ctx, round, worker, out, following=keys)

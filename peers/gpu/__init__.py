@@ -1,4 +1,4 @@
-"""The GPU baseline: one process per GPU, data-parallel. What a practitioner would compare a serverless run with.
+"""The GPU baseline: data-parallel training with one process per GPU. A practitioner would compare a serverless run with it.
 
 Gradients go through the object store, as published, or through torch.distributed (NCCL between GPUs, gloo between CPUs), as one would
 really run it. Without a GPU the CPU computes, bit for bit as the other architectures.
@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossover import runtime
-from crossover.architecture import EXCHANGES, Architecture, Program
-from crossover.architecture.instances import Instances, needs_a_gpu
-from crossover.context import Context, Resources, new_learner, process_resources
 from crossover.experiment import Experiment
 from crossover.training.fleet import Membership, ServingSettings, serve
+from crossover.workflow.architecture import EXCHANGES, Architecture, Instances, Program, check_gpu_type
+from crossover.workflow.context import Context, Resources, new_learner, process_resources
 
 if TYPE_CHECKING:
-    from crossover.training.peer.exchange import PeerExchange
+    from crossover.training.peer import PeerExchange
     from peers.gpu.cuda import CudaLearner
 
 PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
@@ -25,20 +24,21 @@ LOOK_S = 0.5
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """The program of one instance: this process serves its GPU, or starts one process for each."""
+    """Run the program of one instance: this process serves its GPU, or starts one process for each GPU."""
     count = int(runtime.environment().get(PROCESSES, "1"))
     if resources is None and count > 1 and NUMBER not in runtime.environment():
-        _one_each(count)
+        _run_one_per_gpu(count)
         return
-    serve(resources or process_resources(), settings or ServingSettings.of(runtime.environment()), worker)
+    serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), worker)
 
 
 def worker(ctx: Context, member: Membership) -> None:
-    from crossover.training.peer import algorithm  # torch
+    """Train one member of the run."""
+    from crossover.training import peer  # torch
     from peers.gpu.prefetching import Prefetching
 
     learner = device_learner(ctx)
-    algorithm.train(
+    peer.train(
         ctx,
         member,
         computing=Prefetching(ctx, learner),
@@ -49,6 +49,7 @@ def worker(ctx: Context, member: Membership) -> None:
 
 
 def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "PeerExchange":
+    """Return the exchange that `gpu.exchange` names."""
     if ctx.experiment.gpu.exchange == "distributed":
         from peers.gpu.collective import Collective
 
@@ -59,8 +60,10 @@ def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -
 
 
 def device_learner(ctx: Context) -> "CudaLearner | None":
-    """Where there is a GPU, the learner that this process's contexts take; None: the CPU's, or whatever else the process's resources make,
-    as those of a simulated one do.
+    """Return a learner on this process's GPU and register it for this run's contexts.
+
+    Returns None if there is no GPU, or if the process's resources make learners of their own, as those of a simulated process do; the
+    contexts then use those.
     """
     from peers.gpu import cuda
 
@@ -82,8 +85,8 @@ def device_learner(ctx: Context) -> "CudaLearner | None":
     return learner
 
 
-def _one_each(count: int) -> None:
-    """As many processes as GPUs; all end when one fails, so that the instance's service starts all of them again."""
+def _run_one_per_gpu(count: int) -> None:
+    """Run as many processes as GPUs. If one fails, all are ended, so that the instance's service starts all of them again."""
     command = [sys.executable, "-c", "from peers.gpu import main; main()"]
     children = [
         subprocess.Popen(command, env={**runtime.environment(), NUMBER: str(number)}) for number in range(count)
@@ -99,10 +102,10 @@ def _one_each(count: int) -> None:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """What an experiment on GPUs cannot ask for."""
+    """Yield an error for each setting that an experiment on GPUs cannot have."""
     if e.gpu.exchange == "distributed" and e.aggregation.rule != "mean":
         yield (
-            f"aggregation.rule: {e.aggregation.rule} needs every gradient by itself, an all-reduce has their sum; "
+            f"aggregation.rule: {e.aggregation.rule} needs every gradient separately, but an all-reduce computes only their sum; "
             "expected mean, or gpu.exchange: s3"
         )
     if e.gpu.exchange == "distributed" and e.exchange.compression != "none":
@@ -110,11 +113,11 @@ def checks(e: Experiment) -> Iterator[str]:
             f"exchange.compression: {e.exchange.compression} makes bytes of a gradient, an all-reduce sums float32 on the way; "
             "expected none, or gpu.exchange: s3"
         )
-    yield from needs_a_gpu(instances(e))
+    yield from check_gpu_type(instances(e))
 
 
 def instances(e: Experiment) -> Instances:
-    """As many as the YAML says, of one or several GPUs each."""
+    """Return the instances: as many as the YAML says, with one or several GPUs each."""
     gpu = e.gpu
     return Instances(
         purpose="GPU worker",

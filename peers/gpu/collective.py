@@ -1,9 +1,9 @@
 """The other exchange of the GPU baseline: torch.distributed's all-reduce, NCCL between GPUs, gloo between CPUs.
 
-What one would run without serverless in mind: nothing goes through a store. A group does not survive one of its members, so all members
-come together anew then, at the oldest of their newest checkpoints. Sums are in the library's order: equal to the other architectures'
-within rounding, the replicas bitwise equal to one another. Its waits are the library's, in sockets of its own: no virtual clock reaches
-them, so this exchange refuses to be simulated.
+It is what one would run without serverless in mind: nothing goes through a store. A group does not survive the loss of a member. All
+members then meet again, at the oldest of their newest checkpoints. Sums are in the library's order: they equal the other architectures'
+within rounding, and the replicas are bitwise equal to one another. The library waits in sockets of its own, which no virtual clock reaches,
+so this exchange refuses to be simulated.
 """
 
 from datetime import timedelta
@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from crossover import runtime
-from crossover.context import Context
 from crossover.errors import ConfigError, Unavailable
-from crossover.training.calendar import round_samples
 from crossover.training.fleet import Membership
-from crossover.training.peer.replica import Replica
+from crossover.training.peer import Replica
+from crossover.training.progress import round_samples
+from crossover.workflow.context import Context
 from peers.gpu.meeting import Meeting, own_address
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _OPERATION = timedelta(seconds=120)  # until all members have come to it
 
 
 class Collective:
-    """All-reduce of the sample-weighted gradients."""
+    """Exchange by all-reduce of the sample-weighted gradients. Raises ConfigError in a simulation."""
 
     replicas_agree = True
 
@@ -46,7 +46,10 @@ class Collective:
         self._store: Any = None
 
     def open(self, replica: Replica) -> None:
-        """Meet, and start together: members are less than two checkpoints apart, and each keeps two."""
+        """Meet the other members, and start together at the oldest of their newest checkpoints.
+
+        Members are less than two checkpoints apart, and each keeps two. Raises Unavailable if the group breaks.
+        """
         try:
             self._meet()
             oldest = torch.tensor([replica.round], dtype=torch.int64, device=self._device)
@@ -57,11 +60,15 @@ class Collective:
             replica.restore(at=int(oldest))
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Sending and receiving are one. Another program may hold this rank by now, and wait for the others to meet."""
+        """Check that this program still holds its rank; `receive` sends the gradient.
+
+        Another program may hold the rank by now, and wait for the others to meet.
+        """
         if round % self.every == 0:
             self._member.confirm()
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
+        """Fill `out` with the mean of all gradients, weighted by samples. Raises Unavailable if the group breaks."""
         samples = round_samples(self._ctx.facts, round)
         torch.mul(own.values, float(samples[self._member.rank]), out=out)
         shared = out.to(self._device)
@@ -74,13 +81,15 @@ class Collective:
         out.div_(float(sum(samples)))
 
     def keep(self) -> None:
-        """Nobody reads what one has sent."""
+        """Do nothing: nobody reads a message later."""
 
     def close(self) -> None:
+        """Leave the group and delete its meeting place."""
         self._group = self._store = None
         self._ctx.objects.delete(self._ctx.keys.rendezvous)
 
     def _reduce(self, tensor: "Tensor", operation: Any) -> None:
+        """All-reduce `tensor` in place by `operation`."""
         options = dist.AllreduceOptions()
         options.reduceOp, options.timeout = operation, _OPERATION
         self._group.allreduce([tensor], options).wait()
@@ -88,7 +97,10 @@ class Collective:
             torch.cuda.synchronize(self._device)
 
     def _meet(self) -> None:
-        """A group of its own instead of the library's one per process: peers of an inline run share theirs."""
+        """Meet the other members and build a group for this member.
+
+        It is not the library's group, of which a process has only one: the peers of an inline run share a process.
+        """
         rank, count = self._member.rank, self._member.members
         self._store = Meeting(self._ctx, self._member).join()
         if self._device.type == "cuda":
@@ -103,5 +115,6 @@ class Collective:
             self._group = _c10d.ProcessGroupGloo(self._store, rank, count, gloo)
 
     def _broken(self, error: RuntimeError) -> Unavailable:
+        """Forget the group and return the error to raise."""
         self._group = self._store = None
         return Unavailable(f"peer {self._member.rank}: the group broke: {str(error).splitlines()[0]}")

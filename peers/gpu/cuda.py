@@ -1,7 +1,7 @@
-"""The learner on a GPU: the same vectors in pinned host memory, computing in the device's.
+"""The learner on a GPU: the same vectors in pinned host memory, with computation in the device's memory.
 
-Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies go through a stream of
-their own: the next batch is on its way while this one is computed.
+Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies go through a CUDA
+stream of their own: the next batch is copied while this one is computed.
 """
 
 import math
@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from crossover import own_code
+from crossover import user_code
 from crossover.algorithms import buffers
-from crossover.algorithms.seeds import seed
+from crossover.algorithms.schedule import seed
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment
-from crossover.learning.batch import Batch
+from crossover.learning import scaling
+from crossover.learning.batches import Batch
 from crossover.learning.flat import FlatModel
-from crossover.learning.images import Preparation, at_size, augmented
-from crossover.learning.learner import Learner, Shape, is_own, skeleton
-from crossover.learning.models.layers import Dropout
-from crossover.learning.objectives import BatchScores, Evaluation, Objective
-from crossover.own_code import faults
+from crossover.learning.layers import Dropout
+from crossover.learning.learner import BatchScores, Evaluation, Learner, Objective, Shape, is_own, skeleton
+from crossover.learning.samples import Preparation, at_size, augmented
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
 LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins, and grows
@@ -31,39 +30,44 @@ LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins,
 
 @dataclass
 class LossScale:
-    """float16's smallest gradients would vanish, so the loss is scaled up. Where that overflows, the minibatch is computed again at half
-    the scale: nothing is skipped, and what is published is finite.
+    """Factor on the loss, so that float16's smallest gradients do not vanish.
+
+    If a scaled gradient overflows, the minibatch is computed again at half the scale: nothing is skipped, and what is published is finite.
     """
 
     scale: float = 1.0
     good: int = 0
 
-    def overflowed(self) -> None:
+    def halve(self) -> None:
+        """Halve the scale."""
         self.scale, self.good = self.scale / 2, 0
 
-    def went_well(self) -> None:
+    def count_finite(self) -> None:
+        """Count a finite gradient; double the scale after GOOD_IN_A_ROW of them, if a scale is in use."""
         self.good += 1
         if self.scale > 1.0 and self.good >= GOOD_IN_A_ROW:
             self.scale, self.good = min(2 * self.scale, LARGEST_SCALE), 0
 
 
 def prefer_deterministic() -> None:
-    """Process-wide, once the host's learner has asked for it strictly: on a GPU some operations, adaptive pooling's backward among them,
-    have no deterministic form, and cuBLAS has one only with workspaces of a fixed size, set before its first use.
+    """Make torch prefer deterministic operations, but only warn if one has no deterministic form. Holds for the whole process.
+
+    Called after the host's learner has made them mandatory: on a GPU some operations, e.g. adaptive pooling's backward, have no
+    deterministic form. cuBLAS has one only with workspaces of a fixed size, which are set before its first use.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch._C._set_deterministic_algorithms(True, warn_only=True)
 
 
 def half_precision(precision: str, capability: tuple[int, int]) -> torch.dtype | None:
-    """What autocast computes in on such a device; None: float32."""
+    """Return the type in which autocast computes on a device with this compute `capability`; None: float32."""
     if precision == "fp32":
         return None
     return torch.bfloat16 if precision == "bf16" and capability >= NATIVE_BF16 else torch.float16
 
 
 class CudaLearner:
-    """What `learning.learner.Learner` offers, on `device`. Raises ConfigError where the model does not fit its memory."""
+    """A learner on `device` with the interface of `learning.learner.Learner`. Raises ConfigError if the model does not fit its memory."""
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class CudaLearner:
             self._take_fixed()
             if training.memory_format == "channels_last":
                 torch.backends.cudnn.benchmark = True
-        self._objective = Objective(training)
+        self._objective = Objective(training, scaling.of_manifest(affine))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self.shapes, self.parameters, self.buffers = self._flat.shapes, self._flat.parameters, self._flat.buffers
         with torch.cuda.device(
@@ -106,28 +110,34 @@ class CudaLearner:
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def initial_model(self) -> memoryview:
+        """Set the model to the seeded one, drawn on the host, and return it."""
         self.model[:] = self._host.initial_model()
         return self.model
 
     def take_constants(self, constants: bytes) -> None:
+        """Load the buffers that the run began with, on host and device. Raises ConfigError if frozen parameters differ here."""
         self._host.take_constants(constants)
         self._take_fixed()
 
     def _take_fixed(self) -> None:
-        """What no vector holds, as it is on the host: drawn on the device it would be other bits."""
+        """Copy the tensors that no vector holds from the host: drawn on the device they would have other bits."""
         fixed = self._host.fixed()
         for name, own in (self._flat.frozen() | self._flat.constants()).items():
             own.copy_(fixed[name])
 
     def on_device(self, batch: Batch, *, epoch: int) -> Batch:
-        """The batch, augmented, on its way to the device through a stream of its own: another may be computed meanwhile."""
-        asked = self._experiment
-        inputs = augmented(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch)
+        """Return the augmented batch on the device. It is copied through a stream of its own, so that another can be computed meanwhile."""
+        asked, zero = self._experiment, self._prepare.zero
+        inputs = augmented(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
         with torch.cuda.stream(self._copies):
             moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (inputs, batch.labels)]
         return replace(batch, inputs=moved[0], labels=moved[1])
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
+        """Compute the minibatch's gradient into `gradient` and return the loss.
+
+        Raises Refused if the gradient is not finite, unless the experiment drops such gradients.
+        """
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         with torch.cuda.device(self.device), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
@@ -144,7 +154,7 @@ class CudaLearner:
                 self._gradient.copy_(self._flat.gradient, non_blocking=True)
                 finite = self._flat.gradient.isfinite().all()
                 if bool(finite):  # waits for the device, and so for the copy before it
-                    self._scale.went_well()
+                    self._scale.count_finite()
                     return value
                 if self._scale.scale <= 1.0:
                     if self._experiment.aggregation.non_finite == "drop":  # all peers leave it out of the round
@@ -153,9 +163,10 @@ class CudaLearner:
                         f"{where}: the gradient has values that are not finite, the loss is {value}; "
                         "a lower training.learning_rate or a warm-up may keep it finite"
                     )
-                self._scale.overflowed()
+                self._scale.halve()
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        """Return the model's scores on `batches`."""
         judged, samples = list[BatchScores](), 0
         with torch.cuda.device(self.device), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
@@ -167,39 +178,44 @@ class CudaLearner:
         return self._objective.evaluation(judged, samples)
 
     def _backward(self, batch: Batch, *, epoch: int) -> float:
-        """The gradient, unscaled, in the device's flat vector; the loss."""
+        """Compute the gradient, unscaled, in the device's flat vector; return the loss, NaN if it is not finite."""
         self._flat.train()
         inputs = at_size(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
-        loss = self._objective.loss(self._outputs(inputs), batch.labels, answers=batch.answers)
+        outputs = self._outputs(inputs)
+        loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
         (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
         if problem := self._flat.problem():
-            raise faults.told("training.model", self._experiment.training.model, problem, place=None)
+            raise user_code.user_code_error("training.model", self._experiment.training.model, problem, place=None)
         if self._scale.scale != 1.0:
             self._flat.gradient[: self.parameters].div_(self._scale.scale)
-        value = float(loss.detach())
+        value = self._objective.reported(float(loss.detach()), outputs, batch.labels)
         return value if math.isfinite(value) else float("nan")
 
     def _outputs(self, inputs: torch.Tensor) -> torch.Tensor:
-        with own_code.blame("training.model", self._experiment.training.model), self._fitting(), self._autocast():
+        """Return the model's outputs. Errors of a user model name the setting."""
+        with user_code.blame("training.model", self._experiment.training.model), self._fitting(), self._autocast():
             outputs: torch.Tensor = self._flat.module(inputs)
         return outputs
 
     def _seed_draws(self, number: int) -> None:
+        """Seed the random draws of dropout, and of a user model."""
         if is_own(self._experiment.training):  # one process for each device, so its global generator is this learner's
             torch.cuda.manual_seed(number)
         for layer in self._dropouts:
             layer.generator = torch.Generator(self.device).manual_seed(number)
 
     def _autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which the model computes in half precision, if the experiment asks for it."""
         return torch.autocast("cuda", self._half, enabled=self._half is not None)
 
     def _fitting(self) -> "_Fitting":
+        """Return the context that explains a lack of memory on the device."""
         return _Fitting(self._experiment, self.device)
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """Too little memory on the device, in words that help."""
+    """Context manager that turns a lack of memory on the device into a ConfigError that says what to change."""
 
     experiment: Experiment
     device: torch.device
@@ -217,7 +233,9 @@ class _Fitting:
 
 
 def best_device(rank_on_instance: int) -> torch.device | None:
-    """The GPU of this process; None where there is none: then the CPU computes."""
+    """Return the GPU of this process; None if there is none: then the CPU computes. `rank_on_instance`: number of the process on its
+    instance.
+    """
     if not torch.cuda.is_available():
         return None
     return torch.device("cuda", rank_on_instance % torch.cuda.device_count())

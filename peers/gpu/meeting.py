@@ -1,8 +1,9 @@
-"""Where the members of a collective come together, each time their group has broken: at the store of whoever holds rank 0.
+"""The meeting of a collective's members after their group has broken: at a store that the holder of rank 0 opens.
 
-The library's constructors wait for a member as long as they are told, gloo's five times as long, whether it lives or not. So nobody builds
-a group before all members are there, and whoever waits for them looks after them. A meeting has a token of its own, and a member comes to
-it once: rank 0, busy with a round, may not have noticed that the group broke, and the place of a meeting that is over still answers.
+The library's constructors wait for a member as long as they are told, gloo's five times as long, whether it is alive or not. So nobody
+builds a group before all members are there, and whoever waits for the others checks that they are alive. A meeting has a token of its own,
+and a member comes to it once: rank 0, busy with a round, may not have noticed that the group broke, and the address of a finished meeting
+still answers.
 """
 
 import json
@@ -15,24 +16,24 @@ from typing import Any
 import torch.distributed as dist
 
 from crossover import runtime
-from crossover.context import Context
-from crossover.dataplane import plain
+from crossover.data import encoding
 from crossover.errors import Missing, WaitTimeout
-from crossover.training import attempts
+from crossover.training import progress
 from crossover.training.fleet import Membership
-from crossover.training.peer.exchange import Concluded
+from crossover.training.peer import RunEnded
+from crossover.workflow.context import Context
 
 ADDRESS = "CROSSOVER_ADDRESS"
 _c10d: Any = dist  # stores by themselves are there, and not declared as exported
 PLACE = {"host": str, "port": int, "token": str}
 _LOOK_S = 0.1
-_CONNECT_S = 5.0  # to somebody who is there
-_MARGIN_S = 120.0  # beyond the time that shows who is gone: all say that they live, and yet they do not meet
-_ALL, _AGAIN = "all", "again"  # rank 0's word that all are there; anybody's that this meeting is none any more
+_CONNECT_S = 5.0  # to a program that is running
+_MARGIN_S = 120.0  # after the time that shows who is gone: all are alive, and yet they do not meet
+_ALL, _AGAIN = "all", "again"  # set by rank 0: all have come; set by anybody: this meeting is over
 
 
 class Meeting:
-    """What rank 0 holds and the others visit. `WaitTimeout`, `RunFailed`: there is no point in waiting for one of them."""
+    """A meeting that rank 0 hosts and the others visit. Raises WaitTimeout or RunFailed if it is pointless to wait for a member."""
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
@@ -40,7 +41,7 @@ class Meeting:
         self._end_s, self._ask_s = runtime.monotonic() + self._limit_s, 0.0
 
     def join(self) -> Any:
-        """A store that all members of the next group have come to, and nobody else. Raises Concluded besides."""
+        """Return a store at which exactly the members of the next group have arrived. Raises RunEnded if no further round is needed."""
         if self._member.rank == 0:
             return self._host()
         while True:
@@ -50,6 +51,7 @@ class Meeting:
             runtime.sleep(_LOOK_S)
 
     def _host(self) -> Any:
+        """Open a store on this program, wait for all members, and return it. Starts anew if a member comes twice."""
         host = own_address()
         listening = socket.create_server((host, 0))  # the library's own would listen on every network
         server = _c10d.TCPStore(
@@ -67,10 +69,13 @@ class Meeting:
                 return store
 
     def _await_all(self, store: Any, place: bytes) -> bool:
-        """False once a member that had come here is back: another program holds its rank, and nobody the old connection."""
-        self._ask_s = 0.0  # nobody knows of this place yet
+        """Wait until all members have come to `store`. `place`: its address, as published.
+
+        Returns False if a member comes a second time: another program then holds its rank, and the old connection is nobody's.
+        """
+        self._ask_s = 0.0  # the address is not published yet
         while not store.check([_AGAIN]):
-            missing = [rank for rank in range(1, self._member.members) if not store.check([_came(rank)])]
+            missing = [rank for rank in range(1, self._member.members) if not store.check([_arrival_key(rank)])]
             if self._look_after(missing):
                 self._show(place)
             if not missing:
@@ -81,28 +86,31 @@ class Meeting:
         return False
 
     def _show(self, place: bytes) -> None:
-        """Again, where a former holder of this rank wrote over it between being asked and putting its own."""
+        """Publish `place` unless it is published already.
+
+        Called again and again: a former holder of this rank may overwrite it between its last check and its write.
+        """
         with suppress(Missing):
             if self._ctx.objects.get(self._ctx.keys.rendezvous) == place:
                 return
         self._ctx.objects.put(self._ctx.keys.rendezvous, place)
-        attempts.settle(self._ctx, lambda: self._ctx.objects.delete(self._ctx.keys.rendezvous))
+        progress.roll_back_if_over(self._ctx, lambda: self._ctx.objects.delete(self._ctx.keys.rendezvous))
 
     def _visit(self) -> Any:
-        """None: there is no meeting, or rank 0 holds another one by now, or is gone.
+        """Return the store of rank 0's meeting, or None if there is no meeting, rank 0 holds another one by now, or it is gone.
 
-        The library tries a refused connection again for all of its time limit. So one looks first, and gives it little time: between
-        looking and connecting a former rank 0 can still go.
+        The library retries a refused connection for its whole time limit. So this first tries to connect, and gives the library little
+        time: between the two, a former rank 0 can still go away.
         """
         with suppress(Missing, OSError, RuntimeError):  # RuntimeError: the library's, for a store that does not answer
             said = self._ctx.objects.get(self._ctx.keys.rendezvous)
-            place = plain.read(said, PLACE, key=self._ctx.keys.rendezvous)
+            place = encoding.read_plain(said, PLACE, key=self._ctx.keys.rendezvous)
             address, limit = (place["host"], place["port"]), timedelta(seconds=_CONNECT_S)
             with socket.create_connection(address, timeout=_CONNECT_S):
                 pass
             store = _c10d.PrefixStore(place["token"], _c10d.TCPStore(*address, is_master=False, timeout=limit))
             self._member.confirm()
-            if store.add(_came(self._member.rank), 1) > 1:
+            if store.add(_arrival_key(self._member.rank), 1) > 1:
                 store.set(_AGAIN, "")
                 return None
             while not store.check([_AGAIN]):
@@ -114,13 +122,16 @@ class Meeting:
         return None
 
     def _look_after(self, missing: Iterable[int]) -> bool:
-        """Whether it was time to: is there a point in waiting for `missing`, and anything left to meet for?"""
+        """Check from time to time that waiting for `missing` has a purpose; return whether it was time for the check.
+
+        Raises RunEnded if the run has an outcome, WaitTimeout after the time limit, and as `Membership.raise_if_pointless`.
+        """
         now_s, settings = runtime.monotonic(), self._member.settings
         if now_s < self._ask_s:
             return False
         if self._ctx.objects.exists(self._ctx.keys.outcome):
-            raise Concluded(f"peer {self._member.rank}: the others need no further round")
-        self._member.question(missing, what="waited to meet all, for word")
+            raise RunEnded(f"peer {self._member.rank}: the others need no further round")
+        self._member.raise_if_pointless(missing, what="waited to meet all, for word")
         if now_s > self._end_s:
             whom = ", ".join(map(str, missing)) or "the others"
             raise WaitTimeout(f"peer {self._member.rank}: has not met peer {whom} within {self._limit_s:.0f} s")
@@ -128,13 +139,15 @@ class Meeting:
         return True
 
 
-def _came(rank: int) -> str:
+def _arrival_key(rank: int) -> str:
+    """Return the key that counts how often `rank` has come."""
     return f"came/{rank}"
 
 
 def own_address() -> str:
-    """The address by which the other members reach this one: what the environment says, as where all are on one machine, or else that on
-    the network. Connecting a datagram socket sends nothing.
+    """Return the address at which the other members reach this one: the environment's, or this machine's on the network.
+
+    The environment sets it if all members are on one machine. Connecting a datagram socket sends nothing.
     """
     if told := runtime.environment().get(ADDRESS):
         return told

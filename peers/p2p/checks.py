@@ -1,4 +1,4 @@
-"""What an experiment of peers cannot ask for."""
+"""Checks of peer-to-peer experiments."""
 
 from collections.abc import Iterator
 
@@ -7,10 +7,10 @@ from crossover.experiment import Experiment
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Of `p2p`, with what it cannot be combined with."""
+    """Yield an error for each setting that `p2p` cannot be combined with."""
     if e.p2p.average_in == "lambda" and e.exchange.what != "gradients":
         yield (
-            f"p2p.average_in: lambda averages gradients of minibatches, and with exchange.what: {e.exchange.what} there are none; "
+            f"p2p.average_in: lambda averages gradients of minibatches, but exchange.what: {e.exchange.what} has none; "
             "expected peer, or exchange.what: gradients"
         )
     if e.p2p.mode == "synchronous":
@@ -20,7 +20,7 @@ def checks(e: Experiment) -> Iterator[str]:
             f"exchange.what: {e.exchange.what} is averaged by all in the same round, and asynchronous peers take what is there; "
             "expected gradients, or p2p.mode: synchronous"
         )
-    yield from _written_over(e)
+    yield from _check_overwriting(e)
     if e.p2p.min_gradients > e.workers:
         yield f"p2p.min_gradients: {e.p2p.min_gradients} are more than the {e.workers} peers have; expected at most {e.workers}"
     if e.aggregation.rule != "mean":
@@ -30,8 +30,8 @@ def checks(e: Experiment) -> Iterator[str]:
         )
 
 
-def _written_over(e: Experiment) -> Iterator[str]:
-    """Of asynchronous peers, what needs every contribution to be read."""
+def _check_overwriting(e: Experiment) -> Iterator[str]:
+    """Yield an error for each compression that needs every contribution to be read, which asynchronous peers do not promise."""
     way = e.exchange.compression
     if codecs.exchanges(e.exchange) > 1:
         yield (

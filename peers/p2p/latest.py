@@ -1,8 +1,8 @@
-"""RabbitMQ between asynchronous peers: each averages its gradient with the latest ones that it finds, and goes on.
+"""RabbitMQ between asynchronous peers: each averages its gradient with the latest ones that it finds, and continues.
 
-A (peer, round) counts once per reader unless `p2p.reuse`, a peer's rounds never fall, and one that is more than `p2p.staleness_limit`
-rounds behind is left out. What was averaged is part of the checkpoint, which is created before anything that depends on it is shown: should
-two attempts of a peer choose differently, the checkpoint that was created first holds for both.
+A (peer, round) counts once per reader unless `p2p.reuse` is set, a peer's rounds never fall, and one that is more than
+`p2p.staleness_limit` rounds behind is left out. The list of averaged gradients is part of the checkpoint, which is created before anything
+that depends on it is sent: if two attempts of a peer choose differently, the checkpoint that was created first counts for both.
 """
 
 from collections.abc import Iterator
@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 import torch
 
 from crossover.algorithms.contributions import Contribution
-from crossover.context import Context
 from crossover.errors import Corrupt, Missing, Refused
-from crossover.runtime.pauses import Due, Pauses
-from crossover.training import attempts
-from crossover.training.calendar import round_samples
+from crossover.runtime import Due, Pauses
+from crossover.training import progress
 from crossover.training.fleet import Membership
-from crossover.training.peer.replica import Replica
+from crossover.training.peer import Replica
+from crossover.training.progress import round_samples
+from crossover.workflow.context import Context
 from peers.p2p.mailboxes import Post
 from peers.p2p.messages import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_KEPT_ROUNDS = 3  # bodies in the object store: a reader may have the key of an older message in hand
+_KEPT_ROUNDS = 3  # bodies in the object store: a reader may still use the key of an older message
 
 
 class LatestMailboxes:
-    """Send, then take what is there: at least `p2p.min_gradients`, the own one included."""
+    """Asynchronous exchange: send, then average what is there, at least `p2p.min_gradients` including the own one."""
 
     every = 1
     replicas_agree = False
@@ -40,19 +40,24 @@ class LatestMailboxes:
         self._product = torch.empty(0)
 
     def open(self, replica: Replica) -> None:
+        """Declare all mailboxes. Raises StaleAttempt if the run is over."""
         self._replica = replica
-        self._member.confirm()  # the run may be over, and its mailboxes gone for good
+        self._member.confirm()  # the run may be over, and its mailboxes deleted for good
         self._ctx.bus.declare(mailboxes=self._mailboxes)
-        attempts.settle(self._ctx, self.close)
+        progress.roll_back_if_over(self._ctx, self.close)
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        """Replace the message in the own mailbox, and delete the body of an old one."""
         keys = self._ctx.keys
         self._post.send(own, round=round, keys=keys, mailbox=keys.mailbox(self._member.rank))
         if round >= _KEPT_ROUNDS:
             self._ctx.objects.delete(self._ctx.keys.body(round - _KEPT_ROUNDS, self._member.rank))
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """The minibatch statistics behind the gradients are not averaged: the others' describe activations of other models."""
+        """Write the weighted mean of the own and the available gradients into `out`.
+
+        The minibatch statistics behind the gradients are not averaged: the others' describe activations of other models.
+        """
         weight = float(round_samples(self._ctx.facts, round)[self._member.rank])
         torch.mul(own.values, weight, out=out)
         total, applied = weight, dict[int, int]()
@@ -69,18 +74,22 @@ class LatestMailboxes:
         self._remember(round, applied)
 
     def keep(self) -> None:
-        """Readers pass a stale message by, and wait for the later one that it was put over."""
+        """Send the own message again if it was lost. Readers skip a stale message, and wait for the later one that it has overwritten."""
         self._post.keep()
 
     def close(self) -> None:
+        """Delete all mailboxes."""
         self._ctx.bus.remove(mailboxes=self._mailboxes)
 
     def _trust(self, staleness: int) -> float:
-        """The weight of a sample that is `staleness` rounds old: 1 in the paper, or its inverse."""
+        """Return the weight of a sample that is `staleness` rounds old: 1 as in the paper, or the inverse of 1 plus its age."""
         return 1.0 / (1 + max(0, staleness)) if self._p2p.staleness_weights == "inverse" else 1.0
 
     def _available(self, own: Contribution, round: int, applied: dict[int, int]) -> "Iterator[tuple[Message, Tensor]]":
-        """The others' gradients as they come in, until enough are held."""
+        """Yield the others' messages and gradients as they come in, until there are enough.
+
+        `applied`: the round of each peer's gradient that the caller has averaged.
+        """
         look_s, reachable = self._member.settings.look_s, set(self._others)
         pause, ask = Pauses(0.005, 0.5), Due(look_s, 5 * look_s)
         while True:
@@ -101,7 +110,7 @@ class LatestMailboxes:
             pause(calm_s=ask.left_s)
 
     def _usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
-        """The peer's latest gradient, if it is new, fresh enough and of this model."""
+        """Return the peer's latest message and gradient if it is new, recent enough and of this model; else None."""
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)
             if message is None or round - message.round > self._p2p.staleness_limit:
@@ -111,23 +120,25 @@ class LatestMailboxes:
                 return None
             return message, self._post.contribution(message, own=own)
         except Missing:
-            return None  # its body went while we looked: a later one is there
-        except (Corrupt, Refused) as error:  # that peer's affair: the others go on without it
+            return None  # its body was deleted meanwhile: a later one exists
+        except (Corrupt, Refused) as error:  # that peer's problem: the others continue without it
             self._ctx.note(**{f"refused_{peer}": str(error)})
             return None
 
     def _ahead(self, round: int) -> set[int]:
-        """Peers whose gradient of this round, or of a later one, was averaged in an earlier round here.
+        """Return the peers whose gradient of this round, or of a later one, was averaged in an earlier round here.
 
-        Waiting for more of them would be for ever: they may be waiting for this peer.
+        Waiting for more of them could last for ever: they may be waiting for this peer.
         """
         seen = self._replica.facts.get("seen", {})
         return {peer for peer in self._others if seen.get(str(peer), -1) >= round}
 
     def _is_gone(self, peer: int) -> bool:
-        return self._ctx.objects.exists(self._ctx.keys.left(peer)) or self._member.absent(peer)
+        """Return whether `peer` has left, failed, or been silent for too long."""
+        return self._ctx.objects.exists(self._ctx.keys.left(peer)) or self._member.is_absent(peer)
 
     def _remember(self, round: int, applied: dict[int, int]) -> None:
+        """Store in the replica's facts which gradients were averaged, and note them with their staleness for the record."""
         facts = self._replica.facts
         facts["seen"] = {**facts.get("seen", {}), **{str(peer): version for peer, version in applied.items()}}
         listed = [*self._ctx.notes.get("applied", []), [round, sorted(applied.items())]]

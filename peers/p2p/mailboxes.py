@@ -1,9 +1,8 @@
-"""RabbitMQ between synchronous peers: each has mailboxes of its own that hold its latest gradient, read by all without removing it, and a
-barrier of distinct members.
+"""RabbitMQ between synchronous peers: each has mailboxes with its latest gradient, and all meet at a barrier of distinct members.
 
-A peer has two mailboxes and uses them by turns, because a fast one may publish round t + 1 while a slow one still reads t; it publishes t +
-2 only behind the barrier of t + 1, at which the slow one has finished t. Where a round has two exchanges, each has mailboxes and a barrier
-of its own: a peer that begins a round again finds what all said in both.
+All peers read a message without removing it. A peer has two mailboxes and uses them in turn, because a fast one may publish round t + 1
+while a slow one still reads t; it publishes t + 2 only behind the barrier of t + 1, at which the slow one has finished t. If a round has
+two exchanges, each has mailboxes and a barrier of its own: a peer that begins a round again finds what all sent in both.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,16 +10,14 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms import codecs
 from crossover.algorithms.contributions import Contribution
-from crossover.context import Context
+from crossover.data.keys import Keys
 from crossover.errors import Corrupt, Missing, StaleAttempt
-from crossover.keys import Keys
-from crossover.runtime.pauses import Due, Pauses
-from crossover.training import attempts
-from crossover.training.calendar import round_samples
+from crossover.runtime import Due, Pauses
+from crossover.training import progress
 from crossover.training.fleet import Membership
-from crossover.training.peer.bodies import Bodies
-from crossover.training.peer.combining import combine
-from crossover.training.peer.replica import Replica
+from crossover.training.peer import ContributionMessages, Replica, combine
+from crossover.training.progress import round_samples
+from crossover.workflow.context import Context
 from peers.p2p import messages
 from peers.p2p.messages import Message
 
@@ -29,32 +26,34 @@ if TYPE_CHECKING:
 
 
 class Post:
-    """A peer's way to its mailboxes: what it sends is kept, so that it can be sent again."""
+    """A peer's access to the mailboxes. It keeps what it sends, so that it can be sent again."""
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
-        self._bodies = Bodies(ctx.experiment)
+        self._bodies = ContributionMessages(ctx.experiment)
         self._limit = int(ctx.experiment.p2p.message_limit_mb * 2**20)
         self._sent: dict[str, tuple[Keys, int, bytes]] = {}  # by mailbox: the exchange's keys, round, message
 
     def send(self, own: Contribution, *, round: int, keys: Keys, mailbox: str) -> None:
-        """Put the contribution to the exchange with these keys into the mailbox; above the limit its body goes to the object store, once,
-        and its key is sent.
+        """Put the contribution into the mailbox. `keys`: of the exchange.
+
+        A body above the message limit is created in the object store, and its key is sent. Raises StaleAttempt if the run is over, or the
+        rank was taken over.
         """
         ctx, rank = self._ctx, self._member.rank
         samples = round_samples(ctx.facts, round)[rank]
-        parts, key = self._bodies.of(own, samples=samples), ""
+        parts, key = self._bodies.encode(own, samples=samples), ""
         self._member.confirm()
         if sum(memoryview(part).nbytes for part in parts) > self._limit:
             key = keys.body(round, rank)
             ctx.objects.put_new(key, parts)
-            attempts.settle(ctx, lambda: ctx.objects.delete(key))
+            progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(key))
         text = messages.encode(Message(ctx.run, rank, round, samples, key, memoryview(b"")), [] if key else parts)
         ctx.bus.replace(mailbox, text)
         self._sent[mailbox] = (keys, round, text)
 
     def read(self, mailbox: str, *, peer: int) -> Message | None:
-        """The peer's latest message; None while there is none. Raises Corrupt."""
+        """Return the peer's latest message, or None if there is none. Raises Corrupt."""
         text = self._ctx.bus.peek(mailbox)
         if text is None:
             return None
@@ -64,13 +63,15 @@ class Post:
         return message
 
     def contribution(self, message: Message, *, own: Contribution) -> "Tensor":
-        """What the message says or points to, as a contribution to the exchange that this is the `own` one to. Raises Missing, Corrupt."""
+        """Return the contribution that the message contains or points to. `own`: this peer's, of the same exchange. Raises Missing,
+        Corrupt.
+        """
         body = self._ctx.objects.get(message.key) if message.key else message.body
         what = f"peer {self._member.rank}: gradient of peer {message.peer}, round {message.round}"
-        return self._bodies.read(body, own=own, samples=message.samples, what=what)
+        return self._bodies.decode(body, own=own, samples=message.samples, what=what)
 
     def recall(self, mailbox: str, *, round: int, keys: Keys) -> bool:
-        """Whether the mailbox still holds what an earlier attempt of this peer sent in `round`: then it is kept as this one's own."""
+        """Return whether the mailbox still holds what an earlier attempt sent in `round` or later; if so, keep that as sent."""
         held = self._ctx.bus.peek(mailbox)
         if held is None or (there := messages.read(held, mailbox=mailbox).round) < round:
             return False
@@ -78,8 +79,10 @@ class Post:
         return True
 
     def keep(self, lost: Callable[[Keys, int], None] = lambda keys, round: None) -> None:
-        """An older attempt of this peer may have put its older message over the latest, or the broker have lost it: send that again, once
-        `lost` has been told of its exchange and round. Cut off in between, the next attempt still finds the mailbox empty.
+        """Send again each message that was lost or overwritten.
+
+        The broker may have lost it, or an older attempt of this peer have put an older message over it. `lost`: called with the keys and
+        round of a lost message before it is sent, so that if this program ends in between, the next attempt still finds the mailbox empty.
         """
         for mailbox, (keys, round, text) in self._sent.items():
             held = self._ctx.bus.peek(mailbox)
@@ -91,9 +94,9 @@ class Post:
 
 
 class SynchronousMailboxes:
-    """Send, arrive, wait for all, read all in the order of ranks."""
+    """Synchronous exchange: send, arrive, wait for all, read all in rank order."""
 
-    every = 1  # a mailbox holds one message: a peer must be able to start again at the round that the others stand in
+    every = 1  # a mailbox holds one message: a peer must be able to start again at the round the others are in
     replicas_agree = True
 
     def __init__(self, ctx: Context, member: Membership) -> None:
@@ -105,39 +108,48 @@ class SynchronousMailboxes:
         self._barriers = [(keys.barrier, members) for keys in self._keys]
 
     def open(self, replica: Replica) -> int | None:
-        self._member.confirm()  # the run may be over, and what is declared here gone for good
+        """Declare mailboxes and barriers; return the round before if this peer's message of it is lost. Raises StaleAttempt if the run is
+        over.
+        """
+        self._member.confirm()  # the run may be over, and its mailboxes deleted for good
         self._ctx.bus.declare(mailboxes=self._mailboxes, barriers=self._barriers)
-        attempts.settle(self._ctx, self.close)
+        progress.roll_back_if_over(self._ctx, self.close)
         if (before := replica.round - 1) < 0:
             return None
         held = [self._post.recall(self._mailbox(keys, before), round=before, keys=keys) for keys in self._keys]
         return None if all(held) else before
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        """Put the contribution into the mailbox, and arrive at the barrier."""
         keys = self._keys[exchange]
         self._post.send(own, round=round, keys=keys, mailbox=self._mailbox(keys, round))
         self._arrive(keys, round)
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
+        """Wait at the barrier, then aggregate all peers' contributions into `out`."""
         self._await_all(self._keys[exchange], round)
         combine(self._ctx, self._all(own, self._keys[exchange], round), round=round, out=out)
-        if round and not exchange:  # all have arrived at this round, so all are through with the one before
+        if round and not exchange:  # all have arrived at this round, so all have finished the one before
             self._ctx.objects.delete(*(keys.body(round - 1, self._member.rank) for keys in self._keys))
 
     def keep(self) -> None:
-        self._post.keep(lost=self._arrive)  # the word that it is there went with the message
+        """Send this peer's messages again if they were lost, and arrive again: the arrival was lost with the message."""
+        self._post.keep(lost=self._arrive)  # the arrival was lost with the message
 
     def close(self) -> None:
+        """Delete all mailboxes and barriers."""
         self._ctx.bus.remove(mailboxes=self._mailboxes, barriers=self._barriers)
 
     def _mailbox(self, keys: Keys, round: int) -> str:
+        """Return this peer's mailbox for `round`."""
         return keys.mailbox(self._member.rank, round % 2)
 
     def _arrive(self, keys: Keys, round: int) -> None:
+        """Report to the barrier that this peer has arrived at `round`."""
         self._ctx.bus.arrive(keys.barrier, round=round, member=self._member.rank)
 
     def _await_all(self, keys: Keys, round: int) -> None:
-        """SynchronisationBarrier: distinct members, never messages."""
+        """Wait until all peers have arrived at the round's barrier (SynchronisationBarrier), which counts members, not messages."""
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
         pause, ask = self._waiting()
         while True:
@@ -146,16 +158,18 @@ class SynchronousMailboxes:
                 return
             if ask():
                 self.keep()
-                if rank in missing:  # the broker has lost this peer's word, and its message has come again since
+                if rank in missing:  # the broker has lost this peer's arrival, and its message was sent again since
                     self._arrive(keys, round)
-                self._member.question(sorted(missing), what=f"waited in round {round} for the arrival")
+                self._member.raise_if_pointless(sorted(missing), what=f"waited in round {round} for the arrival")
             pause(calm_s=ask.left_s)
 
     def _all(self, own: Contribution, keys: Keys, round: int) -> "Iterator[Tensor]":
+        """Yield every peer's contribution by rank."""
         for peer in range(self._member.members):
-            yield own.values if peer == self._member.rank else self._of(peer, own, keys, round)
+            yield own.values if peer == self._member.rank else self._await_contribution(peer, own, keys, round)
 
-    def _of(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
+    def _await_contribution(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
+        """Wait for the contribution of `peer` to `round` and return it. Raises StaleAttempt if the round is over."""
         mailbox = keys.mailbox(peer, round % 2)
         pause, ask = self._waiting()
         while True:
@@ -172,10 +186,11 @@ class SynchronousMailboxes:
                     raise StaleAttempt(f"peer {self._member.rank}: round {round} is over: {gone}") from gone
             if ask():
                 self.keep()
-                self._member.question([peer], what=f"waited in round {round} for the gradient")
+                self._member.raise_if_pointless([peer], what=f"waited in round {round} for the gradient")
             pause(calm_s=ask.left_s)
 
     def _check(self, message: Message) -> None:
+        """Raise Corrupt unless the message states the sample count that its peer has in that round."""
         expected = round_samples(self._ctx.facts, message.round)[message.peer]
         if message.samples != expected:
             raise Corrupt(
@@ -184,6 +199,6 @@ class SynchronousMailboxes:
             )
 
     def _waiting(self) -> tuple[Pauses, Due]:
-        """The pauses of a wait for another peer, and when it is to be asked whether there is still a point in waiting."""
+        """Return the pauses of a wait for another peer, and the times at which it checks whether waiting still has a purpose."""
         look_s = self._member.settings.look_s
         return Pauses(0.002, 0.1), Due(look_s, 5 * look_s)

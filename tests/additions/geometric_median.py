@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.rules.rule import Rule
+from crossover.algorithms.rules import Rule
 from crossover.experiment import Aggregation
 
 if TYPE_CHECKING:

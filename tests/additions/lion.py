@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.optimizers.optimizer import Optimizer
-from crossover.algorithms.update import Update
+from crossover.algorithms.optimizers import Optimizer, Update
 
 if TYPE_CHECKING:
     from torch import Tensor

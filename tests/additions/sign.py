@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.codecs.codec import Codec, expect
+from crossover.algorithms.codecs import Codec, expect
 from crossover.errors import Corrupt, Refused
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from crossover.dataplane.buffers import joined
-from crossover.dataplane.protocols import Buffer
-from crossover.dataplane.traffic import Traffic
+from crossover.data.documents import joined
+from crossover.data.protocols import Buffer, Traffic
 from crossover.errors import Missing
 
 PATIENCE_S = 60.0  # for a lock

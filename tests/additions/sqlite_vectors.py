@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from crossover.dataplane.buffers import deliver
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind, decode, header
+from crossover.data.documents import deliver
+from crossover.data.encoding import Vector, VectorKind, decode, header
+from crossover.data.protocols import Traffic
 from crossover.errors import Missing
 
 PATIENCE_S = 60.0  # for a lock

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import architecture_of
-from crossover.context import Context, Resources
-from crossover.keys import Keys
-from crossover.runtime.retries import PROGRAM
-from crossover.training.fleet import Membership, ServingSettings
-from crossover.training.fleet.execution import announce
-from crossover.training.fleet.lease import Hearts
+from crossover.data.keys import Keys
+from crossover.runtime import PROGRAM
+from crossover.training.fleet import Heartbeats, Membership, ServingSettings, announce
 from crossover.workflow import execute
-from tests.architectures.harness import READS, FailAt, Hook, Job, Killed, WatchedClients, silent
+from crossover.workflow.architecture import architecture_of
+from crossover.workflow.context import Context, Resources
+from tests.architectures.harness import FailAt, Hook, Job, Killed, WatchedClients, silent
 
 PATIENCE_S = 120.0
 
@@ -77,13 +75,13 @@ class Fleet:
             fleet.threads[threading.current_thread()] = membership
             return enter(membership)
 
-        def remember_claim(hearts: Hearts, **named: Any) -> Membership | None:
+        def remember_claim(hearts: Heartbeats, **named: Any) -> Membership | None:
             fleet.leases[threading.current_thread()] = hearts.me
             return claim(hearts, **named)
 
         monkeypatch.setattr(Membership, "__enter__", remember)
         monkeypatch.setattr(Membership, "claim", remember_claim)
-        monkeypatch.setattr("crossover.training.fleet.serving.PROGRAM", replace(PROGRAM, first_s=0.0))
+        monkeypatch.setattr("crossover.training.fleet.PROGRAM", replace(PROGRAM, first_s=0.0))
         machines = architecture_of(experiment).machines
         functions = Resources(self.job.clients)
         self.job.clients.run_machine = lambda name, event: execute(
@@ -124,9 +122,9 @@ class Fleet:
         if me is None or not self.at_once:
             return
         store, run = self.job.clients.object_store, self.job.prepared.run
-        hearts = Hearts(store, Keys(run), me)
+        hearts = Heartbeats(store, Keys(run), me)
         for rank, attempt in hearts.newest().items():
-            if hearts.free(rank, attempt):
+            if hearts.is_free(rank, attempt):
                 held = Membership(
                     store,
                     run=run,
@@ -165,25 +163,3 @@ class Counted(list[FailAt]):
     def longest(self) -> list[str]:
         """The operations of whichever program made the most calls."""
         return max((counter.operations for counter in self), key=len)
-
-
-def writes(operations: list[str]) -> list[str]:
-    return [name for name in operations if name not in READS]
-
-
-class Late:
-    """A program that stops at its k-th call, its heart with it, until it is `over`; without `reads` at its k-th write."""
-
-    def __init__(self, k: int, *, reads: bool = True) -> None:
-        self.k, self.reads, self.count = k, reads, 0
-        self.stopped, self.over = threading.Event(), threading.Event()
-
-    def __call__(self, moment: str, operation: str) -> None:
-        if threading.current_thread().name.startswith("heart"):
-            if self.stopped.is_set():
-                self.over.wait(timeout=PATIENCE_S)
-        elif moment == "before" and (self.reads or operation not in READS):
-            self.count += 1
-            if self.count == self.k:
-                self.stopped.set()
-                self.over.wait(timeout=PATIENCE_S)

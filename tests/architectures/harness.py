@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from crossover.architecture import CLAIMS, architecture_of, architectures, load, training_architectures
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.dataplane.fetch_compute import FetchCompute
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import VectorKind, decode
+from crossover.data.clients import MemoryClients
+from crossover.data.encoding import VectorKind, decode
+from crossover.data.fetch_compute import FetchCompute
+from crossover.data.protocols import Traffic
 from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Exchange, Experiment, Functions, Training
 from crossover.running import Prepared, prepare
 from crossover.workflow import Event, Step, execute, first_event
+from crossover.workflow.architecture import CLAIMS, architecture_of, architectures, load
+from crossover.workflow.context import Context, Resources
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
@@ -44,7 +44,7 @@ def claiming(claim: str) -> list[str]:
 
 def tree_architectures(claim: str | None = None) -> list[str]:
     """Those that are trees of steps, and claim it; programs on EC2 have tests of their own."""
-    return [name for name in (claiming(claim) if claim else training_architectures()) if load(name).run is not None]
+    return [name for name in (claiming(claim) if claim else architectures()) if load(name).run is not None]
 
 
 def small(
@@ -69,12 +69,12 @@ def small(
     )
 
 
-def most_to_lose(architecture: str, *, every: int | Literal["epoch"] = "epoch") -> Exchange | None:
+def most_to_lose(architecture: str) -> Exchange | None:
     """Local steps that keep each worker's own velocity, the outer one and what top-k left out, as far as the architecture has them."""
     compressions = load(architecture).exchanges.get("delta")
     if compressions is None:
         return None
-    return Exchange(what="delta", every=every, compression="top_k" if "top_k" in compressions else "none", share=0.1)
+    return Exchange(what="delta", every="epoch", compression="top_k" if "top_k" in compressions else "none", share=0.1)
 
 
 class Proxy:
@@ -198,18 +198,15 @@ def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> I
 
 
 class FailAt:
-    """Raises at the k-th call (0: never), before or after it took effect; once. Heartbeats are not counted, nor reads without `reads`."""
+    """Raises at the k-th call (0: never), before or after it took effect; once. Heartbeats are not counted."""
 
-    def __init__(
-        self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable, *, reads: bool = True
-    ) -> None:
-        self.k, self.moment, self.error, self.reads = k, moment, error, reads
+    def __init__(self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable) -> None:
+        self.k, self.moment, self.error = k, moment, error
         self.operations, self.lock = list[str](), threading.Lock()  # a program may fetch in a thread of its own
         self.failed = ""
 
     def __call__(self, moment: str, operation: str) -> None:
-        heart = threading.current_thread().name.startswith("heart")
-        if heart or moment != self.moment or (operation in READS and not self.reads):
+        if threading.current_thread().name.startswith("heart") or moment != self.moment:
             return
         with self.lock:
             self.operations.append(operation)
@@ -297,35 +294,3 @@ class Zombies(Beside):
         for resume in self.late:
             resume.set()
         super().finish()
-
-
-class Duplicates(Beside):
-    """Every invocation of `step` for worker 0 comes twice. The one whose answer counts stops at its k-th call until the other has made
-    `ahead` calls, or is through.
-    """
-
-    def __init__(self, step: str, k: int, clients: WatchedClients, *, ahead: int) -> None:
-        super().__init__(step, k, clients)
-        self.ahead = ahead
-
-    def called(self, mine: dict[str, Any]) -> None:
-        if mine["live"] and mine["calls"] == self.k:
-            mine["go on"].wait(timeout=60)
-        if not mine["live"] and mine["calls"] == self.ahead:
-            mine["go on"].set()
-
-    def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
-        def twice(step: Step, ctx: Context, event: Event) -> Event:
-            if step.name != self.step or event["worker"]:
-                return run(step, ctx, event)
-            go_on = threading.Event()
-            self.start(
-                lambda own: run(step, own, event), ctx, {"live": False, "calls": 0, "go on": go_on}, then="go on"
-            )
-            self.local.mine = {"live": True, "calls": 0, "go on": go_on}
-            try:
-                return run(step, ctx, event)
-            finally:
-                self.local.mine = None
-
-        return twice

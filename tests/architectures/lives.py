@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crossover.context import Context
 from crossover.errors import Unavailable
 from crossover.workflow import Event, Step
+from crossover.workflow.context import Context
 from tests.architectures.harness import Killed
 from tests.clocks import Stepping
 

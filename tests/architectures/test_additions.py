@@ -1,4 +1,4 @@
-"""Optimizers, rules, codecs and stores are one file each, and the line by which they are found: tests/additions has an example of each."""
+"""Optimizers, rules, codecs and stores are one object each, found in their module: tests/additions has an example of each."""
 
 import json
 from dataclasses import replace
@@ -9,23 +9,21 @@ import pytest
 
 from crossover import validation
 from crossover.algorithms.codecs import CODECS, named
-from crossover.algorithms.optimizers import OPTIMIZERS
+from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import RULES
-from crossover.algorithms.update import Update
-from crossover.architecture import load
-from crossover.clients.deployed import DeployedClients
-from crossover.context import Context, Resources
-from crossover.dataplane import connecting
-from crossover.dataplane.protocols import StateKeys
-from crossover.dataplane.redis_compute import RedisCompute
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import decode
+from crossover.data import connecting
+from crossover.data.deployed_clients import DeployedClients
+from crossover.data.encoding import decode
+from crossover.data.protocols import StateKeys, Traffic
+from crossover.data.redis_tensors import RedisCompute
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Aggregation, Exchange, Experiment, Storage
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running.preparing import prepare
 from crossover.workflow import execute, first_event
+from crossover.workflow.architecture import load
+from crossover.workflow.context import Context, Resources
 from tests.additions.geometric_median import GEOMETRIC_MEDIAN
 from tests.additions.lion import LION
 from tests.additions.sign import Sign
@@ -37,7 +35,7 @@ from tests.architectures.test_equality import assert_equal_to_reference
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one line each."""
+    """Put the additions where their modules would have them."""
     monkeypatch.setitem(OPTIMIZERS, LION.name, LION)
     monkeypatch.setitem(RULES, GEOMETRIC_MEDIAN.name, GEOMETRIC_MEDIAN)
     monkeypatch.setitem(CODECS, Sign.name, Sign)
@@ -92,7 +90,9 @@ def test_what_is_found_can_be_named_and_nothing_else() -> None:
     robust = {"rule": "median", "non_finite": "drop"}
     with pytest.raises(ConfigError, match="non_finite: drop must see what is not finite, and sign cannot encode it"):
         validated(architecture="all_reduce", exchange={"compression": "sign"}, aggregation=robust)
-    with pytest.raises(ConfigError, match="geometric_median measures distances between whole gradients, ScatterReduce"):
+    with pytest.raises(
+        ConfigError, match="geometric_median measures distances between whole gradients, but ScatterReduce"
+    ):
         validated(architecture="scatter-reduce", aggregation={"rule": "geometric_median"})
 
 

@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import candidates, needs, subject, writing
+from crossover.advice import candidates, page
+from crossover.advice import question as needs
+from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise, form_of
 from crossover.advice.candidates import Candidate
-from crossover.advice.finalists import Finalist
-from crossover.advice.wishes import Wishes
-from crossover.architecture import load, training_architectures
+from crossover.advice.question import Wishes
+from crossover.advice.search import Finalist
 from crossover.cli import plan
-from crossover.costs import prices
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
+from crossover.reports import prices
 from crossover.reports.folder import RunFolder
 from crossover.running import measuring, run_deployed, run_inline
-from crossover.running.stack import Deployed
+from crossover.running.monitor import Deployed
 from crossover.validation import check_deployment
 from crossover.validation import load as read
+from crossover.workflow.architecture import architectures, load
 from tests.architectures.harness import standing
 from tests.sampling import WHOLE, drawn
 from tests.unit.advice.few import few_candidates
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).parents[2] / "config"
 SMALL = ("training.epochs=1", "workers=2", "data.limit=240")
 FORMS = [
-    *(name.replace("_", "-") for name in training_architectures() if not load(name).alone),
+    *(name.replace("_", "-") for name in architectures() if not load(name).alone),
     *(f"single, {on}" for on in ("function", "instance", "gpu")),
 ]
 
@@ -58,7 +60,7 @@ def written(found: Advice, form: str, path: Path) -> Experiment:
     known = [each for each in every if form_of(each) == form]
     cheapest = min(known, key=lambda each: (every[each].usd, str(each))) if known else unsimulated(found, form)
     banded = Finalist(cheapest, found.question.simulated(cheapest)[0], found.winner.outcomes, 0.0)
-    path.write_text(writing.as_yaml(found, banded, 1))
+    path.write_text(page.as_yaml(found, banded, 1))
     return read(path)
 
 
@@ -98,18 +100,18 @@ def test_it_is_planned_deployed_and_trains_an_epoch(
 def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_path: Path) -> None:
     experiment = read(CONFIG / "all-reduce-s3.yaml", [*SMALL, "name=sizes", "training.batch_size=60"])
     with standing(cloud, experiment, tmp_path / "assembly"):
-        purse = measuring.Purse(1.0, prices.load())
+        budget = measuring.BudgetTracker(1.0, prices.load())
         session, client = cloud.session(), cloud.session().client("lambda")
         before = client.get_function_configuration(FunctionName="crossover-sizes-train")
         found = list(
-            measuring.measured(
-                experiment, "train", [1_024, 3_008], session=session, purse=purse, timeout_s=120, wait_s=5.0
+            measuring.measure_sizes(
+                experiment, "train", [1_024, 3_008], session=session, budget=budget, timeout_s=120, wait_s=5.0
             )
         )
         after = client.get_function_configuration(FunctionName="crossover-sizes-train")
-        left = session.client("s3").list_objects_v2(Bucket=Deployed.of(experiment, session).bucket, Prefix="runs/")
+        left = session.client("s3").list_objects_v2(Bucket=Deployed.load(experiment, session).bucket, Prefix="runs/")
     assert [each.memory_mb for each in found] == [1_024, 3_008]
     assert all(isinstance(each, measuring.Measured) and each.invocations == 2 and each.seconds > 0 for each in found)
-    assert 0 < purse.spent_usd < 0.01
+    assert 0 < budget.spent_usd < 0.01
     assert [(each["MemorySize"], each["Timeout"]) for each in (before, after)] == [(1_769, 900)] * 2
     assert not [each for each in left.get("Contents", []) if not each["Key"].startswith("runs/under-way")]

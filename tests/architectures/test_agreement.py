@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from crossover.context import Context
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment, Functions
-from crossover.training import agreement
-from crossover.training.long_worker import invocation
+from crossover.training import long_worker, progress
+from crossover.workflow.context import Context
 from tests.architectures.harness import Job, Killed, every_step, small
 from tests.architectures.lives import Hurry, restarting
 
@@ -31,7 +30,7 @@ def evaluations(
 ) -> Iterator[list[int]]:
     """The workers that begin an evaluation, in order; `first` is called within the very first one."""
     local, lock, begun = threading.local(), threading.Lock(), list[int]()
-    evaluate = agreement.evaluate
+    evaluate = progress.evaluate
 
     def watched(ctx: Context) -> Any:
         with lock:
@@ -47,7 +46,7 @@ def evaluations(
         return attempt
 
     with every_step(monkeypatch, known):
-        monkeypatch.setattr(agreement, "evaluate", watched)
+        monkeypatch.setattr(progress, "evaluate", watched)
         yield begun
 
 
@@ -88,7 +87,7 @@ def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytes
             clock.begin()
             raise RunFailed("gone without a word")
 
-    monkeypatch.setattr(invocation, "say_why", lambda *arguments, **named: None)
+    monkeypatch.setattr(long_worker, "report_failure", lambda *arguments, **named: None)
     with evaluations(monkeypatch, first=die) as begun:
         job.execute(clock=clock)
     assert len(job.decisions()) == EPOCHS

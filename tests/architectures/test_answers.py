@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from crossover import own_code
-from crossover.algorithms.seeds import seed
+from crossover import user_code
+from crossover.algorithms.schedule import seed
 from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Metric, Training
 from crossover.learning.datasets import load
@@ -27,7 +27,7 @@ OWN: dict[str, Any] = {"loss": "zoo:summed", "metric": Metric(name="zoo:right", 
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
-    own_code.look_in(Path(zoo.__file__).parent)
+    user_code.look_in(Path(zoo.__file__).parent)
 
 
 def experiment_of(

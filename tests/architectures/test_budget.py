@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.costs import spending
-from crossover.costs.budget import BudgetReached
-from crossover.dataplane.memory import MemoryObjectStore
+from crossover.data.memory import MemoryObjectStore
 from crossover.experiment import Lifetime
-from crossover.reports import folder
-from crossover.running import following, run_inline
+from crossover.reports import folder, spending
+from crossover.reports.spending import BudgetReached
+from crossover.running import monitor, run_inline
 from tests.architectures.harness import Job, claiming, small
 
 BY_TIME = ("hour", "vCPU-hour", "GB-month")  # of lines, a minute of instances at least
@@ -22,7 +21,7 @@ BY_TIME = ("hour", "vCPU-hour", "GB-month")  # of lines, a minute of instances a
 
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "BUDGET_LOOK_S", math.inf)  # whoever follows does not look at dollars
+    monkeypatch.setattr(monitor, "BUDGET_POLL_S", math.inf)  # whoever follows does not look at dollars
     experiment = replace(small(architecture, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
     with pytest.raises(
         BudgetReached,
@@ -41,11 +40,11 @@ def test_a_decision_says_what_the_bill_says() -> None:
     job.execute()
     prepared, objects = job.prepared, job.prepared.objects
     decided = [json.loads(objects.get(prepared.keys.decision(epoch))) for epoch in (1, 2, 3)]
-    following.read_records(prepared)
+    monitor.read_records(prepared)
     prepared.decisions.extend(decided)
     assert [agreed["over_budget"] for agreed in decided] == ["", "", ""]
     last = decided[-1]["at"]
-    assert decided[-1]["usd"] == pytest.approx(following.so_far(prepared, now=last).until(last).full_usd, rel=0.05)
+    assert decided[-1]["usd"] == pytest.approx(monitor.bill_so_far(prepared, now=last).until(last).full_usd, rel=0.05)
     usd = [agreed["usd"] for agreed in decided]
     assert decided[-1]["dearest_usd"] == pytest.approx(max(b - a for a, b in zip([0.0, *usd], usd, strict=False)))
     told = objects.get(prepared.keys.deadline(prepared.facts["created_at"])).decode()

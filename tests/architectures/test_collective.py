@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from crossover import runtime
-from crossover.context import Context, Resources
 from crossover.errors import ConfigError, StaleAttempt
+from crossover.training import peer
 from crossover.training.fleet import Membership
-from crossover.training.peer import algorithm
+from crossover.workflow.context import Context, Resources
 from peers.gpu import meeting
 from peers.gpu.collective import Collective
 from peers.gpu.meeting import Meeting
@@ -143,7 +143,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one leaves, waits at the end, and never looks for a meeting."""
-    left, leave = threading.Event(), algorithm.leave
+    left, leave = threading.Event(), peer.leave
     victims = [rank]
 
     def leave_or_die(ctx: Context, member: Membership, exchange: Any) -> None:
@@ -159,7 +159,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
             threading.Event().wait(0.005)
         left.set()
 
-    monkeypatch.setattr(algorithm, "leave", leave_or_die)
+    monkeypatch.setattr(peer, "leave", leave_or_die)
     disturbed = fleet()
     assert disturbed.run(monkeypatch) == undisturbed
     assert disturbed.left_behind() == []
@@ -173,10 +173,10 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one concludes only when the replacement is looking for a meeting."""
-    detect, look_after = algorithm._Peer.detect_convergence, Meeting._look_after
+    detect, look_after = peer._Peer.detect_convergence, Meeting._look_after
     looking, victims = threading.Event(), [rank]
 
-    def detect_or_die(self: algorithm._Peer) -> bool:
+    def detect_or_die(self: peer._Peer) -> bool:
         if self._replica.round == self._replica.days.rounds:
             if self._member.rank in victims:
                 victims.clear()
@@ -190,7 +190,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
             looking.set()
         return looked
 
-    monkeypatch.setattr(algorithm._Peer, "detect_convergence", detect_or_die)
+    monkeypatch.setattr(peer._Peer, "detect_convergence", detect_or_die)
     monkeypatch.setattr(Meeting, "_look_after", looked_after)
     disturbed = fleet()
     assert disturbed.run(monkeypatch) == undisturbed

@@ -7,7 +7,7 @@ import pytest
 
 from crossover.errors import Corrupt, CrossoverError
 from crossover.experiment import Exchange, Experiment
-from crossover.training.long_worker.waits import reserve_s
+from crossover.training.waits import reserve_s
 from tests.architectures.harness import FailAt, Job, Killed, every_step, silent, small
 from tests.architectures.lives import ShortLives
 from tests.architectures.trained import assert_equal_to_reference, trained

@@ -10,19 +10,27 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crossover.architecture import load
-from crossover.context import Context
+from crossover.data import documents
+from crossover.data.keys import Keys, minibatch
+from crossover.data.memory import MemoryMessageBus
+from crossover.data.protocols import Traffic
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment, Functions
-from crossover.keys import Keys, minibatch
+from crossover.learning.datasets import load as load_dataset
+from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
 from crossover.running import OnProgress, Prepared, prepare, run_inline
-from crossover.training import agreement
+from crossover.training import progress as agreement
+from crossover.workflow.architecture import load
+from crossover.workflow.context import Context
+from tests.architectures.fleet import Fleet
+from tests.architectures.flips import AGES, KINDS, contents, damage, damaged, flip_and_judge, round_of, victim_of
 from tests.architectures.harness import Job, claiming, small, tree_architectures
 from tests.architectures.test_resumption import failing_at, quietly, sha
 
@@ -58,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 @contextmanager
 def told_in_time() -> Iterator[OnProgress]:
     """Nobody evaluates after an epoch before the one before it has been told of, so that each is kept."""
-    agree, told = agreement.agree, [threading.Event() for _ in range(EPOCHS + 1)]
+    agree, told = agreement.create_decision, [threading.Event() for _ in range(EPOCHS + 1)]
     told[0].set()
 
     def waiting(ctx: Context, epoch: int, **options: Any) -> None:
@@ -66,39 +74,12 @@ def told_in_time() -> Iterator[OnProgress]:
         agree(ctx, epoch, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agreement, "agree", waiting)
+        patch.setattr(agreement, "create_decision", waiting)
         yield lambda progress: told[progress.epoch].set()
 
 
 def stored(folder: Path, kind: str) -> list[Path]:
     return sorted(path for path in (folder / "unfinished").glob(f"runs/*/{kind}/**/*") if path.is_file())
-
-
-def round_of(path: Path) -> int:
-    """Of a checkpoint or of a part of a kept state."""
-    return int(re.findall(r"/(\d{8})(?:\.\d{5}$|/)", str(path))[-1])
-
-
-def of_round(paths: list[Path], which: int) -> list[Path]:
-    """Those of the newest round, -1, or of the one before, -2."""
-    return [path for path in paths if round_of(path) == sorted({round_of(each) for each in paths})[which]]
-
-
-def damaged(whole: bytes, rng: random.Random, *, begin: int = 0) -> bytes:
-    """One bit is another, anywhere from the byte `begin` on."""
-    body = bytearray(whole)
-    body[rng.randrange(begin, len(body))] ^= 1 << rng.randrange(8)
-    return bytes(body)
-
-
-def damage(path: Path, rng: random.Random) -> None:
-    path.write_bytes(damaged(path.read_bytes(), rng))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """But for the facts, which say when the run was prepared last."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "experiment.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def named_and_as_it_was(architecture: str, folder: Path, whole: str, names: list[str]) -> None:
@@ -116,17 +97,37 @@ def again(architecture: str, folder: Path) -> RunFolder:
     return run_inline(experiment(architecture), folder, quietly, resume=True)
 
 
-@pytest.mark.slow
 @pytest.mark.sampled
-@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("age", AGES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("architecture", claiming("resumes"))
-def test_an_older_whole_state_is_gone_on_from(
-    architecture: str, draw: int, runs: Callable[[str], tuple[Path, str]], tmp_path: Path
+def test_one_flipped_bit(
+    architecture: str,
+    kind: str,
+    age: str,
+    runs: Callable[[str], tuple[Path, str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """In an object of each kind, of each age: the run ends with its bits and what was left out is reported, or it is refused by name."""
     failed, whole = runs(architecture)
-    folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(f"{architecture} {draw}")
-    damage(rng.choice(of_round(stored(folder, state_of(architecture)), -1)), rng)
-    assert sha(again(architecture, folder)) == whole
+    folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(f"{architecture} {kind} {age}")
+    victim = victim_of(folder, kind, age, rng)
+    flip_and_judge(folder, victim, kind, rng, resume=partial(again, architecture, folder), whole=whole)
+    told = capsys.readouterr().err
+    if kind == "records":
+        assert victim.name in told, "what is dropped is told of at once"
+
+
+def test_a_peer_whose_broker_is_gone_needs_no_older_checkpoint(
+    runs: Callable[[str], tuple[Path, str]], tmp_path: Path
+) -> None:
+    """It would make its last message again from the one before the newest, for others that are a round behind: here nobody is."""
+    failed, whole = runs("p2p_instance")
+    folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(1)
+    victim = victim_of(folder, "state", "last but one", rng)
+    result = flip_and_judge(folder, victim, "state", rng, resume=partial(again, "p2p_instance", folder), whole=whole)
+    assert any(victim.name in each for each in result["damaged"])
 
 
 @pytest.mark.sampled
@@ -141,21 +142,6 @@ def test_where_none_is_whole_nothing_is_touched(
     for number in sorted({round_of(path) for path in state}):
         damage(rng.choice([path for path in state if round_of(path) == number]), rng)
     named_and_as_it_was(architecture, folder, whole, [f"/{state_of(architecture)}/"])
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("draw", DRAWS)
-@pytest.mark.parametrize("kind", ["decision", "records", "experiment.json"])
-@pytest.mark.parametrize("architecture", claiming("resumes"))
-def test_a_damaged_word_is_named(
-    architecture: str, kind: str, draw: int, runs: Callable[[str], tuple[Path, str]], tmp_path: Path
-) -> None:
-    failed, whole = runs(architecture)
-    folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(f"{architecture} {kind} {draw}")
-    found = stored(folder, kind) or list((folder / "unfinished").glob(f"runs/*/{kind}"))
-    victim = rng.choice(found)
-    damage(victim, rng)
-    named_and_as_it_was(architecture, folder, whole, [victim.relative_to(folder / "unfinished").as_posix()])
 
 
 # --- in a bucket that stays, as on AWS --------------------------------------------------------------------------------
@@ -194,6 +180,35 @@ def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], t
         store.put(key, body)
     job.execute(attempt=2)
     assert json.loads(store.get(keys.outcome))["parameters_sha256"] == runs(architecture)[1]
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["all together", "one a round behind"])
+def test_a_lost_broker_and_the_checkpoint_that_its_messages_came_from_damaged(
+    behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If nobody is in that round any more, the peer does without it and says so; else it cannot go on, and says why."""
+    job = Job(replace(small("p2p_instance", epochs=EPOCHS), functions=Functions(checkpoint_every=2)))
+    fleet, store, keys = Fleet(job), job.clients.object_store, job.prepared.keys
+    fleet.begin(monkeypatch)
+    with failing_at(3):
+        fleet.attempt()
+        fleet.join()
+    fleet.errors.clear()
+    job.clients.message_bus = MemoryMessageBus(Traffic())
+    older, newest = store.list(keys.checkpoints_of(0))
+    spoil(job, older, random.Random(1))
+    if behind:
+        store.delete(newest.replace("/0/", "/1/"))
+    fleet.attempt()
+    if behind:
+        with pytest.raises(CrossoverError, match=re.escape(older)):
+            fleet.await_end()
+        return
+    fleet.await_end()
+    fleet.join()
+    assert job.model() == train_reference(job.prepared.experiment, load_dataset(job.experiment))[0]
+    records = [documents.read_document(store, key) for key in store.list(keys.records)]
+    assert [older in record["damaged"] for record in records if "damaged" in record] == [True]
 
 
 @pytest.mark.slow

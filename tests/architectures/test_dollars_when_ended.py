@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load
-from crossover.costs import infrastructure, prices
-from crossover.costs.cost import BilledRun, Cost
-from crossover.costs.expectations import state_transitions
-from crossover.costs.invocations import Record, cell, latest
 from crossover.experiment import Data, Experiment, Training
+from crossover.reports import bill as infrastructure
+from crossover.reports import prices
+from crossover.reports.bill import BilledRun, Cost
 from crossover.reports.folder import RunFolder
+from crossover.reports.usage import Record, cell, latest, state_transitions
 from crossover.running import run_inline
+from crossover.workflow.architecture import load
 from tests.architectures.harness import small
 
 LONG, ENDED = 30, 20  # as many epochs as config/ trains

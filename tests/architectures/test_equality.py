@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from crossover import own_code
-from crossover.architecture import load
+from crossover import user_code
 from crossover.experiment import Aggregation, Clip, Exchange, Faults, ImageSize, Outer
+from crossover.workflow.architecture import load
 from tests.architectures import zoo
 from tests.architectures.harness import Job, claiming, small
 from tests.architectures.trained import assert_equal_to_reference, trained
@@ -16,7 +16,7 @@ from tests.architectures.trained import assert_equal_to_reference, trained
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
-    own_code.look_in(Path(zoo.__file__).parent)
+    user_code.look_in(Path(zoo.__file__).parent)
 
 
 # MLLess adds updates to what all have been told (x = y + r): its equality is another claim, in its own test.

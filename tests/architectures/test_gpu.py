@@ -10,10 +10,10 @@ import torch
 import peers.gpu
 from crossover.algorithms import buffers
 from crossover.algorithms.contributions import Contribution
-from crossover.context import Context, Resources, new_learner
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from crossover.workflow.context import Context, Resources, new_learner
 from peers.gpu import cuda
 from peers.gpu.gathering import Gathering
 from tests.architectures.fleet import Fleet, member
@@ -76,10 +76,10 @@ def test_half_precision_follows_the_hardware() -> None:
     assert half_precision("bf16", (8, 0)) is torch.bfloat16
     assert half_precision("fp16", (9, 0)) is torch.float16
     scale = LossScale(LARGEST_SCALE)
-    scale.overflowed()
+    scale.halve()
     assert scale.scale == LARGEST_SCALE / 2
     for _ in range(2_000):
-        scale.went_well()
+        scale.count_finite()
     assert scale.scale == LARGEST_SCALE
 
 

@@ -65,6 +65,7 @@ def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("moment", range(MOMENTS) if WHOLE else (7, 22))
 def test_killed_at_a_touch_of_its_folder(moment: int, undisturbed: tuple[Path, int], tmp_path: Path) -> None:
     folder, touches = undisturbed
@@ -104,6 +105,7 @@ def on_local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("moment", range(LOCAL_MOMENTS) if WHOLE else (LOCAL_MOMENTS // 2,))
 def test_killed_on_the_cloud_on_this_machine(moment: int, on_local: tuple[Path, int], tmp_path: Path) -> None:
     """Its databases, broker and buckets have ended with it; what it told of is in its folder."""

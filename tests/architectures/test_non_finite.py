@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from crossover.algorithms import aggregation
-from crossover.architecture import load
 from crossover.errors import CrossoverError, Refused, Unavailable
 from crossover.experiment import Aggregation, Experiment, Faults
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.running.results import dropped
+from crossover.running.results import list_dropped
+from crossover.workflow.architecture import load
 from tests.architectures.harness import Job, Killed, Zombies, claiming, every_step, small, tree_architectures
 from tests.architectures.trained import assert_equal_to_reference, run
 from tests.sampling import WHOLE
@@ -41,7 +41,7 @@ TAKES = [(name, rule) for name in ALL for rule in RULES if not [*load(name).chec
 def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str) -> None:
     """One coordinate is spoilt, in one chunk: all of that worker's gradient goes, everywhere, bit for bit as in the reference."""
     experiment = attacked(architecture, RULES[rule], 3, epochs=2)
-    found = dropped(assert_equal_to_reference(experiment).prepared)
+    found = list_dropped(assert_equal_to_reference(experiment).prepared)
     assert [each["round"] for each in found] == list(range(len(found)))
     assert len(found) >= 2 and all(each["workers"] == [3] for each in found)
 
@@ -110,7 +110,7 @@ def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
             job = Job(experiment)
             assert run(job) == model, n
         assert job.tensor_keys() == [], n
-        assert dropped(job.prepared) == dropped(clean.prepared), n
+        assert list_dropped(job.prepared) == list_dropped(clean.prepared), n
 
 
 @pytest.mark.slow
@@ -129,4 +129,4 @@ def test_a_late_attempt_agrees_with_what_was_agreed(
         with every_step(monkeypatch, zombies.wrap):
             assert job.run() == model, f"stopped at call {k}"
         zombies.finish()
-        assert dropped(job.prepared) == dropped(clean.prepared), f"stopped at call {k}"
+        assert list_dropped(job.prepared) == list_dropped(clean.prepared), f"stopped at call {k}"

@@ -19,10 +19,10 @@ import pytest
 from crossover import running
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
-from crossover.local.lambda_runtime.environment import Environment, InvocationOutcome
+from crossover.local.lambdas import Environment, InvocationOutcome
 from crossover.reports.folder import RunFolder
 from crossover.running import Prepared, run_deployed, run_inline
-from crossover.running.deployed_run import StateMachineExecution
+from crossover.running.deployed import StateMachineExecution
 from tests.architectures.harness import small, standing, tree_architectures
 from tests.local.victims import kill_random
 from tests.sampling import WHOLE
@@ -90,7 +90,7 @@ def test_the_budget_ends_a_run_that_nobody_follows(
     """The command is gone once the execution has begun; the functions know what things cost."""
     started: list[tuple[Prepared, StateMachineExecution]] = []
     monkeypatch.setattr(
-        running.deployed_run, "finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
+        running.deployed, "finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
     )
     found = experiment(deployed)
     dear = replace(found, training=replace(found.training, epochs=50), lifetime=Lifetime(budget_usd=1e-9))

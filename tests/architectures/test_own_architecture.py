@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover import own_code, running, validation
+from crossover import running, user_code, validation
 from crossover.errors import ConfigError, CrossoverError
-from crossover.running import provenance, resumption
+from crossover.running import preparing, resume
 from stacks.synthesis import synthesize
 from tests.architectures.test_own_code import bundles
 from tests.commands import status
@@ -19,8 +19,8 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from crossover.architecture import Architecture
-from crossover.training.long_worker import life, synchronous
+from crossover.workflow.architecture import Architecture
+from crossover.training import long_worker, synchronous
 from crossover.workflow import step
 from functions.all_reduce import AllReduce
 from my_package.names import NAME
@@ -33,7 +33,7 @@ class Settings:
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx, event):
-    return life.start(ctx, event, AllReduce())
+    return long_worker.start(ctx, event, AllReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
@@ -45,10 +45,10 @@ def train(ctx, event):
 
 @step(uses={"tensors"})
 def collect(ctx, event):
-    life.collect(ctx, event, AllReduce())
+    long_worker.collect(ctx, event, AllReduce())
 
 
-ARCHITECTURE = Architecture(NAME, run=life.tree(initialise, train, collect), tensor_hosts="shared", settings=Settings)
+ARCHITECTURE = Architecture(NAME, run=long_worker.tree(initialise, train, collect), tensor_hosts="shared", settings=Settings)
 """
 ARITHMETIC = """
 import torch
@@ -86,11 +86,11 @@ def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         for name, text in texts.items():
             (tmp_path / "study" / "my_package" / f"{name}.py").write_text(text)
         (tmp_path / "study" / "own.yaml").write_text(CONFIG.replace("my_package.mine", architecture))
-        own_code.look_in()
+        user_code.look_in()
         return tmp_path / "study" / "own.yaml"
 
     yield write
-    own_code.look_in()
+    user_code.look_in()
 
 
 @pytest.mark.slow
@@ -118,12 +118,12 @@ def test_every_function_holds_its_files(config: Callable[..., Path], tmp_path: P
 
 def test_a_run_is_not_resumed_with_another_state_of_it(config: Callable[..., Path]) -> None:
     experiment = validation.load(config())
-    began = {"run": "r", "code": provenance.code(experiment)}
+    began = {"run": "r", "code": preparing.digest_code(experiment)}
     assert "functions/all_reduce.py" in began["code"]["files"]  # which its files import
-    resumption.check_code(began, provenance.code(experiment))
+    resume.check_code(began, preparing.digest_code(experiment))
     experiment = validation.load(config(arithmetic=ARITHMETIC.replace("torch.mul", "torch.div")))
     with pytest.raises(CrossoverError, match=r"other code: my_package/arithmetic\.py is changed"):
-        resumption.check_code(began, provenance.code(experiment))
+        resume.check_code(began, preparing.digest_code(experiment))
 
 
 def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_a_run_without_a_projection_says_so(
         (
             {
                 "mine": "import peers.gpu\n"
-                + MINE.replace("run=life.tree(initialise, train, collect)", "program=peers.gpu.PROGRAM")
+                + MINE.replace("run=long_worker.tree(initialise, train, collect)", "program=peers.gpu.PROGRAM")
             },
             "'my_package.mine' is a program for EC2; one outside this project is a tree of steps",
         ),

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover import own_code, running, validation
+from crossover import running, user_code, validation
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
-from crossover.local import assembly
-from crossover.running import provenance, resumption
+from crossover.local import cloud
+from crossover.running import preparing, resume
 from stacks.synthesis import synthesize
 from tests.commands import status
 
@@ -88,7 +88,7 @@ def write(folder: Path, *, architecture: str = "all_reduce", **changed: str) -> 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     yield
-    own_code.look_in()
+    user_code.look_in()
 
 
 def crossover(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -116,13 +116,13 @@ def test_functions_zips_hold_what_computing_needs_and_nothing_else(tmp_path: Pat
     for files in computing:
         ours = {name for name in files if name.split("/")[0] not in ("crossover", "functions")}
         assert ours == FILES
-        assert {"crossover/learning/datasets.py", "crossover/own_code/finding.py"} <= files
+        assert {"crossover/learning/datasets.py", "crossover/user_code.py"} <= files
 
 
 def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
     """The names in each of the assembly's code assets."""
     synthesize(experiment, out)
-    assets = [each.path for each in assembly.read(out)[1] if each.zipped and each.path.is_dir()]
+    assets = [each.path for each in cloud.read(out)[1] if each.zipped and each.path.is_dir()]
     return [{path.relative_to(each).as_posix() for path in each.rglob("*") if path.is_file()} for each in assets]
 
 
@@ -214,9 +214,9 @@ def test_every_command_tells_their_fault_as_theirs(
 
 def test_a_run_is_not_resumed_with_other_own_code(tmp_path: Path) -> None:
     experiment = validation.load(write(tmp_path / "study"))
-    began = {"run": "r", "code": provenance.code(experiment)}
+    began = {"run": "r", "code": preparing.digest_code(experiment)}
     write(tmp_path / "study", unrelated="x = 1\n")
-    resumption.check_code(began, provenance.code(experiment))
+    resume.check_code(began, preparing.digest_code(experiment))
     write(tmp_path / "study", late="WIDTH = 6\n")
     with pytest.raises(CrossoverError, match=r"other code: late\.py is changed"):
-        resumption.check_code(began, provenance.code(experiment))
+        resume.check_code(began, preparing.digest_code(experiment))

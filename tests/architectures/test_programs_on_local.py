@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.costs.budget import BudgetReached
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder, read
-from crossover.running import following, run_deployed, run_inline
+from crossover.reports.spending import BudgetReached
+from crossover.running import monitor, run_deployed, run_inline
 from tests.architectures.harness import small, standing
 from tests.local.victims import programs
 
@@ -52,7 +52,7 @@ def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
 def test_programs_end_at_their_budget(
     deployed: str, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "BUDGET_LOOK_S", math.inf)  # who follows looks at no dollars
+    monkeypatch.setattr(monitor, "BUDGET_POLL_S", math.inf)  # who follows looks at no dollars
     dear = replace(experiment(deployed), lifetime=Lifetime(budget_usd=1e-9))
     with pytest.raises(BudgetReached, match="training until the next evaluation costs up to"):
         run_deployed(dear, tmp_path, lambda progress: None, session=cloud.session(), where="local")

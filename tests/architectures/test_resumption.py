@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load
-from crossover.context import Context
-from crossover.dataplane.documents import opened, sealed
+from crossover.data.documents import opened, sealed
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Exchange, Experiment, Functions
-from crossover.running import Progress, baseline, keeping, provenance, resumption, run_inline, run_local
-from crossover.training import agreement, gradients
+from crossover.running import Progress, inline, preparing, run_inline, run_local
+from crossover.running import resume as keeping
+from crossover.running import resume as resumption
+from crossover.training import gradients
+from crossover.training import progress as agreement
+from crossover.workflow.architecture import load
+from crossover.workflow.context import Context
 from functions import all_reduce, spirt
 from tests.architectures.harness import claiming, most_to_lose, small, tree_architectures
 from tests.commands import status
@@ -44,7 +47,7 @@ def sha(result: Any) -> str:
 @contextmanager
 def failing_at(epoch: int) -> Iterator[None]:
     """Nobody can evaluate after `epoch`."""
-    agree = agreement.agree
+    agree = agreement.create_decision
 
     def failing(ctx: Context, at: int, **options: Any) -> None:
         if at == epoch:
@@ -52,7 +55,7 @@ def failing_at(epoch: int) -> Iterator[None]:
         agree(ctx, at, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agreement, "agree", failing)
+        patch.setattr(agreement, "create_decision", failing)
         yield
 
 
@@ -97,29 +100,29 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(
 ) -> None:
     whole = run_inline(experiment(architecture, exchange), tmp_path / "whole", quietly)
     folder = tmp_path / "run"
-    assert not resumption.holds(tmp_path / "whole")
+    assert not resumption.holds_unfinished(tmp_path / "whole")
     fail(architecture, folder, exchange=exchange)
     assert [epoch["epoch"] for epoch in json.loads((folder / "result.json").read_text())["epochs"]] == [1]
     computed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        gradient = gradients.compute
+        gradient = gradients.compute_gradient
 
         def counted(ctx: Context, event: Any, batch: Any) -> Any:
             computed.append(event["epoch"])
             return gradient(ctx, event, batch)
 
-        patch.setattr(gradients, "compute", counted)
+        patch.setattr(gradients, "compute_gradient", counted)
         again = run_inline(experiment(architecture, exchange), folder, quietly, resume=True)
     assert 1 not in computed, "the first epoch is not computed again"
     assert sha(again) == sha(whole)
     assert [epoch["epoch"] for epoch in again.result["epochs"]] == [1, 2, 3]
-    assert not resumption.holds(folder)
+    assert not resumption.holds_unfinished(folder)
 
 
 def test_it_may_fail_more_than_once(failed: Path, whole: str) -> None:
     """And where a resumed run fails before it has anything newer, what it began with stays."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossover.running.keeping.keep", lambda *_, **__: None)
+        patch.setattr("crossover.running.resume.save_resume_data", lambda *_, **__: None)
         fail("all_reduce", failed, resume=True)
     fail("all_reduce", failed, at=3, resume=True)
     assert sha(run_inline(experiment("all_reduce"), failed, quietly, resume=True)) == whole
@@ -141,8 +144,18 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
 def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of what was kept, whichever half a file system lists first, would pass for a run that has lost its epochs."""
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    keeping.forget(failed)
-    assert not resumption.holds(failed)
+    keeping.discard_resume_data(failed)
+    assert not resumption.holds_unfinished(failed)
+
+
+def test_nor_has_one_that_was_killed_before_it_cleared_away(failed: Path, tmp_path: Path) -> None:
+    """Its model stands, and what it had kept beside it is of no use: it would train to its end once more."""
+    shutil.copytree(failed / "unfinished", tmp_path / "unfinished")
+    run_inline(experiment("all_reduce"), failed, quietly, resume=True)
+    shutil.copytree(tmp_path / "unfinished", failed / "unfinished")
+    assert not resumption.holds_unfinished(failed)
+    with pytest.raises(UserError, match="nothing to go on with: its run is finished"):
+        run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +163,14 @@ def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeyp
     [
         pytest.param(
             "all_reduce",
-            "crossover.training.long_worker.life.write_first_checkpoints",
+            "crossover.training.long_worker.write_first_checkpoints",
             "failed before there was a checkpoint; start a new run",
             marks=pytest.mark.slow,
         ),
         (
             "spirt",
             "functions.spirt.state.start",
-            "its state lay in the database, which ended with the run, and held no whole",
+            "its state was in the database, which ended with the run and had no complete round",
         ),
     ],
 )
@@ -173,7 +186,7 @@ def test_nor_has_one_that_failed_at_once(
 
 def test_a_new_run_in_the_folder_takes_its_place(failed: Path) -> None:
     run_inline(experiment("all_reduce"), failed, quietly)
-    assert not resumption.holds(failed)
+    assert not resumption.holds_unfinished(failed)
 
 
 def test_other_settings_are_named(failed: Path) -> None:
@@ -182,7 +195,7 @@ def test_other_settings_are_named(failed: Path) -> None:
         run_inline(other, failed, quietly, resume=True)
     with pytest.raises(ConfigError, match=r'architecture: "scatter_reduce", there "all_reduce"'):
         run_inline(experiment("scatter_reduce"), failed, quietly, resume=True)
-    assert resumption.holds(failed)
+    assert resumption.holds_unfinished(failed)
 
 
 def test_a_higher_budget_is_no_other_setting(failed: Path) -> None:
@@ -191,13 +204,13 @@ def test_a_higher_budget_is_no_other_setting(failed: Path) -> None:
 
 
 def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = baseline.versions()
-    monkeypatch.setattr(baseline, "versions", lambda: {**here, "torch": "9.9", "python": "3.99"})
+    here = inline.collect_versions()
+    monkeypatch.setattr(inline, "collect_versions", lambda: {**here, "torch": "9.9", "python": "3.99"})
     with pytest.raises(
         ConfigError, match=rf"started with torch {re.escape(here['torch'])}; here is torch 9.9, which may compute"
     ):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
-    monkeypatch.setattr(baseline, "versions", lambda: {**here, "python": "3.99"})
+    monkeypatch.setattr(inline, "collect_versions", lambda: {**here, "python": "3.99"})
     assert run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
 
@@ -206,10 +219,10 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the project's sources that runs take for theirs, to be changed at will."""
     for part in ("crossover", "functions", "peers"):
         shutil.copytree(
-            provenance.ROOT / part, tmp_path / "sources" / part, ignore=shutil.ignore_patterns("__pycache__")
+            preparing.ROOT / part, tmp_path / "sources" / part, ignore=shutil.ignore_patterns("__pycache__")
         )
-    monkeypatch.setattr(provenance, "ROOT", tmp_path / "sources")
-    provenance.digests_of_project.cache_clear()
+    monkeypatch.setattr(preparing, "ROOT", tmp_path / "sources")
+    preparing.digest_project.cache_clear()
     return tmp_path / "sources"
 
 
@@ -218,12 +231,11 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("file", "decisive"),
     [
         ("functions/all_reduce.py", True),
-        ("crossover/training/long_worker/synchronous.py", True),
-        ("crossover/algorithms/optimizers/sgd.py", True),
-        ("crossover/learning/models/small_cnn.py", True),
-        ("crossover/learning/models/vgg.py", False),
+        ("crossover/training/synchronous.py", True),
+        ("crossover/algorithms/optimizers.py", True),
+        ("crossover/learning/zoo.py", True),
         ("functions/spirt/__init__.py", False),
-        ("crossover/costs/cost.py", False),
+        ("crossover/reports/bill.py", False),
         ("crossover/cli/plan.py", False),
     ],
 )
@@ -236,15 +248,15 @@ def test_changed_code_of_the_architecture_is_named_and_no_other(
     if not decisive:
         assert run_inline(experiment("all_reduce"), failed, quietly, resume=True)
         return
-    with pytest.raises(ConfigError, match=rf"other code: {re.escape(file)} is changed; .* put back"):
+    with pytest.raises(ConfigError, match=rf"other code: {re.escape(file)} is changed; .* restore the earlier code"):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
     (sources / file).write_text(text)
-    provenance.digests_of_project.cache_clear()
-    resumption.find(failed).check(
+    preparing.digest_project.cache_clear()
+    resumption.find_unfinished(failed).check(
         load("all_reduce").resolve(experiment("all_reduce")),
         where="inline",
-        versions=baseline.versions(),
-        code=provenance.code(experiment("all_reduce")),
+        versions=inline.collect_versions(),
+        code=preparing.digest_code(experiment("all_reduce")),
     )
 
 
@@ -257,7 +269,7 @@ def test_what_the_architecture_says_of_itself_is_named(failed: Path, monkeypatch
 
 def test_the_record_of_a_run_says_which_code_it_was(failed: Path) -> None:
     result = json.loads((failed / "result.json").read_text())
-    assert result["code"] == provenance.code(experiment("all_reduce"))
+    assert result["code"] == preparing.digest_code(experiment("all_reduce"))
     assert "functions/all_reduce.py" in result["code"]["files"] and len(result["code"]["digest"]) == 64
 
 
@@ -281,7 +293,7 @@ def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
 
 
 def test_it_goes_on_where_it_was_started(failed: Path) -> None:
-    with pytest.raises(ConfigError, match="was started --on inline; go on with it there"):
+    with pytest.raises(ConfigError, match="was started --on inline; resume it there"):
         run_local(experiment("all_reduce"), failed, quietly, resume=True)
 
 
@@ -301,7 +313,7 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
     command = ("run", str(config), "--on", "inline")
     with failing_at(2):
         assert status(*command, "--out", str(out)) == 1
-    kept = f"{out} holds an unfinished run; with the code and the --set that it was started with, this goes on: "
+    kept = f"{out} holds an unfinished run; with the code that it was started with, this goes on: "
     assert f"{kept}crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
     assert status(*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")) == 2
     assert "results go to the folder that is resumed" in capsys.readouterr().err
@@ -309,6 +321,22 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
     assert (out / "model.safetensors").exists()
     assert status(*command, "--resume", str(out)) == 2
     assert "its run is finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["experiment.json", "checkpoint"])
+def test_nothing_is_promised_of_a_run_whose_damage_was_just_refused(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = tmp_path / "mine.yaml", tmp_path / "mine"
+    config.write_text("name: mine\narchitecture: all-reduce\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
+    with failing_at(2):
+        assert status("run", str(config), "--on", "inline", "--out", str(out)) == 1
+    assert "this goes on" in capsys.readouterr().err
+    for path in (path for path in (out / "unfinished").rglob("*") if path.is_file() and kind in str(path)):
+        path.write_bytes(b"")
+    assert status("run", str(config), "--on", "inline", "--resume", str(out)) in (1, 2)
+    told = capsys.readouterr().err
+    assert kind in told and "this goes on" not in told
 
 
 # --- on the cloud on one machine --------------------------------------------------------------------------------------
@@ -327,6 +355,21 @@ def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path)
 
     with pytest.raises(KeyboardInterrupt):
         run_local(found, tmp_path / "run", stop)
-    assert resumption.holds(tmp_path / "run")
+    assert resumption.holds_unfinished(tmp_path / "run")
     again = run_local(found, tmp_path / "run", quietly, resume=True)
     assert sha(again) == sha(run_inline(found, tmp_path / "whole", quietly))
+
+
+def test_a_run_that_diverged_is_not_offered_to_be_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would come to the same values again."""
+    monkeypatch.setattr("crossover.running.inline.has_unfinished_run", lambda folder: True)
+    config, out = tmp_path / "mine.yaml", tmp_path / "mine"
+    config.write_text(
+        "name: mine\narchitecture: all_reduce\nworkers: 2\ntraining: {epochs: 2, batch_size: 240, learning_rate: 1.0e+30}\n"
+        "data: {limit: 480}\n"
+    )
+    assert status("run", str(config), "--on", "inline", "--out", str(out)) == 1
+    said = capsys.readouterr().err
+    assert "finite" in said and "holds an unfinished run" not in said

@@ -1,20 +1,24 @@
 """One worker alone: the same bits on a function and as a program, whatever makes one batch of several minibatches."""
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from crossover.architecture import architecture_of
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Gpu, from_resolved
 from crossover.reports.folder import RunFolder
-from crossover.running import baseline
+from crossover.running import inline
 from crossover.simulation.workload import Workload
-from crossover.training.baselines import companions
+from crossover.training.gradients import baseline_experiments
+from crossover.training.peer import Replica
 from crossover.validation import validate
-from tests.architectures.harness import small
+from crossover.workflow.architecture import architecture_of
+from tests.architectures.fleet import Fleet
+from tests.architectures.harness import Job, small
 from tests.architectures.trained import assert_equal_to_reference
 
 PLAIN = {"name": "one", "architecture": "single", "workers": 1}
@@ -35,8 +39,8 @@ def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str
     ("given", "told"),
     [
         ({"workers": 4}, "workers: 4: single is one worker; expected 1"),
-        ({"single": {"instance_type": "c7g.large"}}, "single.instance_type: c7g.large belongs to an instance"),
-        ({"single": {"spot": True}}, "single.spot: true belongs to an instance"),
+        ({"single": {"instance_type": "c7g.large"}}, "single.instance_type: c7g.large applies to an instance"),
+        ({"single": {"spot": True}}, "single.spot: true applies to an instance"),
         ({"exchange": {"what": "model"}}, "exchange.what: single does not exchange models"),
         ({"training": {"precision": "fp16"}}, "training.precision: fp16 needs a GPU"),
         ({"functions": {"memory_mb": {"trane": 512}}}, "functions.memory_mb.trane: is no step of single"),
@@ -58,17 +62,19 @@ def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_t
         {"name": "four", "architecture": "spirt", "baseline": ["gpu", "single"], "exchange": {"every": 3}}
         | {"aggregation": {"rule": "median"}, "functions": {"memory_mb": {"default": 3000, "update_model": 512}}}
     )
-    fleet, alone = companions(experiment)
+    fleet, alone = baseline_experiments(experiment)
     assert (fleet.name, fleet.architecture, fleet.exchange.every) == ("four-gpu", "gpu", None)
     assert (alone.name, alone.architecture, alone.workers, alone.exchange.every) == ("four-single", "single", 1, 12)
     assert from_resolved(json.loads(json.dumps(experiment.resolved()))) == experiment
     assert validate(alone.resolved()) == alone
     assert (
-        companions(replace(experiment, exchange=replace(experiment.exchange, every="epoch")))[1].exchange.every
+        baseline_experiments(replace(experiment, exchange=replace(experiment.exchange, every="epoch")))[
+            1
+        ].exchange.every
         == "epoch"
     )
     models = replace(experiment, exchange=replace(experiment.exchange, what="model", every=24))
-    assert companions(models)[1].exchange.every == 4
+    assert baseline_experiments(models)[1].exchange.every == 4
     assert replace(fleet, baseline=("gpu", "single")).baselines == ("single",)
 
 
@@ -77,7 +83,7 @@ def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoc
     experiment = validate(
         {"name": "five", "architecture": "all_reduce", "baseline": "single", "workers": 5, "exchange": {"every": 5}}
     )
-    (alone,) = companions(experiment)
+    (alone,) = baseline_experiments(experiment)
     assert alone.exchange.every == 24
     assert Workload.of(alone).minibatches == 24
 
@@ -89,7 +95,7 @@ def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
     experiment = replace(small("all_reduce", workers=5, every=2), baseline="single")
     monkeypatch.setattr("crossover.learning.sizes.split", lambda experiment: None)
     with pytest.raises(ConfigError, match=r"baseline: single.*exchange\.every: 10"):
-        baseline.with_baseline(lambda *_: pytest.fail("trained"), experiment, tmp_path, where="inline")
+        inline.run_with_baselines(lambda *_: pytest.fail("trained"), experiment, tmp_path, where="inline")
 
 
 def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp_path: Path) -> None:
@@ -101,15 +107,39 @@ def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp
         return RunFolder.__new__(RunFolder)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "read", lambda out: None)
-        patch.setattr(baseline, "_unfinished", lambda *asked, **where: "found")
-        baseline.with_baseline(run, experiment, tmp_path / "out", where="inline")
+        patch.setattr(inline, "read", lambda out: None)
+        patch.setattr(inline, "_load_unfinished", lambda *asked, **where: "found")
+        inline.run_with_baselines(run, experiment, tmp_path / "out", where="inline")
         names = [("small", "out"), ("small-gpu", "baseline"), ("small-single", "baseline-single")]
         assert calls == [(*name, False) for name in names]
         checkpoint = tmp_path / "out/baseline/unfinished/runs/r/checkpoint/0/0/00000000.00000"
         checkpoint.parent.mkdir(parents=True)
         checkpoint.touch()
-        assert baseline.unfinished_in(tmp_path / "out") and not baseline.unfinished_in(tmp_path)
+        assert inline.has_unfinished_run(tmp_path / "out") and not inline.has_unfinished_run(tmp_path)
         calls.clear()
-        baseline.with_baseline(run, experiment, tmp_path / "out", where="inline", resume=True)
+        inline.run_with_baselines(run, experiment, tmp_path / "out", where="inline", resume=True)
         assert calls == [(*names[1], True), (*names[2], False)]
+
+
+def test_a_spot_instance_that_is_taken_away_saves_between_two_checkpoints_and_no_round_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = replace(small("single", every=1), sections={"single": {"on": "instance"}})
+    assert experiment.functions.checkpoint_every == 2
+    unbroken = Fleet(Job(experiment)).run(monkeypatch)
+    monkeypatch.setattr("crossover.training.fleet.NOTICE_S", 0.0)
+    fleet = Fleet(Job(experiment), members=2)  # the second one takes over
+    rounds: list[int] = []
+    update = Replica.advance
+
+    def announce_interruption(replica: Replica, *given: Any, **named: Any) -> None:
+        rounds.append(replica.round)
+        update(replica, *given, **named)
+        if replica.round == 3:
+            member = fleet.threads[threading.current_thread()]
+            assert member is not None
+            member.interrupted = True
+
+    monkeypatch.setattr(Replica, "advance", announce_interruption)
+    assert fleet.run(monkeypatch) == unbroken
+    assert len(rounds) > 4 and rounds == list(range(len(rounds)))

@@ -9,7 +9,7 @@ import pytest
 
 from crossover import runtime
 from crossover.running import Progress, run_inline
-from crossover.running.resumption import holds
+from crossover.running.resume import holds_unfinished
 from tests.architectures.harness import claiming, small
 
 ROOT = Path(__file__).parents[2]
@@ -28,15 +28,15 @@ def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: s
         if isinstance(thread, runtime.ProcessThread):
             thread.join(120)
             assert not thread.is_alive()
-    assert holds(tmp_path)
+    assert holds_unfinished(tmp_path)
 
 
 WAITS_FOR_ITS_PEER = """
 import sys, threading
 from crossover import runtime
-from crossover.runtime import threads
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
+from crossover import processes
+from crossover.data.clients import MemoryClients
+from crossover.workflow.context import Context, Resources
 from crossover.workflow import ForEach, Step, execute, first_event
 
 entered = threading.Event()
@@ -52,7 +52,7 @@ entered.wait()
 """
 
 
-@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("print('told'); threads.leave(4)", 4)])
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("print('told'); processes.leave(4)", 4)])
 def test_a_process_ends_though_workers_still_wait(end: str, status: int) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", WAITS_FOR_ITS_PEER + end],

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from crossover import own_code, validation
-from crossover.architecture import load as architecture_of
+from crossover import user_code, validation
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
 from crossover.running import run_inline, run_local
+from crossover.workflow.architecture import load as architecture_of
 from tests.architectures.worked_pages import check, run, written
 from tests.sampling import WHOLE
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     written(PAGE, tmp_path)
     run("python diabetes.py", tmp_path)
-    own_code.look_in(tmp_path)
+    user_code.look_in(tmp_path)
     return tmp_path
 
 

@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossover import own_code
-from crossover.algorithms.seeds import seed
-from crossover.architecture import EXCHANGES
+from crossover import user_code
+from crossover.algorithms.schedule import seed
 from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Training, What
 from crossover.learning.datasets import load
 from crossover.learning.staging import Minibatches, plan
 from crossover.running import run_inline
+from crossover.workflow.architecture import EXCHANGES
 from tests.architectures import zoo
 
 ARCHITECTURES = ["all-reduce", "spirt", "p2p-instance"]
@@ -44,7 +44,7 @@ def experiment_of(name: str, architecture: str, seed_: int, *, data: str = "rows
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
-    own_code.look_in(Path(zoo.__file__).parent)
+    user_code.look_in(Path(zoo.__file__).parent)
 
 
 def norms_of(module: nn.Module) -> list[nn.BatchNorm1d]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from crossover.architecture import architecture_of
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
+from crossover.workflow.architecture import architecture_of
 from tests.architectures.fleet import Counted, Fleet
 from tests.architectures.harness import Hook, Job, Killed, silent
 

@@ -35,6 +35,14 @@ function measured({ paper }) {
     if (outside(e)) wrong.push(`it sticks out: ${e.tagName} ${e.textContent.trim().slice(0, 40)}`);
   }
   const seen = (e) => e.checkVisibility();
+  const [over, figure] = ["choice-0", "choice-1"].map((name) => [...document.querySelectorAll(`[name="${name}"]`)]);
+  for (const one of over) {
+    for (const other of figure) {
+      [one.checked, other.checked] = [true, true];
+      const shown = [...document.querySelectorAll("[data-choice-0]")].filter(seen).map((e) => `${e.dataset["choice-0"]}, ${e.dataset["choice-1"]}`);
+      if (shown.join() !== `${one.value}, ${other.value}`) wrong.push(`chosen ${one.value}, ${other.value}; shown: ${shown.join("; ")}`);
+    }
+  }
   for (const e of [...document.querySelectorAll("svg.plot")].filter(seen)) {
     const { width: w, height: h } = e.getBoundingClientRect(), name = e.getAttribute("aria-label");
     if (w < 100 || h < 50) wrong.push(`a plot has no area: ${name}`);

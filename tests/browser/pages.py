@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import advice, subject
-from crossover.advice import page as advised
-from crossover.advice.wishes import Wishes
-from crossover.costs import prices
-from crossover.reports import comparison, folder, html
-from crossover.simulation import AWS, breakeven, breakeven_page, play, play_page
-from crossover.study.papers import book
-from crossover.study.papers.book_page import write as write_book
-from crossover.study.papers.measurement import Scale
-from crossover.study.papers.parts import chosen, measurements
+from crossover.advice import advice, page
+from crossover.advice import question as subject
+from crossover.advice.question import Wishes
+from crossover.reports import comparison, folder, prices, report_pages
+from crossover.simulation import AWS, breakeven, breakeven_page
+from crossover.study import papers
+from crossover.study.paper_runs import Scale
+from crossover.study.papers import choose_parts, list_measurements
+from crossover.study.papers import write as write_book
 from tests.architectures.harness import small
 from tests.unit.advice.few import few_candidates
 from tests.unit.reports.example_run import spirt
@@ -26,7 +25,7 @@ FAST = spirt(epochs=4, speed=3.0, architecture="all_reduce", name="all-reduce")
 
 def run_page(out: Path) -> Path:
     folder.write(out, result=EXAMPLE.result(), records=EXAMPLE.records)
-    return html.write_report(out)
+    return report_pages.write_report(out)
 
 
 def comparison_page(out: Path) -> Path:
@@ -34,13 +33,13 @@ def comparison_page(out: Path) -> Path:
         folder.write(out / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records),
         folder.write(out / "all-reduce", result=FAST.result(), records=FAST.records),
     ]
-    return html.write_comparison(comparison.of(runs), out / "comparison")
+    return report_pages.write_comparison(comparison.of(runs), out / "comparison")
 
 
 def replication_page(out: Path) -> Path:
-    parts, scale = chosen(["all"]), Scale(0.02)
-    finished = made_up.outcome(measurements(parts, scale), scale)
-    return write_book(book.of(parts, finished, scale, command="crossover replicate all"), out)
+    parts, scale = choose_parts(["all"]), Scale(0.02)
+    finished = made_up.outcome(list_measurements(parts, scale), scale)
+    return write_book(papers.fill_book(parts, finished, scale, command="crossover replicate all"), out)
 
 
 def breakeven_page_(out: Path) -> Path:
@@ -55,19 +54,19 @@ def advice_page(out: Path) -> Path:
     question, sizes, notes = subject.of(small("single", workers=1, epochs=2))
     with few_candidates():
         found = advice.advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=5)
-    return advised.write(found, out, notes)
+    return page.write_page(found, out, notes)
 
 
-def small_grid() -> play.PlayGrid:
+def small_grid() -> breakeven_page.PlayGrid:
     own = small("spirt", workers=4, epochs=5)
     with pytest.MonkeyPatch.context() as patched:
         for name, values in (("EPOCHS", (1, 100)), ("PARAMETERS", (10_000_000, 300_000_000)), ("WORKERS", (16,))):
-            patched.setattr(play, name, values)
-        return play.grid([own], AWS, prices.load(), repetitions=5, processes=1)
+            patched.setattr(breakeven_page, name, values)
+        return breakeven_page.grid([own], AWS, prices.load(), repetitions=5, processes=1)
 
 
 def play_page_(out: Path) -> Path:
-    return play_page.write(small_grid(), out)
+    return breakeven_page.write_sliders(small_grid(), out)
 
 
 PAGES = {

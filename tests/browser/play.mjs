@@ -12,6 +12,8 @@ function said() {
     rows: [...document.querySelectorAll("#rows tr")].map((row) => [...row.children].map(text)),
     heard: [...document.querySelectorAll("#play input")].map((e) => e.getAttribute("aria-valuetext")),
     instead: [...document.querySelectorAll(".drawing")].map(text),
+    hash: location.hash,
+    csv: decodeURIComponent(document.getElementById("csv").href),
     drawn: [...document.querySelectorAll(".drawing canvas")].map((e) => e.toDataURL()),
   };
 }
@@ -27,5 +29,8 @@ for (const [slider, key] of JSON.parse(moves)) {
   await page.keyboard.press(key);
   found.push(await page.evaluate(said));
 }
+await page.reload({ waitUntil: "load" }); // the address alone brings the sliders back
+await page.waitForFunction(() => document.getElementById("rows").children.length > 0);
+found.push(await page.evaluate(said));
 await context.close();
 console.log(JSON.stringify(found));

@@ -3,16 +3,17 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crossover.reports import display
-from crossover.reports.html import SCRIPTS
-from crossover.simulation import play_page
+from crossover.reports.report_pages import SCRIPTS
+from crossover.simulation import breakeven_page
 from crossover.simulation.breakeven import Point, best
-from crossover.simulation.play import PlayGrid, ahead
+from crossover.simulation.breakeven_page import PlayGrid, find_surely_behind
 from tests.browser.chromium import asked, judged
 from tests.browser.pages import small_grid
 
@@ -21,7 +22,12 @@ MOVES = (("parameters", "End"), ("epochs", "End"), ("workers", "End"), ("epochs"
 
 @pytest.fixture(scope="module")
 def found() -> PlayGrid:
-    return small_grid()
+    """A grid in which two are too close to call at one place, on the way of the epochs' slider."""
+    grid = small_grid()
+    at = (grid.axes["epochs"][-1], grid.own["parameters"], grid.own["workers"])
+    reversed_draws = best(grid.cells[at], "dollars")[0].outcomes[::-1]
+    tied = [replace(each, outcomes=reversed_draws) if each.name == "one-machine" else each for each in grid.cells[at]]
+    return replace(grid, cells={**grid.cells, at: tied})
 
 
 def moved(page: Path, tmp_path: Path, *moves: tuple[str, str]) -> list[dict[str, Any]]:
@@ -46,7 +52,7 @@ def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
 
 def leaders(points: Sequence[Point]) -> list[Point]:
     """The cheapest, and whom it is not surely cheaper than."""
-    names = dict(zip((each.name for each in points), ahead(points, "dollars"), strict=True))
+    names = dict(zip((each.name for each in points), find_surely_behind(points, "dollars"), strict=True))
     return [each for first in best(points, "dollars")[:1] for each in points if each.name not in names[first.name]]
 
 
@@ -67,8 +73,11 @@ def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> 
 
 def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None:
     """At each place the table has the simulated figures, the answer its cheapest, the list where another one takes over."""
-    seen = moved(play_page.write(found, tmp_path), tmp_path, *MOVES)
-    late_s = play_page.DEADLINES_S[0]
+    *seen, again = moved(breakeven_page.write_sliders(found, tmp_path), tmp_path, *MOVES)
+    assert {**again, "drawn": []} == {**seen[-1], "drawn": []}, "the address keeps the sliders' positions"
+    assert seen[-1]["hash"] == "#epochs=1&parameters=300000000&workers=16&deadline=10&over=parameters"
+    assert len(seen[-1]["csv"].splitlines()) == 1 + len(seen[-1]["rows"])
+    late_s = breakeven_page.DEADLINES_S[0]
     for at, told, (slider, _) in zip(settings(found), seen, [("", ""), *MOVES], strict=True):
         limit_s = late_s if slider == "deadline" else float("inf")
         points, refused = cell(found, at), found.refused[at["epochs"], at["parameters"], at["workers"]]
@@ -101,9 +110,9 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
 
 
 def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Path) -> None:
-    page = play_page.write(found, tmp_path, uplot=tmp_path / "none")
-    first, last = moved(page, tmp_path, MOVES[0])
-    assert first["drawn"] == [] and first["instead"] == [play_page.WITHOUT] * 2
+    page = breakeven_page.write_sliders(found, tmp_path, uplot=tmp_path / "none")
+    first, last, _ = moved(page, tmp_path, MOVES[0])
+    assert first["drawn"] == [] and first["instead"] == [breakeven_page.WITHOUT] * 2
     assert first["says"] != last["says"] and last["rows"]
     assert judged(page, tmp_path)[0] == []
 
@@ -112,11 +121,11 @@ def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Pa
 def test_no_other_script_or_style_than_the_published_one_gets_into_the_page(
     found: PlayGrid, tmp_path: Path, changed: str
 ) -> None:
-    folder = shutil.copytree(play_page.UPLOT, tmp_path / "uplot")
-    assert len(play_page.page(found, folder).scripts) == 2
+    folder = shutil.copytree(breakeven_page.UPLOT, tmp_path / "uplot")
+    assert len(breakeven_page.page(found, folder).scripts) == 2
     with (folder / changed).open("a") as file:
         file.write("/* and more */")
-    page = play_page.page(found, folder)
+    page = breakeven_page.page(found, folder)
     assert len(page.scripts) == 1 and page.styles == []
 
 

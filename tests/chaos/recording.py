@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chaos.kernel import Process
-from chaos.learner import ExactLearner
-from chaos.world import Nothing, VirtualCall, VirtualWorld
+from crossover.data.keys import Keys
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
-from crossover.keys import Keys
-from crossover.learning.batch import Batch
-from crossover.learning.objectives import Evaluation
+from crossover.learning.batches import Batch
+from crossover.learning.learner import Evaluation
 from crossover.simulation.calibration import PURE_COMPUTE
-from crossover.simulation.usage import Tally
+from crossover.simulation.kernel import Tally
+from tests.chaos.world.kernel import Process
+from tests.chaos.world.learner import ExactLearner
+from tests.chaos.world.world import Nothing, VirtualCall, VirtualWorld
 
 # The wire's requests by the data plane's words; others are of connections.
 _WORDS: Mapping[str, str] = {

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from chaos.schedule import Fault, Side, pass_by
-from chaos.trials import Trials, reduced, side_by_side
-from crossover import own_code
-from crossover.architecture import training_architectures
+from crossover import user_code
 from crossover.experiment import Exchange, Functions, Lifetime, Weights
+from crossover.workflow.architecture import architectures
 from functions.mlless.settings import MLLess
 from tests.architectures.harness import small
+from tests.chaos.world.schedule import Fault, Side, pass_by
+from tests.chaos.world.trials import Trials, reduced, side_by_side
 from tests.sampling import WHOLE
 
 FIXED, FRESH = 43, 3  # of each architecture
@@ -31,7 +31,7 @@ def trials(architecture: str) -> Trials:
 
 
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, FIXED), marks=pytest.mark.slow)], ids=str)
-@pytest.mark.parametrize("architecture", training_architectures())
+@pytest.mark.parametrize("architecture", architectures())
 def test_no_schedule_of_the_fixed_seeds_breaks_a_promise(architecture: str, seeds: range) -> None:
     broken = {seed: trial.findings for seed in seeds if (trial := trials(architecture).of(seed)).findings}
 
@@ -50,10 +50,10 @@ def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_mod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", training_architectures())
+@pytest.mark.parametrize("architecture", architectures())
 def test_nor_where_each_process_reads_a_base(architecture: str, tmp_path: Path) -> None:
     save_file({"frozen": torch.ones(64)}, tmp_path / "base.safetensors")
-    own_code.look_in(tmp_path)
+    user_code.look_in(tmp_path)
     digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
     plain = small(architecture)
     weights = Weights(file="base.safetensors", sha256=digest)
@@ -74,6 +74,8 @@ def test_who_dies_has_not_lost_patience() -> None:
 
 KEPT = [  # beside model and optimizer: a residual, PowerSGD's factors, an outer velocity, the inner optimizer's
     ("all_reduce", "train 1", Exchange(compression="powersgd", rank=1)),
+    ("all_reduce", "train 1", Exchange(every=2, what="delta", minibatches_per_invocation=1)),
+    ("scatter_reduce", "train 1", Exchange(every=2, what="model")),
     ("p2p_instance", "program 1", Exchange(every=1, compression="powersgd", rank=1)),
     ("p2p_instance", "program 1", Exchange(every=1, what="delta", compression="top_k", share=0.3)),
     ("spirt", "compute_gradients 1", Exchange(every="epoch", what="delta")),
@@ -97,10 +99,10 @@ def test_what_is_kept_from_round_to_round_outlives_its_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", training_architectures())
+@pytest.mark.parametrize("architecture", architectures())
 def test_nor_do_seeds_that_nobody_has_tried(architecture: str) -> None:
     """What they find is as old as the code, not the work of whoever runs this: it is told in pytest's summary, with its seed, which
-    `crossover chaos` takes, and fails only where every call is tried.
+    `make chaos` takes, and fails only where every call is tried.
     """
     seeds = random.SystemRandom().sample(range(10**6, 10**9), FRESH)
     broken = {seed: trial.findings for seed in seeds if (trial := trials(architecture).of(seed)).findings}
@@ -113,7 +115,7 @@ def test_nor_do_seeds_that_nobody_has_tried(architecture: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", training_architectures())
+@pytest.mark.parametrize("architecture", architectures())
 def test_a_seed_gives_one_history(architecture: str) -> None:
     first, again = trials(architecture).of(7), Trials(reduced(small(architecture))).of(7)
 
@@ -140,7 +142,7 @@ def test_who_has_seen_enough_does_not_wait_for_the_seeds_that_are_left() -> None
 
 @pytest.mark.slow
 def test_new_processes_go_on_where_those_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos.trials._SEEDS_OF_A_PROCESS", 2)
+    monkeypatch.setattr("tests.chaos.world.trials._SEEDS_OF_A_PROCESS", 2)
 
     assert [trial.seed for trial in side_by_side(trials("single"), range(3, 9), processes=2)] == list(range(3, 9))
 

@@ -5,11 +5,11 @@ from math import inf
 
 import pytest
 
-from chaos.kernel import Kernel, Killed, Process, Signal, Stuck
-from chaos.polls import Looks
-from chaos.process_runtime import installed
-from chaos.requests import Request
 from crossover import runtime
+from tests.chaos.world.kernel import Kernel, Killed, Process, Signal, Stuck
+from tests.chaos.world.polls import Looks
+from tests.chaos.world.process_runtime import installed
+from tests.chaos.world.requests import Request
 
 
 def ran(kernel: Kernel, *codes: Callable[[], object], process: Process | None = None) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from chaos.kernel import Kernel, Process
-from chaos.machines import Failed, VirtualExecution, VirtualMachines
-from chaos.paths import compiled
-from chaos.process_runtime import installed
-from crossover.architecture import architectures, load
+from crossover.workflow.architecture import architectures, load
+from tests.chaos.world.kernel import Kernel, Process
+from tests.chaos.world.machines import Failed, VirtualExecution, VirtualMachines
+from tests.chaos.world.paths import compiled
+from tests.chaos.world.process_runtime import installed
 from tests.witnesses.trials import ATTEMPTS, ONCE, Trial, definitions, first_step, roots, trials
 from tests.witnesses.walks import Failure, Script, Walk, expected, resolved, seen, states
 

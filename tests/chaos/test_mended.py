@@ -1,19 +1,21 @@
 """What schedules once found in the protocols, each by hand and as small as it goes: it stays mended."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
-from chaos.judged import JudgedRun
-from chaos.nemeses import Disturbed
-from chaos.oracles import broken
-from chaos.schedule import Fault
-from chaos.trials import TURNS, Trials, reduced
-from chaos.world import VirtualWorld
 from crossover.experiment import Exchange, Experiment
 from crossover.validation import load
 from functions.mlless.settings import MLLess
 from tests.architectures.harness import small
+from tests.chaos.world.judged import JudgedRun
+from tests.chaos.world.nemeses import Disturbed
+from tests.chaos.world.oracles import broken
+from tests.chaos.world.schedule import Fault
+from tests.chaos.world.trials import TURNS, Trials, reduced
+from tests.chaos.world.world import VirtualWorld
+from tests.mutation import protocol
 
 GRADIENTS, DELTA = Exchange(every=1), Exchange(what="delta", every="epoch")
 SCATTER, PEERS = (load(f"config/{name}.yaml") for name in ("scatter-reduce", "p2p-instance"))
@@ -243,3 +245,29 @@ def test_mlless_with_a_slack(seed: int, faults: list[Fault]) -> None:
 
     assert not broken(JudgedRun(nemesis.history, world.run(), "", ()))
     assert nemesis.struck == faults
+
+
+SEEN = {  # of the faults that it was blind to: a seed that finds each
+    "dead-worker-not-removed": "49",
+    "resumed-at-the-oldest-common-round": "6",
+    "report-before-update": "0",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEEN)
+def test_what_the_world_was_blind_to_is_found(name: str) -> None:
+    fault = next(each for each in protocol.listed() if each.name == name)
+    chaos = [sys.executable, "-m", "tests.chaos.world", "{config}", "--first", "--processes", "1"]
+
+    assert protocol.outcome(fault, [*chaos, "--seeds", SEEN[name]]).startswith("found")
+    assert protocol.outcome(replace(fault, edits=()), [*chaos, "--seeds", SEEN[name]]) == "missed"
+
+
+def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
+    faults = [
+        Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
+        Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
+    ]
+
+    assert not Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035).findings

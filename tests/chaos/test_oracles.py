@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from chaos.history import HistoryEntry, RequestHistory
-from chaos.judged import JudgedRun
-from chaos.nemeses import Disturbed
-from chaos.oracles import broken
-from chaos.trials import reduced
-from chaos.world import RunOutcome, VirtualWorld
 from crossover.errors import RunFailed
 from tests.architectures.harness import small
+from tests.chaos.world.history import HistoryEntry, RequestHistory
+from tests.chaos.world.judged import JudgedRun
+from tests.chaos.world.nemeses import Disturbed
+from tests.chaos.world.oracles import broken
+from tests.chaos.world.trials import reduced
+from tests.chaos.world.world import RunOutcome, VirtualWorld
 
 WELL = RunOutcome(
     run="r",

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.drawing import draw
-from chaos.schedule import KINDS, Fault, Terrain, as_json, from_json, pass_by
-from chaos.shrink import smallest
 from crossover.errors import UserError
+from tests.chaos.world.drawing import draw
+from tests.chaos.world.schedule import KINDS, Fault, Terrain, as_json, from_json, pass_by
+from tests.chaos.world.shrink import smallest
 
 TERRAIN = Terrain(
     requests={

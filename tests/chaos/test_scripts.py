@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from crossover import validation
-from crossover.architecture import architecture_of, load
 from crossover.experiment import Experiment
 from crossover.simulation import PURE_COMPUTE, Workload
+from crossover.simulation.kernel import Tally, Usage, WhereInRun
 from crossover.simulation.mirror import models_of, programs
-from crossover.simulation.simulate import sizes_of
-from crossover.simulation.usage import Tally, Usage, WhereInRun
 from crossover.simulation.walk import Walk
-from crossover.simulation.workload import calendar
+from crossover.simulation.workload import TYPICAL, calendar
 from crossover.simulation.world import World
+from crossover.workflow.architecture import architecture_of, load
 from tests.chaos.recording import Invoked, recorded
 
 WORKERS, SHARE = 3, 0.25
@@ -59,7 +58,6 @@ CASES = [
     ("gpu", {"functions.checkpoint_every": 2}),
     *(("single", {"single.on": on, "exchange.every": 2}) for on in ("function", "instance")),
     ("single", {"exchange.minibatches_per_invocation": 1, "functions.checkpoint_every": 2}),
-    *((name, {}) for name in ("grads_sharding", "lambda_fl", "lifl")),
     *(
         # Of four: the last epoch ends early.
         (name, {"exchange.every": 1, "training.steps": 3, "data.limit": limit, "functions.checkpoint_every": 2})
@@ -78,18 +76,15 @@ FREE = (
 )  # who of the workers evaluates, and who ends the run, is chance
 
 
-def experiment(architecture: str, settings: Mapping[str, Any], elements: int = 0) -> Experiment:
-    """With few workers. `elements`: of the gradients of those that train nothing."""
+def experiment(architecture: str, settings: Mapping[str, Any]) -> Experiment:
+    """Build an experiment with few workers."""
     plain: dict[str, Any] = {
         "name": "few",
         "architecture": architecture,
         "workers": 1 if load(architecture).alone else WORKERS,
+        "training": {"model": "small_cnn", "epochs": 2, "batch_size": 2, "momentum": 0.5},
+        "data": {"dataset": "digits"},
     }
-    if load(architecture).trains:
-        plain["training"] = {"model": "small_cnn", "epochs": 2, "batch_size": 2, "momentum": 0.5}
-        plain["data"] = {"dataset": "digits"}
-    else:
-        plain[architecture] = {"parameters": elements}
     if architecture == "gpu":
         plain["gpu"] = {"instances": WORKERS}
     if architecture == "mlless":
@@ -127,10 +122,7 @@ def moved(tally: Tally) -> dict[tuple[str, str], int]:
 
 def recordings(architecture: str, settings: Mapping[str, Any]) -> list[list[Invoked]]:
     """Of the three sizes and the fourth: the same invocations in the same order."""
-    found = [
-        recorded(experiment(architecture, settings, sum(sizes)), sizes=sizes, share=SHARE)
-        for sizes in (*FITTED, CHECKED)
-    ]
+    found = [recorded(experiment(architecture, settings), sizes=sizes, share=SHARE) for sizes in (*FITTED, CHECKED)]
     assert len({tuple(place(each.record) for each in invoked) for invoked in found}) == 1
     return found
 
@@ -165,14 +157,11 @@ class Noted(Usage):
 def scripted(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[tuple[Any, ...], Tally]]:
     """Every invocation's place and requests, where nothing takes time. `evaluators`: of long workers, by epoch."""
     architecture = architecture_of(setting)
-    if architecture.trains:
-        parameters, buffers = DECLARED
-        sizes: dict[str, Any] = {"parameters": parameters, "buffers": buffers, "macs": 0}
-        work = Workload(model="x", samples=(2, 2), image_bytes=1, validation_samples=2, **sizes)
-    else:
-        work = sizes_of(setting, architecture)
+    parameters, buffers = DECLARED
+    sizes: dict[str, Any] = {"parameters": parameters, "buffers": buffers, "macs": 0}
+    work = Workload(model="x", samples=(2, 2), image_bytes=1, validation_samples=2, step=TYPICAL.step, **sizes)
     setting, usage = architecture.resolve(setting), Noted(setting.architecture)
-    calibration = replace(PURE_COMPUTE, significant=SHARE)
+    calibration = replace(PURE_COMPUTE, significant=SHARE, gpu_pace=0.0)
     world = World(setting, architecture, work, calibration, calendar(setting, work), usage)
     world.state |= {("evaluating", epoch): worker for epoch, worker in evaluators.items()}
     if setting.exchange.compression == "powersgd":  # as the recorded learner's parameters are shaped
@@ -200,7 +189,7 @@ def test_scripts_ask_what_the_steps_ask(architecture: str, settings: Mapping[str
         if asked.operation == "PutObject" and asked.key.startswith("runs//decision/")
     }
     scripts = defaultdict(list)
-    for at, tally in scripted(experiment(architecture, settings, sum(DECLARED)), evaluators):
+    for at, tally in scripted(experiment(architecture, settings), evaluators):
         scripts[of(at, operations(tally))].append(tally)
     for number, invoked in enumerate(checked):
         at, real = place(invoked.record), invoked.tally()

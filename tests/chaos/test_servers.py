@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from chaos.clients import VirtualClients, VirtualServers
-from chaos.requests import Effect, LostReply, Request, ServerRefusal
 from crossover import runtime
-from crossover.clients.protocol import Event
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.protocols import Traffic
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.experiment import Experiment
+from tests.chaos.world.clients import VirtualClients, VirtualServers
+from tests.chaos.world.requests import Effect, LostReply, Request, ServerRefusal
 from tests.clocks import Passing
 
 SPIRT = Experiment(name="x", architecture="spirt", workers=2)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from chaos.kernel import Kernel, Process
-from chaos.learner import ExactLearner
-from chaos.process_runtime import BlocksForReal, installed
-from chaos.world import VirtualWorld
 from crossover import runtime, validation
-from crossover.architecture import load, training_architectures
 from crossover.experiment import Experiment
 from crossover.learning.reference import train_reference
+from crossover.workflow.architecture import architectures, load
+from tests.chaos.world.kernel import Kernel, Process
+from tests.chaos.world.learner import ExactLearner
+from tests.chaos.world.process_runtime import BlocksForReal, installed
+from tests.chaos.world.world import VirtualWorld
 
 SMALL = ["training.epochs=2", "training.batch_size=2", "training.learning_rate=0.5", "training.momentum=0.5"]
 
@@ -37,7 +37,7 @@ def told(world: VirtualWorld) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", training_architectures())
+@pytest.mark.parametrize("name", architectures())
 def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> None:
     world = VirtualWorld(experiment(name), seed=1)
     outcome = world.run()

@@ -10,10 +10,11 @@ import boto3
 import pytest
 import yaml
 
-from crossover.account.deployment import deploying
 from crossover.cli.main import main
 from crossover.local.cloud import LocalCloud
+from crossover.running import deploying
 from tests.cloud import listings, made, neighbours
+from tests.moto_patches import AccountCloud
 
 REGIONS = (neighbours.HERE, neighbours.FAR)
 
@@ -26,6 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.name != FIRST:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def cloud(account_cloud: AccountCloud) -> AccountCloud:
+    return account_cloud
 
 
 class Settled:
@@ -74,7 +80,7 @@ def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(boto3, "Session", One)
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)  # that of boto3.client, kept beyond this test otherwise
-    monkeypatch.setattr(deploying, "cdk", lambda: pytest.fail("the CDK was called"))
+    monkeypatch.setattr(deploying, "cdk_command", lambda: pytest.fail("the CDK was called"))
     yield session
     made.clear(cloud)
 

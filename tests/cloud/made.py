@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from crossover.account.resources.stacks import StandingStack
 from crossover.local.cloud import LocalCloud
+from crossover.running.account import DeployedStack
 from tests.cloud import neighbours
 
 TOPIC: Mapping[str, Any] = {"Topic": {"Type": "AWS::SNS::Topic"}}
@@ -41,10 +41,10 @@ def stack_tags(session: Any, name: str) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for each in listed if each["StackName"] == name for tag in each["Tags"]}
 
 
-def standing(name: str, state: str, *, created: datetime | None = None) -> StandingStack:
+def standing(name: str, state: str, *, created: datetime | None = None) -> DeployedStack:
     """A stack of ours in a state that the cloud on one machine never reaches."""
     moment, (project, _, part) = created or datetime.now(UTC), name.partition("-")
-    return StandingStack(name=name, state=state, created=moment, changed=moment, tags=tags(project, part))
+    return DeployedStack(name=name, state=state, created=moment, changed=moment, tags=tags(project, part))
 
 
 def one_session(cloud: LocalCloud) -> Any:

@@ -4,25 +4,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from cdk import expiry_machine
-from crossover import asl
-from crossover.account import standing
-from crossover.account.deployment import readiness, state_machines, zones
-from crossover.account.resources import listings, stacks
-from crossover.account.resources.ownership import Owner
-from crossover.architecture import load
-from crossover.costs import prices
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Gpu, Lifetime, Network, Training
-from crossover.local.cloud import LocalCloud
-from crossover.local.moto_patches.account import ZONES
+from crossover.reports import prices
+from crossover.running import account as listings
+from crossover.running import account as stacks
+from crossover.running import organisation, preflight, running_costs
+from crossover.running.account import Owner
+from crossover.workflow import state_machines as asl
+from crossover.workflow.architecture import load
 from tests.cloud import made
+from tests.moto_patches import AccountCloud
+from tests.moto_patches.account import ZONES
 
 NOW = datetime.now(UTC)
 SPIRT = Experiment(name="spirt", architecture="spirt")
@@ -44,16 +43,16 @@ def test_a_longer_name_resembles_the_longer_stack() -> None:
 def test_tags_in_every_spelling_of_aws() -> None:
     owner = Owner(project="crossover", experiment="spirt")
     tags = [{"Key": "project", "Value": "crossover"}, {"key": "experiment", "value": "spirt"}]
-    assert owner.tagged(listings.pairs(tags))
-    assert not owner.tagged({"project": "crossover", "experiment": "other"}) and not owner.tagged({})
-    assert Owner(project="crossover").tagged({"project": "crossover"})
+    assert owner.has_tags_of(listings.tags_to_dict(tags))
+    assert not owner.has_tags_of({"project": "crossover", "experiment": "other"}) and not owner.has_tags_of({})
+    assert Owner(project="crossover").has_tags_of({"project": "crossover"})
 
 
 # --- doctor ---
 
 
-def findings(session: Any, experiment: Experiment) -> dict[str, readiness.Finding]:
-    return {each.name: each for each in readiness.examine(session, experiment)}
+def findings(session: Any, experiment: Experiment) -> dict[str, preflight.Finding]:
+    return {each.name: each for each in preflight.examine(session, experiment)}
 
 
 @pytest.mark.slow
@@ -66,13 +65,13 @@ def test_a_ready_account_lacks_nothing(session: Any) -> None:
 
 
 def test_a_new_accounts_limits_are_said_with_what_to_ask_for(
-    cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+    cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = replace(SPIRT, workers=4, functions=replace(SPIRT.functions, memory_mb={"default": 4_400}))
     monkeypatch.setattr(cloud.account, "concurrency", 10)
     found = findings(session, large)
     assert not found["Lambda concurrency"].holds and "L-B99A9384" in found["Lambda concurrency"].detail
-    assert found["Lambda concurrency"].detail.startswith(f"10 free, {readiness.concurrency(large)} functions")
+    assert found["Lambda concurrency"].detail.startswith(f"10 free, {preflight.compute_concurrency(large)} functions")
     assert not found["Lambda memory"].holds and "3008 MB" in found["Lambda memory"].detail
 
 
@@ -83,7 +82,7 @@ SAID = [
     ("describe_vpc_block_public_access_options", {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "block-ingress"}},
      "VPC block public access", "block-ingress: the account keeps VPCs from the internet"),
     ("get_allowed_images_settings", {"State": "enabled", "ImageCriteria": [{"ImageProviders": ["aws-marketplace"]}]},
-     "allowed images", "allows images of aws-marketplace alone, not of amazon"),
+     "allowed images", "allows images of aws-marketplace only, not of amazon"),
     ("get_ebs_default_kms_key_id", {"KmsKeyId": "arn:aws:kms:us-east-1:123456789012:key/1"},
      "default EBS key", "AWSServiceRoleForAutoScaling"),
 ]  # fmt: skip
@@ -95,11 +94,11 @@ def test_what_an_accounts_owners_forbid_is_said_before_anything_costs(
     answer: dict[str, Any],
     name: str,
     words: str,
-    cloud: LocalCloud,
+    cloud: AccountCloud,
     session: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert findings(session, GPU).get(name, readiness.Finding(name, True, "")).holds
+    assert findings(session, GPU).get(name, preflight.Finding(name, True, "")).holds
     monkeypatch.setitem(cloud.account.settings, call, answer)
     found = findings(session, GPU)[name]
     assert not found.holds and words in found.detail
@@ -107,14 +106,14 @@ def test_what_an_accounts_owners_forbid_is_said_before_anything_costs(
 
 @pytest.mark.parametrize("code", ["L-F678F1CE", "L-A4707A72"])
 def test_a_network_quota_of_zero_is_said(
-    code: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+    code: str, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cloud.account.quotas, ("vpc", code), 0.0)
     (found,) = [each for each in findings(session, GPU).values() if not each.holds]
     assert "of 0 in use, the network needs one more" in found.detail and f"--quota-code {code}" in found.detail
 
 
-def test_vcpus_that_others_use_are_not_free(cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vcpus_that_others_use_are_not_free(cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ec2 = session.client("ec2")
     image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     (other,) = ec2.run_instances(ImageId=image, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1)["Instances"]
@@ -127,16 +126,14 @@ def test_vcpus_that_others_use_are_not_free(cloud: LocalCloud, session: Any, mon
 
 
 def test_an_image_that_the_region_does_not_name(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "crossover.account.deployment.surroundings.image_parameter", lambda kind, *, gpu: "/nowhere/latest/x"
-    )
+    monkeypatch.setattr("crossover.running.organisation.image_parameter", lambda kind, *, gpu: "/nowhere/latest/x")
     found = findings(session, GPU)["image"]
     assert not found.holds and "has no parameter /nowhere/latest/x" in found.detail
 
 
 @pytest.mark.parametrize(("state", "holds"), [("create-complete", True), ("delete-complete", False)])
 def test_only_a_network_that_its_owners_exclude_is_not_blocked(
-    state: str, holds: bool, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+    state: str, holds: bool, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arn = "arn:aws:ec2:us-east-1:123456789012:vpc/vpc-1"
     for call, answer in (
@@ -153,19 +150,24 @@ def test_only_a_network_that_its_owners_exclude_is_not_blocked(
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [("UnauthorizedOperation", "denied"), ("NoSuchResourceException", "not answered")]
+    ("code", "how"),
+    [
+        ("UnauthorizedOperation", "denied"),
+        ("NoSuchResourceException", "not answered"),
+        ("NotImplemented", "not answered"),
+    ],
 )
 def test_a_question_without_an_answer_is_not_asked_and_not_ok(
-    code: str, how: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+    code: str, how: str, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(session: Any, experiment: Experiment, account: Any) -> Any:
         raise ClientError({"Error": {"Code": code}}, "GetAllowedImagesSettings")
 
-    monkeypatch.setattr("crossover.account.deployment.surroundings.allowed_images", deny)
+    monkeypatch.setattr("crossover.running.organisation.check_allowed_images", deny)
     found = findings(session, GPU)["allowed images"]
     assert (found.word, found.detail) == (
         "unasked",
-        f"not asked: GetAllowedImagesSettings was {how} ({code})",
+        f"could not be checked ({code}): GetAllowedImagesSettings was {how}",
     )
 
 
@@ -182,7 +184,7 @@ def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
     [
         ("arn:aws:sns:eu-west-1:123456789012:told", "is not in us-east-1 of account 123456789012"),
         ("arn:aws:sns:us-east-1:999999999999:told", "is not in us-east-1 of account 123456789012"),
-        ("arn:aws:sns:us-east-1:123456789012:none", "is not there"),
+        ("arn:aws:sns:us-east-1:123456789012:none", "does not exist"),
     ],
 )
 def test_a_topic_that_nobody_would_hear(topic: str, words: str, session: Any) -> None:
@@ -193,7 +195,7 @@ def test_a_topic_that_nobody_would_hear(topic: str, words: str, session: Any) ->
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [
-        ({}, "nobody hears"),
+        ({}, "has no confirmed subscription"),
         ({"KmsMasterKeyId": "alias/own"}, "is encrypted by alias/own, which the clean-up may not use"),
     ],
 )
@@ -220,15 +222,15 @@ def test_a_budget_by_another_regions_prices_is_told_by_doctor_too(
 def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
     """SPIRT: every worker's minibatches side by side. 1,797 digits, a fifth held out, 4 workers, 60 at a time: 6 each."""
     experiment = replace(SPIRT, workers=4, training=Training(batch_size=60))
-    assert readiness.concurrency(experiment) == 4 * 6
-    assert readiness.concurrency(Experiment(name="x", architecture="all_reduce", workers=7)) == 7
+    assert preflight.compute_concurrency(experiment) == 4 * 6
+    assert preflight.compute_concurrency(Experiment(name="x", architecture="all_reduce", workers=7)) == 7
 
 
 def test_a_machine_that_step_functions_would_refuse_is_named_with_the_place(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = len(asl.definitions(load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
-    assert findings(session, SPIRT)["state machines"].detail == f"Step Functions would take all {own}"
+    assert findings(session, SPIRT)["state machines"].detail == f"Step Functions accepts all {own}"
     inner = {"StartAt": "twice", "States": {"twice": {"Type": "Pass", "End": True}}}
     outer = {"Type": "Map", "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **inner}, "End": True}
     bad = {"StartAt": "twice", "States": {"twice": outer}}
@@ -245,15 +247,13 @@ def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, m
             {"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "ValidateStateMachineDefinition"
         )
 
-    states = session.client("stepfunctions")
-    monkeypatch.setattr(states, "validate_state_machine_definition", denied)
-    asking = SimpleNamespace(client=lambda name: states)
-    found = state_machines.finding(asking, SPIRT, caller="arn:aws:iam::123456789012:user/reader")
-    assert found.holds and found.detail == "not asked: the credentials lack states:ValidateStateMachineDefinition"
+    monkeypatch.setattr(session.client("stepfunctions"), "validate_state_machine_definition", denied)
+    found = preflight.check_definitions(session, SPIRT)
+    assert found.holds and found.detail == "not checked: the credentials lack states:ValidateStateMachineDefinition"
 
 
 def test_processors_beside_gpus_have_a_quota_too(
-    cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+    cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SPIRT wants 8 vCPUs, a new account has 5."""
     with monkeypatch.context() as fewer:
@@ -272,20 +272,20 @@ def test_processors_beside_gpus_have_a_quota_too(
 
 
 @pytest.fixture
-def lacking(cloud: LocalCloud) -> Iterator[set[tuple[str, str]]]:
+def lacking(cloud: AccountCloud) -> Iterator[set[tuple[str, str]]]:
     """(zone, what it does not offer), for the test to fill."""
     yield cloud.account.not_offered
     cloud.account.not_offered.clear()
 
 
-def zone(session: Any, experiment: Experiment = SPIRT) -> readiness.Finding:
+def zone(session: Any, experiment: Experiment = SPIRT) -> preflight.Finding:
     return findings(session, experiment)["availability zone"]
 
 
 def test_the_first_zone_that_offers_everything_is_chosen(session: Any, lacking: set[tuple[str, str]]) -> None:
-    assert zones.choose(session, SPIRT).zone == "us-east-1a"
+    assert organisation.choose_zone(session, SPIRT).zone == "us-east-1a"
     lacking |= {("us-east-1a", "m7g.large"), ("us-east-1b", "mq.m7g.medium"), ("us-east-1c", "secretsmanager")}
-    assert zones.choose(session, SPIRT).zone == "us-east-1d"
+    assert organisation.choose_zone(session, SPIRT).zone == "us-east-1d"
     found = zone(session)
     assert found.holds
     assert found.detail.startswith(
@@ -309,7 +309,7 @@ def test_the_zone_of_a_network_that_stands_is_fixed(session: Any, lacking: set[t
     ssm, name = session.client("ssm"), "/crossover/crossover/network/zone"
     ssm.put_parameter(Name=name, Value="us-east-1b", Type="String")
     try:
-        assert zones.choose(session, SPIRT).zone == "us-east-1b"
+        assert organisation.choose_zone(session, SPIRT).zone == "us-east-1b"
         other = zone(session, replace(SPIRT, network=Network(availability_zone="us-east-1c")))
         lacking.add(("us-east-1b", "m7g.large"))
         less = zone(session)
@@ -343,7 +343,7 @@ def test_a_region_without_graviton(session: Any, lacking: set[tuple[str, str]]) 
     ],
 )
 def test_a_broker_type_or_version_that_is_not_offered(
-    offered: str, missing: str, words: str, cloud: LocalCloud, session: Any, monkeypatch: pytest.MonkeyPatch
+    offered: str, missing: str, words: str, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = [each for each in getattr(cloud.account, offered) if each != missing]
     monkeypatch.setattr(cloud.account, offered, left)
@@ -365,7 +365,7 @@ def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
     state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = made.standing("crossover-c", state)
-    monkeypatch.setattr(stacks, "look", lambda session, name: half)
+    monkeypatch.setattr(stacks, "find_stack", lambda session, name: half)
     with pytest.raises(UserError, match=words):
         stacks.check_deployable(None, "crossover-c", config=Path("c.yaml"))
     with pytest.raises(UserError, match=r"crossover deploy c.yaml completes it"):
@@ -374,17 +374,19 @@ def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
 
 def test_a_budget_that_standing_there_has_used_up() -> None:
     experiment = replace(SPIRT, lifetime=Lifetime(budget_usd=1.0))
-    hourly = standing.usd(standing.lines(experiment))
+    hourly = running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
     since = NOW - timedelta(hours=1)
-    standing_one = stacks.StandingStack(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
+    standing_one = stacks.DeployedStack(name="crossover-spirt", state="UPDATE_COMPLETE", created=since, changed=NOW)
     config = Path("spirt.yaml")
-    assert standing.left_of_budget(experiment, standing_one, now=NOW, config=config) == pytest.approx(1.0 - hourly)
+    assert running_costs.find_budget_left(experiment, standing_one, now=NOW, config=config) == pytest.approx(
+        1.0 - hourly
+    )
     with pytest.raises(UserError, match=r"lifetime\.budget_usd: 1 is spent: .* crossover destroy spirt\.yaml"):
-        standing.left_of_budget(experiment, standing_one, now=NOW + timedelta(hours=1 / hourly), config=config)
+        running_costs.find_budget_left(experiment, standing_one, now=NOW + timedelta(hours=1 / hourly), config=config)
 
 
 def test_an_hour_of_spirt_is_its_hosts_broker_endpoint_and_secrets() -> None:
-    assert standing.usd(standing.lines(SPIRT)) == pytest.approx(
+    assert running_costs.sum_usd(running_costs.list_hourly_costs(SPIRT)) == pytest.approx(
         4 * (0.0816 + 0.005) + 0.10 + 0.010, abs=0.03
     )  # volumes and secrets are the rest
-    assert standing.lines(SPIRT, running=True) == standing.lines(SPIRT)
+    assert running_costs.list_hourly_costs(SPIRT, running=True) == running_costs.list_hourly_costs(SPIRT)

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from crossover import running, validation
-from crossover.account.deployment import readiness
-from crossover.account.resources import stacks
-from crossover.architecture import load
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder
+from crossover.running import account, preflight
+from crossover.workflow.architecture import load
 from stacks.synthesis import synthesize
 from tests.cloud import made
 from tests.cloud.conftest import Settled
 from tests.cloud.listings import snapshot
+from tests.moto_patches import AccountCloud
 
 CONFIG = Path(__file__).parents[2] / "config" / "all-reduce-s3.yaml"
 STACK = "crossover-all-reduce-s3"
@@ -27,11 +26,11 @@ OF_INSTANCES = {"availability zone", "vCPU quota", "GPU quota"}
 
 def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -> None:
     experiment = validation.load(CONFIG, ["training.epochs=2"])
-    with LocalCloud(tmp_path / "cloud", cores=2) as cloud:
+    with AccountCloud(tmp_path / "cloud", cores=2) as cloud:
         session = cloud.session()
         cloud.account.concurrency = 10
         cloud.account.quotas.update(dict.fromkeys(cloud.account.quotas, 0.0))
-        asked = {found.name: found.holds for found in readiness.examine(session, experiment)}
+        asked = {found.name: found.holds for found in preflight.examine(session, experiment)}
         assert all(asked.values()) and not asked.keys() & OF_INSTANCES, asked
         beside = Settled(cloud)
         before = snapshot(session)
@@ -61,10 +60,10 @@ def as_the_reference(found: RunFolder, experiment: Experiment) -> None:
 
 def expire(session: Any) -> None:
     """What the schedule does once the time is over: the machine deletes the stack that holds it."""
-    states, stack = session.client("stepfunctions"), stacks.look(session, STACK)
+    states, stack = session.client("stepfunctions"), account.find_stack(session, STACK)
     assert stack is not None and stack.expires_at is not None
     machines = {each["name"]: each["stateMachineArn"] for each in states.list_state_machines()["stateMachines"]}
     moment = stack.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ")
     states.start_execution(stateMachineArn=machines[f"{STACK}-expiry"], input=json.dumps({"now": moment}))
-    while stacks.look(session, STACK) is not None:
+    while account.find_stack(session, STACK) is not None:
         time.sleep(0.05)

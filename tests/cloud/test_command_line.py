@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,15 @@ import jsonschema
 import pytest
 
 from cdk.packaging import ROOT
-from crossover.architecture import training_architectures
 from crossover.local.cloud import LocalCloud
+from crossover.workflow.architecture import architectures
+from tests.cloud import made
 from tests.cloud.conftest import written
 from tests.cloud.listings import snapshot
 from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
-EVERY = training_architectures()
+EVERY = architectures()
 
 # One with a fleet and machines; SPIRT's whole life is in test_interruptions. `make test-every-call` takes all of them, a minute each.
 DEPLOYABLE = EVERY if WHOLE else ["p2p_serverless"]
@@ -31,6 +33,26 @@ def crossover(cloud: LocalCloud, *arguments: str, fails: bool = False) -> str:
     said = ended.stdout + ended.stderr
     assert bool(ended.returncode) is fails, said[-4_000:]
     return said
+
+
+def test_two_experiments_from_one_file_stand_side_by_side(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Each command names its own by --set, and what one command says of the next can be typed."""
+    config = written(tmp_path, "all_reduce", storage={"channel": "s3"})
+    before = snapshot(cloud.session())
+    one, two = ["--set", "name=one"], ["--set", "name=two", "--set", "owner=Ada L."]
+    for each in (one, two):
+        said = crossover(cloud, "deploy", str(config), *each, "--yes")
+        assert f"crossover run {shlex.join([str(config), *each])} --on aws" in said
+    owners = made.stack_tags(cloud.session(), "crossover-two")
+    assert owners["owner"] == "Ada L."
+    out = tmp_path / "results"
+    crossover(cloud, "run", str(config), *two, "--on", "aws", "--out", str(out))
+    assert json.loads((out / "result.json").read_text())["experiment"]["name"] == "two"
+    assert "crossover-two: nothing is left" in crossover(cloud, "destroy", str(config), *two, "--yes", "--verify")
+    assert "not deployed" in crossover(cloud, "status", str(config), *two)
+    assert "CREATE_COMPLETE" in crossover(cloud, "status", str(config), *one)
+    crossover(cloud, "destroy", str(config), *one, "--yes", "--verify")
+    assert snapshot(cloud.session()) == before
 
 
 @pytest.mark.parametrize("architecture", DEPLOYABLE)

@@ -57,6 +57,7 @@ EVERY = {
 }
 
 
+@pytest.mark.deep
 def test_an_interrupted_command_is_repeated(cloud: LocalCloud, untouched: Untouched, tmp_path: Path) -> None:
     every = WHOLE
     points = EVERY if every else SAMPLED

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load, training_architectures
-from crossover.keys import UNDER_WAY
-from crossover.local.cloud import LocalCloud
+from crossover.data.keys import UNDER_WAY
+from crossover.workflow.architecture import architectures, load
 from tests.cloud import neighbours
 from tests.cloud.conftest import written
 from tests.cloud.interruptions import Interrupter, Point
+from tests.moto_patches import AccountCloud
 from tests.sampling import WHOLE
 
 pytestmark = pytest.mark.slow
@@ -93,8 +93,8 @@ def instances(session: Any) -> set[str]:
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    with LocalCloud(tmp_path / "cloud", cores=2) as running:
+def cloud(tmp_path: Path) -> Iterator[AccountCloud]:
+    with AccountCloud(tmp_path / "cloud", cores=2) as running:
         yield running
 
 
@@ -104,8 +104,8 @@ def points(architecture: str) -> Sequence[Point]:
     return EVERY[architecture] if WHOLE and architecture in EVERY else SAMPLED[kind]
 
 
-@pytest.mark.parametrize("architecture", training_architectures() if WHOLE else list(SAMPLED))
-def test_whatever_kills_the_command_the_run_ends(cloud: LocalCloud, tmp_path: Path, architecture: str) -> None:
+@pytest.mark.parametrize("architecture", architectures() if WHOLE else list(SAMPLED))
+def test_whatever_kills_the_command_the_run_ends(cloud: AccountCloud, tmp_path: Path, architecture: str) -> None:
     name, lifetime = (
         f"tiny-{architecture.replace('_', '-')}",
         {"ttl_hours": HOURS, "budget_usd": BUDGET, "maximum_run_hours": 3.0},

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from crossover.account.deployment import changes
-from crossover.account.removal import destroying, network_exit
 from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.local import assembly as assemblies
-from crossover.local.cloud import LocalCloud
+from crossover.local import cloud as assemblies
+from crossover.running import deploying, removal
 from stacks.synthesis import synthesize
 from tests.cloud import made
+from tests.moto_patches import AccountCloud
 
 NETWORK, STACK = "crossover-network", "crossover-tiny"
 PEERS = Experiment(name="tiny", architecture="p2p_instance")
@@ -29,13 +28,13 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> assemblies.Stack:
 
 
 @pytest.fixture(scope="module")
-def cloud(cloud: LocalCloud) -> LocalCloud:
+def cloud(cloud: AccountCloud) -> AccountCloud:
     cloud.account.interfaces_are_awaited = False
     return cloud
 
 
 @pytest.fixture
-def session(cloud: LocalCloud, network: assemblies.Stack) -> Iterator[Any]:
+def session(cloud: AccountCloud, network: assemblies.Stack) -> Iterator[Any]:
     """With the network, and an experiment of one function in it."""
     cloud._create(network)
     session = cloud.session()
@@ -68,7 +67,11 @@ def published(session: Any, name: str) -> str:
 
 def interfaces(session: Any) -> list[str]:
     listed = session.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
-    return [each["NetworkInterfaceId"] for each in listed if each["Description"] == f"{network_exit.INTERFACE}-shared"]
+    return [
+        each["NetworkInterfaceId"]
+        for each in listed
+        if each["Description"] == f"{removal.INTERFACE_DESCRIPTION}-shared"
+    ]
 
 
 def delete(session: Any, name: str) -> str:
@@ -89,14 +92,14 @@ def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> N
     (before,) = interfaces(session)
     assert delete(session, STACK) == ""
     assert interfaces(session) == [before]
-    network_exit.release_functions(session, NETWORK, lambda line: None)
+    removal.release_functions(session, NETWORK, lambda line: None)
     assert interfaces(session) == []
 
 
 @pytest.mark.slow
 def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    destroying.delete_experiment(session, PEERS)
-    destroying.delete_shared(session, PEERS)
+    removal.delete_experiment(session, PEERS)
+    removal.delete_shared(session, PEERS)
     said = capsys.readouterr().out
     for function, stack in ((f"{STACK}-step", STACK), (f"{NETWORK}-keeper", NETWORK)):
         assert said.index(f"taking function {function} out") < said.index(f"deleting stack {stack}")
@@ -110,20 +113,20 @@ def test_functions_that_an_interrupted_deletion_took_out_come_back(
     """CloudFormation sees no change where its template is the same: every run waited for databases that were out of reach."""
     client, function = session.client("lambda"), f"{STACK}-step"
     before = client.get_function_configuration(FunctionName=function)["VpcConfig"]
-    network_exit.release_functions(session, STACK, lambda line: None)
-    assert network_exit.outside(session, STACK) == [function]
-    for part in ("_functions", "_instances", "_broker", "_published"):
-        monkeypatch.setattr(changes, part, lambda *_: [])
+    removal.release_functions(session, STACK, lambda line: None)
+    assert removal.find_functions_outside(session, STACK) == [function]
+    for part in ("_compare_functions", "_compare_instances", "_compare_broker", "_compare_parameters"):
+        monkeypatch.setattr(deploying, part, lambda *_: [])
     with pytest.raises(UserError, match=rf"function {function}: not in the network; crossover deploy x.yaml brings"):
-        changes.check_unchanged(session, PEERS, config=Path("x.yaml"))
+        deploying.check_unchanged(session, PEERS, config=Path("x.yaml"))
     told: list[str] = []
-    network_exit.return_functions(session, STACK, "crossover", told.append)
+    removal.return_functions(session, STACK, "crossover", told.append)
     assert told == [f"putting function {function} back into the network, where an interrupted deletion took it out"]
     after = client.get_function_configuration(FunctionName=function)["VpcConfig"]
     assert (after["SubnetIds"], after["SecurityGroupIds"]) == (before["SubnetIds"], before["SecurityGroupIds"])
-    changes.check_unchanged(session, PEERS, config=Path("x.yaml"))
-    network_exit.return_functions(session, STACK, "crossover", told.append)
-    network_exit.return_functions(session, "crossover-gone", "crossover", told.append)
+    deploying.check_unchanged(session, PEERS, config=Path("x.yaml"))
+    removal.return_functions(session, STACK, "crossover", told.append)
+    removal.return_functions(session, "crossover-gone", "crossover", told.append)
     assert len(told) == 1
 
 
@@ -143,10 +146,10 @@ def test_only_functions_of_the_stack_leave(session: Any) -> None:
         VpcConfig=inside,
     )
     told: list[str] = []
-    network_exit.release_functions(session, STACK, told.append)
+    removal.release_functions(session, STACK, told.append)
     assert told == [f"taking function {STACK}-step out of the network"]
     foreign = client.get_function_configuration(FunctionName=f"{STACK}-foreign")["VpcConfig"]
     assert foreign["SubnetIds"] == inside["SubnetIds"]
     client.delete_function(FunctionName=f"{STACK}-foreign")
-    network_exit.release_functions(session, "crossover-gone", told.append)
+    removal.release_functions(session, "crossover-gone", told.append)
     assert len(told) == 1

@@ -13,14 +13,12 @@ from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
 from crossover import validation
-from crossover.account.removal import leftovers
-from crossover.account.resources import inventory, listings, ownership
-from crossover.account.resources.ownership import Owner, Whose
-from crossover.cli import verification
-from crossover.cli.main import main
-from crossover.costs import prices
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
+from crossover.reports import prices
+from crossover.running import account, removal
+from crossover.running.account import Owner, Whose
+from tests.aws import driver
 from tests.cloud import made
 from tests.cloud.conftest import Command
 from tests.cloud.made import ours, stack
@@ -84,7 +82,7 @@ def test_a_stack_without_tags_is_foreign(
     stack(session, "crossover-tiny")
     said = crossover(*command, status=2)
     assert made.stacks(cloud) == {"crossover-tiny"}
-    assert "carries no tags" in said and "stack-kind=experiment" in said  # how to give ours its tags back
+    assert "has no tags" in said and "stack-kind=experiment" in said  # how to give ours its tags back
 
 
 # --- what a deleted stack of ours left ---
@@ -110,7 +108,8 @@ def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, sessi
     assert f"left alone: log group {beside}: its name begins like ours, but no stack of ours names it" in said
     assert COLLECT not in groups(session) and beside in groups(session)
     assert "nothing is left of ours in account 123456789012, us-east-1" in said
-    assert "looked at: stack, instance," in said and "not looked at: other regions" in said
+    assert "checked: stack, instance," in said and "not checked: other regions" in said
+    assert "stays: what deployments uploaded to the CDK's own bucket" in said and "cdk gc --unstable=gc" in said
     logs.delete_log_group(logGroupName=beside)
 
 
@@ -165,16 +164,16 @@ def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalClo
 
     mine, other = interface("crossover-tiny-collect"), interface("crossover-tiny-collect-thesis")
     named = frozenset(["crossover-tiny-collect"])
-    networks = ownership.of(session, "crossover", "tiny").networks
+    networks = account.load_owner(session, "crossover", "tiny").networks
     owner = Owner(project="crossover", experiment="tiny", left={"AWS::Lambda::Function": named}, networks=networks)
-    found = {each.id: each.whose for each in inventory.take(session, owner, ["network interface"])}
+    found = {each.id: each.whose for each in account.find_resources(session, owner, ["network interface"])}
     assert (found[mine], found[other]) == (Whose.LEFT, Whose.UNPROVEN)
     for id in (mine, other):
         ec2.delete_network_interface(NetworkInterfaceId=id)
 
 
 def test_every_kind_that_can_be_removed_is_listed() -> None:
-    assert set(leftovers.REMOVERS) <= set(listings.KINDS)
+    assert set(removal.REMOVERS) <= set(account.KINDS)
 
 
 # --- the command ---
@@ -199,7 +198,7 @@ def test_the_shared_stacks_stay_while_another_experiment_needs_them(
     for part in ("network", "tiny", "other"):
         ours(session, "crossover", part)
     said = crossover("destroy", "--yes", "--shared", status=2)
-    assert "crossover-other still stand" in said
+    assert "crossover-other still exist" in said
     assert made.stacks(cloud) == {"crossover-network", "crossover-tiny", "crossover-other"}
     cloud.destroy("crossover-other")
     crossover("destroy", "--yes", "--shared", "--verify")
@@ -312,7 +311,7 @@ def test_credentials_that_fail_half_way(
     ours(session, "crossover", "tiny")
     with refused("DeleteLogGroup", code=code):
         said = crossover("destroy", "--yes", status=status)
-    assert "removed: stack crossover-tiny; the same command goes on" in said
+    assert "removed: stack crossover-tiny; repeat the command to continue" in said
     assert made.stacks(cloud) == set() and COLLECT in groups(session)
     assert f"not removed: log group {COLLECT}" in said
     session.client("logs").delete_log_group(logGroupName=COLLECT)
@@ -330,8 +329,8 @@ def test_another_owners_stack_is_refused_with_the_name_of_who_has_it(
 ) -> None:
     made.ours(session, "crossover", "tiny", owner="ada@example.org")
     said = crossover(*command, status=2, owner="bob@example.org")
-    assert "crossover-tiny stands in account 123456789012, us-east-1 and is ada@example.org's" in said
-    assert f"crossover {command[0]} " in said and "--take-over goes on" in said
+    assert "crossover-tiny in account 123456789012, us-east-1 belongs to ada@example.org" in said
+    assert f"crossover {command[0]} " in said and "--take-over continues anyway" in said
     assert "ada@example.org" in made.stack_tags(session, "crossover-tiny").values()
 
 
@@ -356,31 +355,31 @@ def test_a_proof_that_is_another_owners_is_refused_until_it_is_taken_over(
 ) -> None:
     made.ours(session, "crossover-verify", "smallest", owner="ada@example.org", stands="alone")
     walked = list[bool]()
-    monkeypatch.setattr(verification, "walk_through", lambda walk, steps: walked.append(walk.alone))
-    monkeypatch.setattr(verification, "destroy_and_look", lambda walk: None)
+    monkeypatch.setattr(driver, "walk_through", lambda walk, steps: walked.append(walk.alone))
+    monkeypatch.setattr(driver, "destroy_and_look", lambda walk: None)
     for more, status in (((), 2), (("--take-over",), 0)):
         ended: Any = 0
         try:
-            main(["verify-aws", "--yes", "--out", str(tmp_path / "out"), *more])
+            driver.main(["--most-usd", "2", "--out", str(tmp_path / "out"), *more])
         except SystemExit as end:
             ended = end.code or 0
         said = "".join(capsys.readouterr())
         assert ended == status, said
-        asked = "is ada@example.org's" in said and "crossover verify-aws --take-over goes on" in said
+        asked = "belongs to ada@example.org" in said and "python -m tests.aws --take-over continues anyway" in said
         assert asked == (status == 2), said
     assert walked == [True]
 
 
 def test_what_stands_alone_leans_on_nothing_that_a_proof_would_take(session: Any) -> None:
     walk: Any = SimpleNamespace(
-        session=session, experiment=validation.load(verification.PROOF), stack="crossover-verify-proof"
+        session=session, experiment=validation.load(driver.PROOF), stack="crossover-verify-proof"
     )
     for part in ("network", "broker", "proof"):
         made.ours(session, "crossover-verify", part)
     made.ours(session, "crossover-verify", "smallest", stands="alone")
-    assert not verification.others_stand(walk)
+    assert not driver.others_stand(walk)
     made.ours(session, "crossover-verify", "another")
-    assert verification.others_stand(walk)
+    assert driver.others_stand(walk)
 
 
 def test_what_the_schedule_left_of_the_shared_stacks_goes_too(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,12 +387,12 @@ def test_what_the_schedule_left_of_the_shared_stacks_goes_too(session: Any, monk
     kept = {"Log": {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain", "Properties": name}}
     stack = made.ours(session, "crossover-verify", "network", kept)
     session.client("cloudformation").delete_stack(StackName=stack)
-    monkeypatch.setattr(verification, "AFTERWARDS", {})
+    monkeypatch.setattr(driver, "AFTERWARDS", {})
     walk: Any = SimpleNamespace(
-        session=session, experiment=validation.load(verification.PROOF), stack="crossover-verify-proof", whole=True, config=Path("c.yaml"),
+        session=session, experiment=validation.load(driver.PROOF), stack="crossover-verify-proof", whole=True, config=Path("c.yaml"),
         network_deleted=True, shared_stay=False, interfaces_left=0, observed={}, timed=lambda phase: nullcontext(),
     )  # fmt: skip
-    verification.destroy_and_look(walk)
+    driver.destroy_and_look(walk)
     assert (
         session.client("logs").describe_log_groups(logGroupNamePrefix="/crossover/crossover-verify/")["logGroups"] == []
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from crossover.account.deployment import deploying, preview
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
+from crossover.running import deploying
 from tests.cloud.made import clear
 
 TINY = Experiment(name="tiny", architecture="all_reduce")
@@ -52,18 +52,18 @@ def assembly(folder: Path, **stacks: Resources) -> Path:
     return folder
 
 
-def shown(session: Any, made: Path, differ: preview.Differ) -> list[str]:
+def shown(session: Any, made: Path, differ: deploying.Differ) -> list[str]:
     told: list[str] = []
-    preview.show(session, TINY, made, differ=differ, tell=told.append)
+    deploying.show_changes(session, TINY, made, differ=differ, tell=told.append)
     return told
 
 
 @pytest.fixture(scope="module")
-def differ(tmp_path_factory: pytest.TempPathFactory) -> preview.Differ:
+def differ(tmp_path_factory: pytest.TempPathFactory) -> deploying.Differ:
     """The real one; without `make node_modules` there is nothing to test."""
-    real = partial(deploying._differences, tmp_path_factory.mktemp("node"))
+    real = partial(deploying._run_diff_program, tmp_path_factory.mktemp("node"))
     if real("[]") is None:
-        pytest.skip(f"{preview.PACKAGE} cannot be had here")
+        pytest.skip(f"{deploying.DIFF_PACKAGE} cannot be had here")
     return real
 
 
@@ -90,7 +90,7 @@ def test_no_change_says_so(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_replaced_comes_first(session: Any, tmp_path: Path, differ: preview.Differ) -> None:
+def test_what_is_replaced_comes_first(session: Any, tmp_path: Path, differ: deploying.Differ) -> None:
     deploy(session, STACK, BEFORE)
     wanted = {**OTHER_IMAGE, "Topic": OTHER_TOPIC["Topic"], "Queue": {"Type": "AWS::SQS::Queue", "Properties": {}}}
     told = shown(session, assembly(tmp_path, tiny=wanted), differ)
@@ -120,9 +120,9 @@ def run(session: Any, cloud: LocalCloud) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", [OTHER_IMAGE, {"Topic": TOPIC}], ids=["replaced", "removed"])
 def test_a_run_under_way_keeps_its_hosts(
-    wanted: Resources, session: Any, tmp_path: Path, differ: preview.Differ, run: str
+    wanted: Resources, session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
-    assert preview.runs_under_way(session, "crossover") == {STACK: run}
+    assert deploying.find_runs_under_way(session, "crossover") == {STACK: run}
     deploy(session, STACK, BEFORE)
     words = r"crossover-tiny: run r1 of crossover-tiny is under way, and this deployment would (replace|remove) AWS::EC2::Instance Host"
     with pytest.raises(UserError, match=words):
@@ -131,7 +131,7 @@ def test_a_run_under_way_keeps_its_hosts(
 
 @pytest.mark.slow
 def test_a_run_under_way_keeps_the_shared_stacks(
-    session: Any, tmp_path: Path, differ: preview.Differ, run: str
+    session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
     """Also against the deployment of another experiment: the network and the broker are everybody's."""
     deploy(session, NETWORK, BEFORE)
@@ -145,7 +145,7 @@ def test_a_run_under_way_keeps_the_shared_stacks(
 
 @pytest.mark.slow
 def test_a_run_under_way_does_not_mind_other_changes(
-    session: Any, tmp_path: Path, differ: preview.Differ, run: str
+    session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
     deploy(session, STACK, BEFORE)
     assert len(shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), differ)) == 2
@@ -154,14 +154,14 @@ def test_a_run_under_way_does_not_mind_other_changes(
 def test_without_its_package_it_says_so_and_spares_a_run(session: Any, tmp_path: Path) -> None:
     deploy(session, STACK, BEFORE)
     (told,) = shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), offline)
-    assert "what they replace cannot be shown, since @aws-cdk/cloudformation-diff does not answer" in told
+    assert "the preview cannot show what they replace, because @aws-cdk/cloudformation-diff is not installed" in told
 
 
 @pytest.mark.slow
 def test_without_its_package_nothing_is_deployed_under_a_run(session: Any, tmp_path: Path, run: str) -> None:
     deploy(session, STACK, BEFORE)
     with pytest.raises(
-        UserError, match="run r1 of crossover-tiny is under way, and this deployment would change something"
+        UserError, match="run r1 of crossover-tiny is under way, and this deployment would change resources"
     ):
         shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), offline)
     assert shown(session, assembly(tmp_path, tiny=BEFORE), offline) == [

@@ -11,13 +11,13 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from crossover import validation
-from crossover.account.credentials import aws_errors_explained
-from crossover.account.removal import leftovers
-from crossover.account.resources import stacks
-from crossover.local.cloud import BOOTSTRAP_PARAMETER, LocalCloud
+from crossover.local.cloud import BOOTSTRAP_PARAMETER
+from crossover.running import account, removal
+from crossover.running.account import aws_errors_explained
 from stacks.synthesis import synthesize
 from tests.cloud import made, neighbours
 from tests.cloud.conftest import Command, written
+from tests.moto_patches import AccountCloud
 
 DEPLOY = ("deploy", "--yes")
 RUN = ("run", "--on", "aws")
@@ -58,7 +58,7 @@ def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: 
     ids=["the experiment's", "the baseline's beside it"],
 )
 def test_a_quota_of_zero(
-    settings: dict[str, Any], cloud: LocalCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], cloud: AccountCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cloud.account.quotas, ("ec2", "L-DB2E81BA"), 0.0)
     said = refused(*DEPLOY, **settings)
@@ -67,7 +67,7 @@ def test_a_quota_of_zero(
 
 
 def test_too_few_functions_at_once(
-    cloud: LocalCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
+    cloud: AccountCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud.account, "concurrency", 10)
     said = refused(*DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
@@ -81,11 +81,14 @@ def test_a_name_that_somebody_else_has(session: Any, refused: Command) -> None:
     logs, name = session.client("logs"), "/aws/lambda/crossover-tiny-bucket-emptier"
     logs.create_log_group(logGroupName=name)
     said = refused(*DEPLOY)
-    assert f"names are taken though there is no such stack: log group {name}; they are not ours: choose another" in said
+    assert (
+        f"names are taken although the stack does not exist: log group {name}; they are not ours: choose another"
+        in said
+    )
     logs.delete_log_group(logGroupName=name)
 
 
-def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any, refused: Command) -> None:
+def test_a_name_that_an_earlier_deployment_left(cloud: AccountCloud, session: Any, refused: Command) -> None:
     name = "/aws/lambda/crossover-tiny-bucket-emptier"
     group = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": name}}}
     made.ours(session, "crossover", "tiny", group)
@@ -102,16 +105,16 @@ def test_a_name_that_an_earlier_deployment_left(cloud: LocalCloud, session: Any,
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"])
 def test_a_stack_half_way(state: str, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, state))
+    monkeypatch.setattr(account, "find_stack", lambda session, name: made.standing(name, state))
     said = refused(*DEPLOY)
     assert f"is {state}, half way; crossover destroy " in said and "then deploy again" in said
     assert f"is {state}; crossover deploy " in refused(*RUN)
 
 
 def test_the_shell_of_a_change_set(session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "REVIEW_IN_PROGRESS"))
+    monkeypatch.setattr(account, "find_stack", lambda session, name: made.standing(name, "REVIEW_IN_PROGRESS"))
     said = refused(*DEPLOY)
-    assert "is REVIEW_IN_PROGRESS, the empty shell" in said and "delete-stack --stack-name crossover-" in said
+    assert "is REVIEW_IN_PROGRESS, the empty stack" in said and "delete-stack --stack-name crossover-" in said
 
 
 def test_a_stack_under_way_is_waited_for(
@@ -120,12 +123,12 @@ def test_a_stack_under_way_is_waited_for(
     """An interrupted deployment goes on in AWS: repeating the command waits and then looks what became of it."""
     waited = list[str]()
 
-    def look(session: Any, name: str) -> stacks.StandingStack | None:
+    def look(session: Any, name: str) -> account.DeployedStack | None:
         state = "ROLLBACK_FAILED" if name in waited else "CREATE_IN_PROGRESS"
         return made.standing(name, state)
 
-    monkeypatch.setattr(stacks, "look", look)
-    monkeypatch.setattr(leftovers, "wait_for_stack", lambda session, name: waited.append(name))
+    monkeypatch.setattr(account, "find_stack", look)
+    monkeypatch.setattr(removal, "wait_for_stack", lambda session, name: waited.append(name))
     assert "ROLLBACK_FAILED" in refused(*DEPLOY)
     assert waited == ["crossover-tiny"]
 
@@ -137,7 +140,7 @@ def test_a_stack_whose_time_is_over(session: Any, refused: Command) -> None:
     over = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     made.ours(session, "crossover", "tiny", expires_at=over)
     said = refused(*RUN)
-    assert "its time was over at" in said and "prolongs it" in said
+    assert "it expired at" in said and "extends its time to live" in said
 
 
 @pytest.mark.slow
@@ -148,13 +151,15 @@ def test_an_end_that_somebody_changed_to_what_is_no_moment(
 ) -> None:
     made.ours(session, "crossover", "tiny", expires_at=written)
     said = refused(*command)
-    assert f"crossover-tiny: its tag expires-at is {written!r}, expected a moment such as" in said
-    assert "crossover deploy CONFIG writes it anew" in said
+    assert f"crossover-tiny: its tag expires-at is {written!r}, expected a time such as" in said
+    assert "crossover deploy CONFIG writes it again" in said
 
 
 def test_a_budget_that_is_spent(session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     then = datetime.now(UTC) - timedelta(hours=100)
-    monkeypatch.setattr(stacks, "look", lambda session, name: made.standing(name, "CREATE_COMPLETE", created=then))
+    monkeypatch.setattr(
+        account, "find_stack", lambda session, name: made.standing(name, "CREATE_COMPLETE", created=then)
+    )
     budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.5}, "storage": {"channel": "redis"}}
     assert "lifetime.budget_usd: 0.5 is spent" in refused(*DEPLOY, **budget)
 
@@ -178,7 +183,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"storage": {"channel": "redis"}}, "channel: 'redis', deployed 's3'"),
     (
         {"training": {"model": "mytask:factory", "epochs": 1, "batch_size": 20}},
-        "your code (mytask.py): its files are others than those deployed",
+        "your code (mytask.py): its files differ from the deployed ones",
     ),
 ]
 OWN = "from torch import nn\n\n\ndef factory(classes, shape):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
@@ -186,7 +191,7 @@ OWN = "from torch import nn\n\n\ndef factory(classes, shape):\n    return nn.Seq
 
 @pytest.mark.slow
 def test_a_file_that_was_changed_since_it_was_deployed(
-    cloud: LocalCloud, session: Any, refused: Command, tmp_path: Path
+    cloud: AccountCloud, session: Any, refused: Command, tmp_path: Path
 ) -> None:
     config = written(tmp_path, "all_reduce", name="tiny", storage={"channel": "s3"})
     cloud.deploy(synthesize(validation.load(config), tmp_path / "assembly"))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from crossover import running, validation
-from crossover.account.removal import destroying
 from crossover.errors import UserError
 from crossover.local.cloud import LocalCloud
+from crossover.running import removal
 from stacks.synthesis import synthesize
 from tests.cloud import made
 from tests.cloud.conftest import written
@@ -45,8 +45,8 @@ def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_pa
         cloud.destroy(gone)
         assert made.stacks(cloud) == {*SHARED, left}
         assert (shared(session), list(cloud.servers.brokers)) == (network, brokers)
-        with pytest.raises(UserError, match=rf"--shared: {left} still stand and need network and broker"):
-            destroying.delete_shared(session, experiments[gone])
+        with pytest.raises(UserError, match=rf"--shared: {left} still exist and need network and broker"):
+            removal.delete_shared(session, experiments[gone])
         out = tmp_path / "out" / left
         found = running.run_deployed(experiments[left], out, lambda progress: None, session=session, where="local")
         assert (found.result["outcome"], len(found.result["epochs"])) == ("finished", 1)

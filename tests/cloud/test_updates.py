@@ -16,18 +16,18 @@ from botocore.exceptions import ClientError
 from cdk import hosts
 from crossover import validation
 from crossover.experiment import Experiment
-from crossover.local import assembly as assemblies
-from crossover.local.cloud import LocalCloud
-from crossover.local.redis_server import RedisServer
+from crossover.local import cloud as assemblies
+from crossover.local.servers import RedisServer
 from stacks.synthesis import synthesize
 from tests.cloud.made import clear
+from tests.moto_patches import AccountCloud
 
 pytestmark = pytest.mark.slow
 STACK = "crossover-spirt"
 
 
 @pytest.fixture
-def spirt(cloud: LocalCloud) -> Iterator[Experiment]:
+def spirt(cloud: AccountCloud) -> Iterator[Experiment]:
     yield replace(validation.load(Path("config/spirt.yaml")), workers=2)
     clear(cloud)
 
@@ -36,7 +36,7 @@ Deploy = Callable[[Experiment], None]
 
 
 @pytest.fixture
-def deploy(cloud: LocalCloud, tmp_path: Path) -> Deploy:
+def deploy(cloud: AccountCloud, tmp_path: Path) -> Deploy:
     """The experiment's stack alone, made or updated, as `cdk deploy --method=direct` does."""
     client = cloud.session().client("cloudformation")
 
@@ -54,7 +54,7 @@ def deploy(cloud: LocalCloud, tmp_path: Path) -> Deploy:
     return call
 
 
-def publish(cloud: LocalCloud, made: list[assemblies.Stack]) -> None:
+def publish(cloud: AccountCloud, made: list[assemblies.Stack]) -> None:
     """A value under every name of the shared stacks that the experiment's template looks up, and what it imports."""
     ssm, shared = cloud.session().client("ssm"), ("network", "broker")
     if "shared" not in cloud.stacks():
@@ -69,7 +69,7 @@ def publish(cloud: LocalCloud, made: list[assemblies.Stack]) -> None:
                     ssm.put_parameter(Name=path, Value=value(cloud, path), Type="String", Overwrite=True)
 
 
-def value(cloud: LocalCloud, path: str) -> str:
+def value(cloud: AccountCloud, path: str) -> str:
     if path.endswith("_subnet"):
         found: str = cloud.session().client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
         return found
@@ -80,7 +80,7 @@ def client(server: RedisServer) -> Any:
     return redis.Redis.from_url(server.url, password=server._password)
 
 
-def instances(cloud: LocalCloud) -> dict[str, tuple[str, str]]:
+def instances(cloud: AccountCloud) -> dict[str, tuple[str, str]]:
     """(instance, image) by rank, of the hosts."""
     hosts_alone = [
         {"Name": "tag:crossover:role", "Values": ["redis"]},
@@ -94,7 +94,7 @@ def instances(cloud: LocalCloud) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_from_two_workers_to_three(cloud: LocalCloud, spirt: Experiment, deploy: Deploy) -> None:
+def test_from_two_workers_to_three(cloud: AccountCloud, spirt: Experiment, deploy: Deploy) -> None:
     """What `run` recommends where a file asks for more workers: the hosts that stand stay, with what they hold."""
     deploy(spirt)
     before = instances(cloud)
@@ -113,7 +113,7 @@ def test_from_two_workers_to_three(cloud: LocalCloud, spirt: Experiment, deploy:
 
 
 def test_another_boot_script_makes_other_hosts(
-    cloud: LocalCloud, spirt: Experiment, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cloud: AccountCloud, spirt: Experiment, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(spirt)
     before = instances(cloud)
@@ -125,7 +125,7 @@ def test_another_boot_script_makes_other_hosts(
     assert set(after) == set(before) and not set(after.values()) & set(before.values())
 
 
-def test_a_newer_image_is_taken_when_it_is_asked_for(cloud: LocalCloud, spirt: Experiment, deploy: Deploy) -> None:
+def test_a_newer_image_is_taken_when_it_is_asked_for(cloud: AccountCloud, spirt: Experiment, deploy: Deploy) -> None:
     """Debian publishes a new image between two deployments of the same file, the second of which only prolongs the lifetime."""
     deploy(spirt)
     before = instances(cloud)
@@ -142,7 +142,7 @@ def test_a_newer_image_is_taken_when_it_is_asked_for(cloud: LocalCloud, spirt: E
 
 
 def test_a_host_that_does_not_boot_fails_the_deployment(
-    cloud: LocalCloud, spirt: Experiment, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+    cloud: AccountCloud, spirt: Experiment, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each host is waited for by itself, the new ones of an update too."""
     deploy(spirt)

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from chaos.clients import VirtualClients, VirtualServers
-from crossover.clients.protocol import Event
-from crossover.dataplane import connecting
-from crossover.dataplane.protocols import MessageBus, ObjectStore, TensorStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data import connecting
+from crossover.data.clients import Event
+from crossover.data.protocols import MessageBus, ObjectStore, TensorStore, Traffic
 from crossover.experiment import Experiment
-from crossover.local import processes
+from crossover.local import servers as processes
 from crossover.local.moto_patches import objects
 from crossover.local.moto_patches.replacing import Replacements
 from tests.additions.sqlite_store import SqliteObjectStore
 from tests.additions.sqlite_vectors import SqliteTensorStore
+from tests.chaos.world.clients import VirtualClients, VirtualServers
 from tests.conformance import servers
 from tests.conformance.servers import TlsFiles, TlsRabbitServer, TlsRedisServer
 from tests.ports import held_port
@@ -115,7 +114,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
 
     def make(name: str, traffic: Traffic) -> ObjectStore:
         if name == "s3":
-            from crossover.dataplane.s3 import S3ObjectStore
+            from crossover.data.s3 import S3ObjectStore
 
             client = request.getfixturevalue("s3_client")
             client.create_bucket(Bucket=BUCKET)
@@ -126,7 +125,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
             return connecting.object_store(f"file://{folder}/objects", traffic)
         if name == "sqlite":
             return SqliteObjectStore(f"{folder}/objects.sqlite", traffic)
-        from crossover.dataplane.memory import MemoryObjectStore
+        from crossover.data.memory import MemoryObjectStore
 
         return MemoryObjectStore(traffic)
 
@@ -139,7 +138,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
     made = []
 
     def make(name: str, traffic: Traffic) -> TensorStore:
-        from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
+        from crossover.data.memory import MemoryObjectStore, MemoryTensorStore
 
         if name == "memory":
             return MemoryTensorStore(traffic)
@@ -174,7 +173,7 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
 
     def make(name: str, traffic: Traffic) -> MessageBus:
         if name == "memory":
-            from crossover.dataplane.memory_bus import MemoryMessageBus
+            from crossover.data.memory import MemoryMessageBus
 
             return MemoryMessageBus(traffic)
         if name == "rabbitmq-virtual":

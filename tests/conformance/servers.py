@@ -11,10 +11,9 @@ from typing import Any, Self
 
 import pytest
 
-from chaos.requests import Effect, Request
 from crossover.errors import MissingTool
-from crossover.local.rabbitmq_server import RabbitServer
-from crossover.local.redis_server import RedisServer
+from crossover.local.servers import RabbitServer, RedisServer
+from tests.chaos.world.requests import Effect, Request
 from tests.ports import held_port
 from tests.redis_module.servers import building
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from crossover.dataplane.files import FileObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.files import FileObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import Missing, Refused
 from tests.conformance.vectors import at_once
 

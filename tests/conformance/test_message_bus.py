@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from crossover.dataplane.messages import MAX_BODY_BYTES, arrival
-from crossover.dataplane.protocols import MessageBus
-from crossover.dataplane.traffic import Traffic
+from crossover.data.protocols import MAX_BODY_BYTES, MessageBus, Traffic, arrival
 from crossover.errors import Refused
 from tests.conformance.conftest import BUSES, MakeBus
 from tests.conformance.vectors import at_once

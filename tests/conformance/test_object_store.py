@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from crossover.dataplane.protocols import ObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.protocols import ObjectStore, Traffic
 from crossover.errors import Missing
 from tests.conformance.conftest import BUCKET, OBJECT_STORES, MakeObjects
 from tests.conformance.vectors import at_once

@@ -11,12 +11,11 @@ import pika.exceptions as amqp
 import pytest
 
 from crossover import runtime
-from crossover.dataplane import connecting
-from crossover.dataplane.rabbitmq import RabbitMessageBus
-from crossover.dataplane.traffic import Traffic
+from crossover.data import connecting
+from crossover.data.protocols import Traffic
+from crossover.data.rabbitmq import RabbitMessageBus
 from crossover.errors import ConfigError, Refused, Unavailable
-from crossover.local import tools
-from crossover.runtime import retries
+from crossover.local import servers
 from tests.clocks import Passing
 from tests.conformance.servers import PASSWORD, USERNAME, Proxy, TlsFiles, TlsRabbitServer, self_made
 
@@ -89,7 +88,7 @@ def test_a_certificate_of_another_host_is_refused(rabbit: TlsRabbitServer, tls: 
 
 
 def test_no_broker_is_unavailable(deserted_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "BROKER", replace(retries.BROKER, within_s=0.2))
+    monkeypatch.setattr(runtime, "BROKER", replace(runtime.BROKER, within_s=0.2))
     with pytest.raises(Unavailable, match=r"amqp://127\.0\.0\.1"):
         bus_at(f"amqp://127.0.0.1:{deserted_port}").replace("m", b"")
 
@@ -143,7 +142,7 @@ def short_of_disk(rabbit: TlsRabbitServer) -> Iterator[TlsRabbitServer]:
     )
 
     def limit(free: str) -> None:
-        command = [Path(tools.need(tools.RABBITMQ)).with_name("rabbitmqctl"), "set_disk_free_limit", free]
+        command = [Path(servers.need(servers.RABBITMQ)).with_name("rabbitmqctl"), "set_disk_free_limit", free]
         subprocess.run(command, env=environment, check=True, capture_output=True)
 
     limit("99999GB")

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from crossover.dataplane.redis_address import RedisAddress, redis_address
-from crossover.dataplane.redis_client import RedisClient
-from crossover.dataplane.redis_tensors import RedisTensorStore
-from crossover.dataplane.redis_wire import new_memory
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.protocols import Traffic
+from crossover.data.redis_client import RedisAddress, RedisClient, new_memory, redis_address
+from crossover.data.redis_tensors import RedisTensorStore
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
-from crossover.local.redis_server import RedisServer
+from crossover.local.servers import RedisServer
 from tests.conformance.conftest import MakeTensors
 from tests.conformance.servers import IN_MEMORY, PASSWORD, Proxy, TlsFiles, TlsRedisServer, module, self_made
 from tests.conformance.vectors import vector

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover import runtime
-from crossover.dataplane.s3 import JoinedBuffers, S3ObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.protocols import Traffic
+from crossover.data.s3 import JoinedBuffers, S3ObjectStore
 from crossover.errors import Missing, Refused, Unavailable
 from tests.clocks import Passing
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import MissingTool, RunFailed
-from crossover.local import ports, processes, rabbitmq_server, redis_server, tools
-from crossover.local.rabbitmq_server import RabbitServer
-from crossover.local.redis_server import RedisServer
+from crossover.local import servers
+from crossover.local.servers import RabbitServer, RedisServer
 from tests.conformance.servers import IN_MEMORY
 
 
@@ -20,7 +19,7 @@ def test_a_missing_program_is_named_with_the_line_that_installs_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    for variable in tools.CHOSEN_BY.values():
+    for variable in servers.CHOSEN_BY.values():
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(MissingTool, match="apt-get install redis-server"):
         RedisServer(folder / "missing")
@@ -28,21 +27,21 @@ def test_a_missing_program_is_named_with_the_line_that_installs_it(
         RabbitServer(folder / "missing", username="u", password="p")
 
 
-@pytest.mark.parametrize("program", tools.CHOSEN_BY)
+@pytest.mark.parametrize("program", servers.CHOSEN_BY)
 def test_another_program_that_is_not_there_is_named_with_its_variable(
     program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variable = tools.CHOSEN_BY[program]
+    variable = servers.CHOSEN_BY[program]
     monkeypatch.setenv(variable, "/nowhere/server")
     with pytest.raises(MissingTool, match=f"{variable}=/nowhere/server: no program"):
-        tools.check()
+        servers.check()
 
 
 def test_a_machine_with_valkey_alone_runs_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     valkey = tmp_path / "valkey-server"  # under its name, whatever server it is
-    valkey.write_text(f'#!/bin/sh\nexec "{tools.need(tools.REDIS)}" "$@"\n')
+    valkey.write_text(f'#!/bin/sh\nexec "{servers.need(servers.REDIS)}" "$@"\n')
     valkey.chmod(0o755)
-    monkeypatch.delenv(tools.CHOSEN_BY[tools.REDIS], raising=False)
+    monkeypatch.delenv(servers.CHOSEN_BY[servers.REDIS], raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with RedisServer(folder / "valkey-alone", settings=IN_MEMORY) as server:
         assert alive(server.pid)
@@ -55,8 +54,8 @@ def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> No
 
 def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RedisServer(folder / "first", settings=IN_MEMORY) as first:
-        chosen = iter([first.port, first.port])
-        monkeypatch.setattr(redis_server, "free_port", lambda: next(chosen, None) or ports.free_port())
+        chosen, free_port = iter([first.port, first.port]), servers.free_port
+        monkeypatch.setattr(servers, "free_port", lambda: next(chosen, None) or free_port())
         with RedisServer(folder / "second", settings=IN_MEMORY) as second:
             assert second.port != first.port
             assert alive(first.pid) and alive(second.pid)
@@ -65,15 +64,15 @@ def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.deep), 2], ids=["listener", "mapper", "node"])
 def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
-    calls = []
+    calls, free_ports = [], servers.free_ports
 
     def chosen(count: int) -> list[int]:
-        calls.append(ports.free_ports(count))
+        calls.append(free_ports(count))
         if len(calls) == 1:
             calls[0][lost] = taken.getsockname()[1]
         return calls[-1]
 
-    monkeypatch.setattr(rabbitmq_server, "free_ports", chosen)
+    monkeypatch.setattr(servers, "free_ports", chosen)
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         RabbitServer(folder / f"lost-{lost}", username="u", password="p") as broker,
@@ -103,5 +102,5 @@ def test_the_password_is_for_its_owner_only(folder: Path) -> None:
         told.append((folder / "owned" / "redis.log").read_bytes())
     assert not any(b"hunter2" in each for each in told)
     assert (
-        processes.MARK.encode() in told[1]
+        servers.MARK.encode() in told[1]
     )  # redis-server would overwrite it by its title: then the watchdog finds it no more

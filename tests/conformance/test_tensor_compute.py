@@ -16,13 +16,11 @@ from crossover.algorithms import robust, rules
 from crossover.algorithms.aggregation import applied
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor
-from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.algorithms.optimizers.step import step
-from crossover.algorithms.update import Update
-from crossover.dataplane import connecting
-from crossover.dataplane.protocols import StateKeys, TensorCompute, TensorStore
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import VectorKind
+from crossover.algorithms.optimizers import OPTIMIZERS, Update
+from crossover.algorithms.updates import step
+from crossover.data import connecting
+from crossover.data.encoding import VectorKind
+from crossover.data.protocols import StateKeys, TensorCompute, TensorStore, Traffic
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.experiment import Aggregation
 from tests.conformance.conftest import MakeTensors

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.dataplane.protocols import TensorStore
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.protocols import TensorStore, Traffic
 from crossover.errors import Corrupt, Missing
 from tests.conformance.conftest import TENSOR_STORES, MakeTensors
 from tests.conformance.vectors import at_once, vector

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.clients import VirtualServers
-from chaos.rabbitmq import VirtualConnection
-from crossover.local.rabbitmq_server import RabbitServer
+from crossover.local.servers import RabbitServer
+from tests.chaos.world.clients import VirtualServers
+from tests.chaos.world.rabbitmq import VirtualConnection
 from tests.conformance import servers
 
 QUEUES, MAILBOX, EXCHANGE = ("q", "r"), "m", "e"

@@ -7,8 +7,8 @@ from typing import Any
 
 from cdk import bundling
 from cdk.packaging import ROOT
-from crossover.architecture import Architecture, architecture_of, steps
 from crossover.experiment import Experiment
+from crossover.workflow.architecture import Architecture, architecture_of, steps
 from tests.infrastructure.assemblies import flat, step_of
 from tests.infrastructure.reachability import BROKER, NETWORK, Pointer, Search, Templates
 
@@ -73,7 +73,7 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
     assert architecture.program is not None
     sources = bundling.Sources(ROOT)
     closure = sources.closure(architecture.program.module, available=sources.wanted(architecture.program.module))
-    theirs = ("peers/", "crossover/training/peer/")
+    theirs = ("peers/", "crossover/training/peer.py")
     text = "".join((ROOT / path).read_text() for path in closure.files if path.as_posix().startswith(theirs))
     asked = {"bus": "bus", "tensors": "tensors", "run_machine": "machines"}
     found = {asked[name] for name in re.findall(rf"\bctx\.({'|'.join(asked)})\b", text)}

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossover import validation
-from crossover.architecture import Architecture, architecture_of, architectures
 from crossover.experiment import Experiment
+from crossover.workflow.architecture import Architecture, architecture_of, architectures
 
 CONFIG = Path(__file__).parents[2] / "config"
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from cdk import expiry_machine
-from crossover.keys import UNDER_WAY, Keys
+from crossover.data.keys import UNDER_WAY, Keys
 
 SOON, LATER, NOON = "2026-03-01T11:30:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
 A, B, NET, MQ = "crossover-a", "crossover-b", "crossover-network", "crossover-broker"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -26,9 +27,11 @@ METADATA = {
 
 
 class FakeAws:
-    """`objects` by key, `calls` in order, `signals` and `logs` as they came. `fails`: calls that are refused."""
+    """`objects` by key, `calls` in order, `signals` and `logs` as they came. `fails`: calls that are refused. `listening`: the socket to
+    answer at; by default one of this machine.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, listening: socket.socket | None = None) -> None:
         self.objects: dict[str, bytes] = {}
         self.secret = "s3cret"
         self.calls: list[str] = []
@@ -47,8 +50,11 @@ class FakeAws:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        listening = listening or socket.create_server(("127.0.0.1", 0))
+        self._server = ThreadingHTTPServer(listening.getsockname(), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = listening
+        self.url = "http://{}:{}".format(*listening.getsockname())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()
 

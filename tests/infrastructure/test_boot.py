@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdk.hosts import boot_script
-from crossover.local import redis_server
+from crossover.local import servers
 from tests.infrastructure.conftest import ROOT
 from tests.infrastructure.fake_aws import Machine, facts
 from tests.ports import held_port
@@ -26,7 +26,7 @@ MODULE = ROOT / "redis_module" / "build" / "tensors.so"
 # host has none.
 STUBS = {
     "apt-get": 'echo "apt-get $*" >>"$HOST/calls"\n'
-    '[ -z "$HANG" ] || { kill -TERM "$(cat "$HOST/deadline")"; exec /bin/sleep 60; }',
+    '[ -z "$HANG" ] || { sh -c "$(cat "$HOST/deadline")"; exec /bin/sleep 60; }',
     "dpkg": "echo arm64",
     "chown": "true",
     "chgrp": "true",
@@ -123,7 +123,7 @@ def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host:
     assert host.outcome()["Status"] == "SUCCESS"
     assert "systemctl poweroff" not in host.calls()
     unit = host.root / "etc/systemd/system/redis-server.service.d/memory.conf"
-    memory = f"[Service]\nEnvironment=MALLOC_CONF={redis_server.MEMORY}\n"
+    memory = f"[Service]\nEnvironment=MALLOC_CONF={servers.MEMORY}\n"
     assert unit.read_text() == memory  # what is measured here runs there
     assert (host.root / "usr/lib/crossover/tensors.so").read_bytes() == MODULE.read_bytes()
     certificate = host.aws.objects["bucket/hosts/redis/2.pem"].decode()
@@ -272,6 +272,6 @@ def test_a_server_without_the_module_fails_the_deployment(host: Host) -> None:
 def test_a_boot_that_hangs_says_so(host: Host) -> None:
     """systemd's timer ends the script at the deadline; here the command that hangs does."""
     host.boot(HANG="1")
-    assert "systemd-run --quiet --on-active=1200s --unit=boot-deadline kill -TERM" in host.calls()[0]
+    assert "systemd-run --quiet --on-active=1200s --unit=boot-deadline /bin/sh -c kill -TERM" in host.calls()[0]
     assert "took longer than 1200 s" in host.outcome()["Reason"]
     assert host.calls()[-1] == "systemctl poweroff"

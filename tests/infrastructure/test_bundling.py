@@ -11,25 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdk import bundling
-from crossover.architecture import architectures, load, steps
-from crossover.own_code import packages
+from crossover import user_code
+from crossover.workflow.architecture import architectures, load, steps
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, resources
 from tests.infrastructure.conftest import ROOT, Synthesize
 
 STEPS = steps(ARCHITECTURE)
-BILL = {
-    "__init__",
-    "billing",
-    "cost",
-    "infrastructure",
-    "invocations",
-    "paper_cost",
-    "paper_method",
-    "prices",
-    "stopped",
-}
-PLAIN = packages.RUNTIME | packages.DATAPLANE
+BILL = {"__init__", "bill", "prices", "spending", "usage"}
+PLAIN = user_code.RUNTIME | user_code.DATAPLANE
 
 
 def project(root: Path, **files: str) -> bundling.Sources:
@@ -71,7 +61,7 @@ def test_deferred_imports_travel_where_their_packages_do(tmp_path: Path) -> None
         crossover__store="import pika",
     )
     assert names(sources.closure("functions.a", available=PLAIN)) == {"functions/a.py", "crossover/store.py"}
-    with_torch = sources.closure("functions.a", available=PLAIN | packages.TORCH)
+    with_torch = sources.closure("functions.a", available=PLAIN | user_code.TORCH)
     assert names(with_torch) >= {"crossover/learner.py", "crossover/models.py"}
 
 
@@ -168,7 +158,7 @@ def test_no_function_imports_a_package_that_its_layers_lack(assembly: Assembly) 
         if (root, torch) in seen:
             continue
         seen.add((root, torch))
-        allowed = PLAIN | (packages.TORCH if torch else frozenset())
+        allowed = PLAIN | (user_code.TORCH if torch else frozenset())
         done = subprocess.run(
             [sys.executable, "-c", guard, str(root), step.module, ",".join(allowed)],
             cwd=root,
@@ -207,9 +197,8 @@ def test_a_step_without_torch_carries_nothing_that_needs_it(assembly: Assembly) 
 def test_what_the_learner_needs_is_aboard(assembly: Assembly) -> None:
     root = assembly.asset(assembly.experiment, assembly.function("compute_gradients")["Code"])
     aboard = {p.relative_to(root).as_posix() for p in root.rglob("*.py")}
-    models = {p.relative_to(ROOT).as_posix() for p in (ROOT / "crossover" / "learning" / "models").glob("*.py")}
-    assert models <= aboard
-    assert {"crossover/learning/learner.py", "crossover/learning/batch.py"} <= aboard
+    learning = {f"crossover/learning/{name}.py" for name in ("batches", "layers", "learner", "weights", "zoo")}
+    assert learning <= aboard
 
 
 @pytest.mark.slow
@@ -230,7 +219,7 @@ def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
     sources = bundling.Sources(ROOT)
     modules = {step.module for name in architectures() for step in steps(load(name))}
     for module in modules:
-        for path in sources.closure(module, available=PLAIN | packages.TORCH).files:
+        for path in sources.closure(module, available=PLAIN | user_code.TORCH).files:
             text = (ROOT / path).read_text()
             drawn = (
                 set(re.findall(r"(?<![\w.])random\.(\w+)\(", text))

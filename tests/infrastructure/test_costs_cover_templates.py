@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from crossover.account import standing
-from crossover.architecture import architectures
-from crossover.costs import infrastructure
 from crossover.experiment import Experiment, Gpu, Storage
+from crossover.reports import bill
+from crossover.running import running_costs
+from crossover.workflow.architecture import architectures
 from stacks.synthesis import synthesize
+from tests.infrastructure.assemblies import Assembly
+from tests.infrastructure.cases import Case
+from tests.infrastructure.conftest import NOW
 
 WORKERS = 3
 
@@ -35,7 +38,7 @@ def test_the_bill_has_a_line_for_what_is_made(
     def of(kind: str) -> list[dict[str, object]]:
         return [each["Properties"] for each in resources if each["Type"] == kind]
 
-    wanted = infrastructure.of(experiment)
+    wanted = bill.of(experiment)
     databases = [fleet for fleet in wanted.fleets if fleet.purpose == "tensor database"]
     fleets = [fleet for fleet in wanted.fleets if fleet.purpose != "tensor database"]
     hosts = of("AWS::EC2::Instance")
@@ -48,7 +51,7 @@ def test_the_bill_has_a_line_for_what_is_made(
     assert brokers == ([wanted.broker_instance_type] if wanted.broker_instance_type else [])
     assert len(of("AWS::SecretsManager::Secret")) == wanted.secrets
     endpoints = [each for each in of("AWS::EC2::VPCEndpoint") if each["VpcEndpointType"] == "Interface"]
-    standing_lines = standing.lines(experiment, running=True)
+    standing_lines = running_costs.list_hourly_costs(experiment, running=True)
     assert len(endpoints) == sum("endpoint" in line.item for line in standing_lines) >= wanted.interface_endpoints
     assert bool(standing_lines) == (len(made) > 1)  # alone: a bucket, and nothing that is billed by the hour
 
@@ -60,3 +63,26 @@ def is_fleet(template: dict[str, object]) -> bool:
 def volumes(machines: list[dict[str, object]]) -> list[int]:
     mappings = [each["BlockDeviceMappings"] for each in machines]
     return [device["Ebs"]["VolumeSize"] for mapping in mappings for device in mapping]  # type: ignore[attr-defined]
+
+
+def test_nothing_of_the_smallest_deployment_is_billed_by_the_hour(tmp_path: Path) -> None:
+    experiment = Case.of("all-reduce over s3").experiment
+    assert running_costs.list_hourly_costs(experiment, running=True) == []
+    folder = synthesize(experiment, tmp_path / "assembly", now=NOW)
+    kinds: set[Any] = {
+        each["Type"] for each in Assembly(folder, "crossover-all-reduce-s3").experiment["Resources"].values()
+    }
+    free = {
+        "AWS::IAM::Role",
+        "AWS::Lambda::Function",
+        "AWS::Lambda::LayerVersion",
+        "AWS::Logs::LogGroup",
+        "AWS::S3::Bucket",
+    }
+    free |= {
+        "AWS::S3::BucketPolicy",
+        "AWS::SSM::Parameter",
+        "AWS::StepFunctions::StateMachine",
+        "AWS::Scheduler::Schedule",
+    }
+    assert kinds <= free | {"AWS::IAM::Policy", "Custom::S3AutoDeleteObjects"}  # no alarm, which is

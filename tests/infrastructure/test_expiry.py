@@ -9,15 +9,14 @@ from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend
 
 from cdk import expiry
-from crossover.account import standing
-from crossover.local.cloud import LocalCloud
+from crossover.running import running_costs
 from tests.infrastructure.expiring import FOREIGN, LATER, MQ, NET, SOON, A, Account, B, Stacks, create_stacks
+from tests.moto_patches import AccountCloud
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
-    with LocalCloud(tmp_path_factory.mktemp("cloud")) as cloud:
-        yield Account(cloud.session().client)
+def whole(account_cloud: AccountCloud) -> Account:
+    return Account(account_cloud.session().client)
 
 
 @pytest.fixture
@@ -78,8 +77,8 @@ def test_what_a_look_costs_is_what_the_plan_says(account: Account) -> None:
     create_stacks(account, {A: ("alone", LATER)})
     account.deadline("a", LATER)
     events = account.states.get_execution_history(executionArn=account.look(only=A), maxResults=1_000)["events"]
-    assert sum(event["type"].endswith("StateEntered") for event in events) == standing.STATES_A_LOOK
-    assert standing.LOOKS_AN_HOUR * expiry.LOOK_EVERY_MINUTES == 60
+    assert sum(event["type"].endswith("StateEntered") for event in events) == running_costs.STATES_A_POLL
+    assert running_costs.POLLS_AN_HOUR * expiry.LOOK_EVERY_MINUTES == 60
 
 
 def test_a_run_ends_when_its_deadline_has_passed(account: Account) -> None:

@@ -11,8 +11,8 @@ from aws_cdk import App, Stack
 
 from cdk.constructs import Broker, Buckets, ProgramFleet, SharedNetwork
 from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
-from crossover.architecture.instances import Instances
 from crossover.experiment import Experiment
+from crossover.workflow.architecture import Instances
 from peers.p2p_instance import PROGRAM
 from tests.infrastructure.assemblies import Json, actions_of, flat, only, resources
 
@@ -78,7 +78,18 @@ def test_the_program_runs_as_a_service(template: Json) -> None:
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
     assert "PROGRAM='peers.p2p_instance'" in script
     (facts,) = re.findall("ENVIRONMENT='([^']*)'", script)
-    names = ["PROJECT", "EXPERIMENT", "ARCHITECTURE", "BUCKET", "BROKER", "BROKER_SECRET", "RUN", "FLEET", "IDLE_S"]
+    names = [
+        "PROJECT",
+        "EXPERIMENT",
+        "ARCHITECTURE",
+        "BUCKET",
+        "BROKER",
+        "BROKER_SECRET",
+        "METADATA",
+        "RUN",
+        "FLEET",
+        "IDLE_S",
+    ]
     assert [line.partition("=")[0] for line in facts.splitlines()] == [f"CROSSOVER_{name}" for name in names]
     assert facts.endswith("CROSSOVER_RUN=x\nCROSSOVER_FLEET=crossover-spirt-fleet\nCROSSOVER_IDLE_S=900")
     assert "User=crossover" in script

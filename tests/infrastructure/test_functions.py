@@ -10,9 +10,9 @@ from aws_cdk import App, Stack
 
 from cdk.constructs import Buckets, LambdaFunctions, Layers, SharedNetwork
 from crossover import workflow
-from crossover.architecture import Architecture, steps
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.workflow.architecture import Architecture, steps
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, flat, listed, resources, statements
 from tests.infrastructure.cases import PLAIN, Case

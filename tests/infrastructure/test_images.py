@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from cdk.packaging import DOCKERFILE
-from crossover import workflow
-from crossover.architecture import steps
+from crossover import user_code, workflow
 from crossover.experiment import Experiment
-from crossover.own_code import packages
+from crossover.workflow.architecture import steps
 from functions.spirt import ARCHITECTURE
 from layer.contents import PYTHON, ROOT, TORCH
 from tests.infrastructure.assemblies import Assembly, Json, actions_of, resources
@@ -90,7 +89,7 @@ def test_versions_are_those_of_the_requirements(image: Assembly) -> None:
         dataplane, torch = (
             pins((context(image, target) / f"{name}.txt").read_text()) for name in ("dataplane", "torch")
         )
-        assert dataplane == {name: required[name] for name in packages.DATAPLANE}
+        assert dataplane == {name: required[name] for name in user_code.DATAPLANE}
         assert torch == {"torch": required["torch"]}
     newer, layers = ([int(part) for part in version.split(".")] for version in (required["torch"], TORCH))
     assert newer > layers, "the image is there for what does not fit into a layer"

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover.architecture import steps
 from crossover.cli import plan
 from crossover.simulation import calibration
+from crossover.workflow.architecture import steps
 from tests.infrastructure.cases import PLAIN, Case
 from tests.infrastructure.conftest import Assembled
 

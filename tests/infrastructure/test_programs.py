@@ -10,7 +10,7 @@ import pytest
 
 from cdk.hosts import USER_DATA_LIMIT_BYTES
 from crossover import validation
-from crossover.own_code.packages import DATAPLANE
+from crossover.user_code import DATAPLANE
 from layer import lock
 from layer.contents import TORCH
 from stacks.synthesis import synthesize
@@ -180,3 +180,9 @@ def test_a_baseline_is_deployed_beside_an_experiment(tmp_path: Path) -> None:
     names = {path.name.removesuffix(".template.json") for path in folder.glob("*.template.json")}
     assert names == {"crossover-network", "crossover-broker", "crossover-spirt", "crossover-spirt-gpu"}
     assert Assembly(folder, "crossover-spirt-gpu").experiment["Resources"]
+
+
+def test_only_spot_instances_are_told_where_to_poll_for_the_interruption_notice(template: Make) -> None:
+    told = "CROSSOVER_METADATA=http://169.254.169.254"
+    assert told in script(template("gpu", gpu={"spot": True}))
+    assert told not in script(template("gpu"))

@@ -8,8 +8,8 @@ import pytest
 
 from cdk import hosts
 from cdk.hosts import USER_DATA_LIMIT_BYTES, boot_script
-from crossover.architecture.instances import processor
 from crossover.experiment import Experiment
+from crossover.workflow.architecture import processor
 from tests.infrastructure.assemblies import Assembly, Json, flat, only, resources
 from tests.infrastructure.conftest import Synthesize
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from crossover.architecture.infrastructure import shared_stacks
+from crossover.workflow.infrastructure import shared_stacks
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, only, resources
 from tests.infrastructure.cases import CASES, Case
 from tests.infrastructure.conftest import Assembled
@@ -36,9 +36,8 @@ def test_what_exchanges_through_the_bucket_stands_alone(name: str, assembled: As
 
 def test_every_other_needs_the_network_and_who_sends_messages_the_broker() -> None:
     found = {name: shared_stacks(Case.of(name).experiment) for name in CASES}
-    aggregations = {"grads-sharding", "lambda-fl", "lifl"}
     alone = {name for name, shared in found.items() if not shared}
-    assert alone == {"all-reduce over s3", "scatter-reduce over s3", "single"} | aggregations
+    assert alone == {"all-reduce over s3", "scatter-reduce over s3", "single"}
     without_broker = {name for name, shared in found.items() if shared == ("network",)}
     fleets = {"gpu", "gpu on spot", "gpu distributed", "single on an instance", "single on a gpu"}
     assert without_broker == {"all-reduce", "scatter-reduce"} | fleets

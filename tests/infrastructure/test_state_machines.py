@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from crossover import asl
 from crossover.experiment import Experiment
+from crossover.workflow import state_machines
+from crossover.workflow.architecture import architectures, load
 from functions.spirt import ARCHITECTURE
 from tests.infrastructure.assemblies import Assembly, actions_of, flat, resources
 from tests.infrastructure.cases import Case
@@ -24,10 +25,22 @@ def machines(assembly: Assembly) -> dict[str, dict[str, Any]]:
 
 
 def test_the_definitions_are_the_generated_ones(assembly: Assembly, spirt: Experiment) -> None:
-    generated = asl.definitions(ARCHITECTURE, spirt, minibatches=6)
+    generated = state_machines.definitions(ARCHITECTURE, spirt, minibatches=6)
     deployed = machines(assembly)
     assert {name: json.loads(m["DefinitionString"]) for name, m in deployed.items()} == generated
     assert {m["StateMachineType"] for m in deployed.values()} == {"STANDARD"}
+
+
+@pytest.mark.parametrize("minibatches", [6, None])
+@pytest.mark.parametrize("name", architectures())
+def test_references_are_what_the_definition_names(name: str, minibatches: int | None) -> None:
+    """Check that what a stack substitutes and grants is recorded while a definition is made, and not read off its text."""
+    experiment = Experiment(name="x", architecture=name)
+    for made in state_machines.machines(load(name), experiment, minibatches=minibatches).values():
+        text = json.dumps(made.definition)
+        named = {whole for whole, _, _ in state_machines.PLACEHOLDER.findall(text)}
+        assert {f"{kind}_{target}" for kind, target in made.references.placeholders()} == named
+        assert made.references.distributed == ('"DISTRIBUTED"' in text)
 
 
 def test_every_placeholder_is_substituted(assembly: Assembly) -> None:
@@ -105,7 +118,9 @@ def test_a_machine_waits_for_its_permissions(assembly: Assembly) -> None:
     """Creation fails with .sync:2 while the role lacks the events permissions (aws.md 5)."""
     for resource in assembly.experiment["Resources"].values():
         if resource["Type"] == "AWS::StepFunctions::StateMachine":
-            assert resource["Properties"]["RoleArn"]["Fn::GetAtt"][0] in resource["DependsOn"]
+            assert assembly.experiment["Resources"][resource["Properties"]["RoleArn"]["Fn::GetAtt"][0]]["Properties"][
+                "Policies"
+            ]
     # Policies are part of their role; none comes later as a resource of its own.
     assert not resources(assembly.experiment, "AWS::IAM::Policy")
 

@@ -13,9 +13,9 @@ from aws_cdk import App
 
 from cdk import nag
 from crossover import validation
-from crossover.account.deployment import bootstrap
-from crossover.architecture import architectures
+from crossover.running import preflight
 from crossover.validation import documents
+from crossover.workflow.architecture import architectures
 from stacks import synthesis
 from stacks.synthesis import compose, feature_flags
 from tests.infrastructure.assemblies import Assembly, masked
@@ -114,6 +114,28 @@ def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assemb
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "variables", "place"),
+    [
+        (("-c", "account=111122223333", "-c", "region=eu-west-1"), {}, "111122223333/eu-west-1"),
+        ((), {"CDK_DEFAULT_ACCOUNT": "444455556666", "CDK_DEFAULT_REGION": "us-east-2"}, "444455556666/us-east-2"),
+        (("-c", "region=eu-west-1"), {"CDK_DEFAULT_REGION": "us-east-2"}, "unknown-account/eu-west-1"),
+        ((), {}, "unknown-account/unknown-region"),
+    ],
+)
+def test_stacks_are_for_the_account_and_region_that_are_named(
+    arguments: tuple[str, ...], variables: dict[str, str], place: str, tmp_path: Path
+) -> None:
+    named = ("-c", "config=config/spirt.yaml", "-c", "set=owner='Ada L.' workers=2", *arguments)
+    done = app(*named, out=tmp_path, CDK_VALIDATION="false", **variables)
+    assert done.returncode == 0, done.stderr
+    artifacts = json.loads((tmp_path / "manifest.json").read_text())["artifacts"]
+    stacks = {name: each for name, each in artifacts.items() if each["type"] == "aws:cloudformation:stack"}
+    assert {each["environment"] for each in stacks.values()} == {f"aws://{place}"} and len(stacks) == 3
+    assert stacks["crossover-spirt"]["properties"]["tags"]["owner"] == "Ada L."
+
+
+@pytest.mark.slow
 def test_without_an_experiment_the_app_lists_what_there_is_and_nothing_that_stands(tmp_path: Path) -> None:
     """`cdk ls` shows it and `cdk bootstrap` needs it; whatever would deploy or synthesize one of them is told how."""
     done = app(out=tmp_path)
@@ -139,6 +161,11 @@ def test_without_an_experiment_the_app_lists_what_there_is_and_nothing_that_stan
             ("-c", "config=config/spirt.yaml", "-c", "set=functions.packaging=image functions.snap_start=true"),
             "functions.snap_start: AWS offers it for zip packages only",
         ),
+        (
+            ("-c", "config=config/spirt.yaml", "-c", "set=database.instance_type=t2.small"),
+            "database.instance_type: 't2.small'",
+        ),
+        (("-c", "config=config/spirt.yaml", "-c", "region=cn-north-1"), "expected one of the partition aws"),
     ],
 )
 def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ...], said: str) -> None:
@@ -187,15 +214,15 @@ def test_the_bootstrap_that_is_asked_for_is_the_one_that_the_manifest_names(
     names = {
         each["bootstrapStackVersionSsmParameter"] for each in wanted if "bootstrapStackVersionSsmParameter" in each
     }
-    assert (versions, names) == ({bootstrap.MINIMUM}, {bootstrap.parameter()})
+    assert (versions, names) == ({preflight.MINIMUM_VERSION}, {preflight.bootstrap_parameter()})
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cdk.json").write_text(json.dumps({"context": {bootstrap.CONTEXT: "home"}}))
-    assert bootstrap.qualifier() == "home"
-    monkeypatch.setattr(bootstrap, "CDK_JSON", tmp_path / "cdk.json")
-    (tmp_path / "cdk.json").write_text(json.dumps({"context": {bootstrap.CONTEXT: "acme"}}))
-    assert bootstrap.qualifier() == "acme"
+    (tmp_path / ".cdk.json").write_text(json.dumps({"context": {preflight.QUALIFIER_KEY: "home"}}))
+    assert preflight.read_qualifier() == "home"
+    monkeypatch.setattr(preflight, "CDK_JSON", tmp_path / "cdk.json")
+    (tmp_path / "cdk.json").write_text(json.dumps({"context": {preflight.QUALIFIER_KEY: "acme"}}))
+    assert preflight.read_qualifier() == "acme"
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
-    assert bootstrap.CONTEXT in feature_flags()
+    assert preflight.QUALIFIER_KEY in feature_flags()
 
 
 def test_templates_fit(assembly: Assembly, large: Assembly) -> None:

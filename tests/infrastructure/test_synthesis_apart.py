@@ -13,7 +13,7 @@ import pytest
 
 from crossover.errors import ConfigError, RunFailed
 from crossover.experiment import Experiment
-from crossover.running.cdk_process import synthesized
+from crossover.running.deployed import synthesize_assembly
 from crossover.validation import load
 from stacks.synthesis import synthesize
 from tests.local.kills import children
@@ -33,7 +33,7 @@ def templates(folder: Path) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_the_assembly_is_the_same(experiment: Experiment, tmp_path: Path) -> None:
-    assert synthesized(experiment, tmp_path / "apart") == tmp_path / "apart"
+    assert synthesize_assembly(experiment, tmp_path / "apart") == tmp_path / "apart"
     assert templates(tmp_path / "apart") == templates(synthesize(experiment, tmp_path / "here")) != {}
 
 
@@ -41,7 +41,7 @@ def test_the_assembly_is_the_same(experiment: Experiment, tmp_path: Path) -> Non
 def test_what_cannot_be_deployed_is_said_in_the_same_words(experiment: Experiment, tmp_path: Path) -> None:
     wrong = replace(experiment, architecture="p4p")
     with pytest.raises(ConfigError) as apart:
-        synthesized(wrong, tmp_path / "apart")
+        synthesize_assembly(wrong, tmp_path / "apart")
     with pytest.raises(ConfigError) as here:
         synthesize(wrong, tmp_path / "here")
     assert str(apart.value) == str(here.value)
@@ -53,24 +53,26 @@ def test_a_broken_cdk_is_told_with_its_own_words(
     (tmp_path / "aws_cdk.py").write_text("raise ImportError('no CDK today')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="no CDK today"):
-        synthesized(experiment, tmp_path / "apart")
+        synthesize_assembly(experiment, tmp_path / "apart")
 
 
 @pytest.mark.parametrize("kind", ["synthesis", "node"])
 def test_a_killed_cdk_is_said_in_a_line(experiment: Experiment, tmp_path: Path, kind: str) -> None:
     before = {each.pid for each in children(os.getpid())}  # this process's own Node among them
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(synthesized, experiment, tmp_path / "apart")
+        running = pool.submit(synthesize_assembly, experiment, tmp_path / "apart")
         while not (victims := [each for each in children(os.getpid()) if each.kind == kind and each.pid not in before]):
             assert not running.done(), running.result()
         os.kill(victims[0].pid, signal.SIGKILL)
-        with pytest.raises(RunFailed, match="synthesis of p2p-instance: the CDK was killed by SIGKILL; nothing was"):
+        with pytest.raises(
+            RunFailed, match="synthesis of p2p-instance: the CDK was killed by SIGKILL; the run had not started"
+        ):
             running.result()
 
 
 @pytest.mark.slow
 def test_a_run_brings_no_cdk_into_its_process() -> None:
-    code = "import sys, crossover.running.local, crossover.local.cloud, crossover.local.tools; sys.exit('aws_cdk' in sys.modules)"
+    code = "import sys, crossover.running.deployed, crossover.local.cloud, crossover.local.servers; sys.exit('aws_cdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -80,8 +82,8 @@ def test_an_interrupted_synthesis_leaves_nothing(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     code = (
-        "import sys, pathlib; from crossover.running.cdk_process import synthesized; from crossover.validation import load;"
-        f"synthesized(load(pathlib.Path({str(ROOT / 'config' / 'p2p-instance.yaml')!r})), pathlib.Path({str(tmp_path / 'out')!r}))"
+        "import sys, pathlib; from crossover.running.deployed import synthesize_assembly; from crossover.validation import load;"
+        f"synthesize_assembly(load(pathlib.Path({str(ROOT / 'config' / 'p2p-instance.yaml')!r})), pathlib.Path({str(tmp_path / 'out')!r}))"
     )
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from crossover.local.lambda_runtime import Runtime
+from crossover.local.zygotes import Runtime
 from layer import wheels
 from layer.contents import pinned
-from layer.emulator import Emulator, emulator
+from tools.arm_emulator import Emulator, emulator
 
 CLIENT = (pinned("awslambdaric"), *(f"{name}=={version(name)}" for name in ("snapshot-restore-py", "simplejson")))
 BOTO = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")  # Python alone

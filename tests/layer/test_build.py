@@ -12,8 +12,8 @@ import pytest
 
 from cdk.bundling import Sources
 from cdk.packaging import ROOT
-from crossover.architecture import architectures, load, steps
-from crossover.own_code.packages import DATAPLANE, TORCH
+from crossover.user_code import DATAPLANE, TORCH
+from crossover.workflow.architecture import architectures, load, steps
 from layer import archive, build, checks, elf, lock, pruning, wheels
 from layer.bytecode import Interpreter
 from layer.contents import TORCH as TORCH_VERSION

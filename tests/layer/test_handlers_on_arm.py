@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load, steps, training_architectures
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import MissingTool
 from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
-from crossover.learning.learner import Learner
-from crossover.learning.saving import safetensors_bytes
+from crossover.learning.learner import Learner, safetensors_bytes
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import MODEL, RunFolder
 from crossover.running import run_deployed, run_inline
+from crossover.workflow.architecture import architectures, load, steps
 from functions.mlless.settings import MLLess
 from layer import build
 from layer.contents import ROOT, layers
@@ -26,7 +25,7 @@ from tests.layer.lambda_on_arm import runtime
 
 pytestmark = pytest.mark.deep
 FOLDER = ROOT / "build"
-ARCHITECTURES = [name for name in training_architectures() if steps(load(name))]
+ARCHITECTURES = [name for name in architectures() if steps(load(name))]
 WORKERS = 2
 
 

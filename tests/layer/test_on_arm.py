@@ -13,8 +13,8 @@ import pytest
 from crossover.errors import MissingTool
 from layer import build, checks
 from layer.contents import ROOT, TORCH, layers
-from layer.emulator import Emulator, emulator
 from layer.wheels import NoWheels
+from tools.arm_emulator import Emulator, emulator
 
 pytestmark = pytest.mark.slow
 FOLDER = ROOT / "build"
@@ -60,9 +60,9 @@ def test_every_library_that_torch_names_is_there(zipped: list[Path]) -> None:
 
 def test_training_in_the_emulator_gives_what_it_gives_here(arm: Emulator) -> None:
     """The same loss and gradient as this machine's PyTorch of another version, up to the order of float32 additions."""
-    script = str(ROOT / "layer" / "workload.py")
+    script = str(ROOT / "tools" / "layer_workload.py")
     there: dict[str, Any] = json.loads(arm.run(script, timeout_s=1_800))
-    ended = subprocess.run([sys.executable, "-m", "layer.workload"], cwd=ROOT, capture_output=True, check=True)
+    ended = subprocess.run([sys.executable, "-m", "tools.layer_workload"], cwd=ROOT, capture_output=True, check=True)
     here: dict[str, Any] = json.loads(ended.stdout)
     assert there["machine"] == "aarch64" and there["python"].startswith("3.13.")
     assert there["torch"].split("+")[0] == TORCH

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import yaml
 
-from crossover.local import processes
+from crossover.local import servers
 from tests.local.parts import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +25,10 @@ T = TypeVar("T")
 _MAIN = """
 import pathlib, sys
 from crossover.cli.main import main
-from crossover.running import local
+from crossover.running import deployed
 
 if assembly := sys.argv.pop(1):
-    local.synthesized = lambda experiment, out: pathlib.Path(assembly)
+    deployed.synthesize_assembly = lambda experiment, out: pathlib.Path(assembly)
 main()
 """
 KINDS = {  # what stands in a command line -> what the process is; the first that fits
@@ -81,7 +81,7 @@ def written(architecture: str, folder: Path, *, epochs: int) -> Path:
 
 def children(main: int) -> list[Process]:
     """All that process `main` has started, however far down: by its mark, or by descent."""
-    mark, found, below = f"{processes.MARK}={main}-".encode(), [], {main}
+    mark, found, below = f"{servers.MARK}={main}-".encode(), [], {main}
     for pid, parent, command, environment in sorted(_processes()):
         if pid != main and (mark in environment or parent in below):
             below.add(pid)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from crossover.local import processes
+from crossover.local import servers
 from crossover.local.cloud import LocalCloud
 
 SERVERS_OWN = ("redis.conf",)  # a server has to read its password somewhere: a file of the owner's alone
@@ -55,7 +55,7 @@ def files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 def environments() -> Iterator[tuple[str, bytes]]:
     """Environment and command line of every process that a cloud of this process has started."""
-    (mark,) = (f"{name}={value}".encode() for name, value in processes.mark().items())
+    (mark,) = (f"{name}={value}".encode() for name, value in servers.mark().items())
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             environment = (process / "environ").read_bytes()

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from crossover import asl
-from crossover.architecture import Architecture
 from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
-from crossover.workflow import Child, ForEach, Step, first_event
+from crossover.workflow import Child, ForEach, Step, first_event, state_machines
+from crossover.workflow.architecture import Architecture
 from tests.local.parts import HANDLERS, ROLE, eventually, zipped
 
 UNDER_WAY = replace(Step("work", "functions.x", lambda ctx, event: None), waits=True)
@@ -41,7 +40,7 @@ class Machines:
 
     def run(self, tree: Architecture = TREE) -> str:
         """Started; the execution's ARN."""
-        text = json.dumps(asl.definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"])
+        text = json.dumps(state_machines.definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"])
         for kind, service in (("machine", "stateMachine"), ("executions", "execution")):
             text = text.replace(f"${{{kind}_child}}", f"{ARN}{service}:child{self._end}")
         definition = json.loads(text)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from crossover import validation
-from crossover.account.deployment import deploying
 from crossover.errors import MissingTool
 from crossover.local.cloud import LocalCloud
+from crossover.running import deploying
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")
     try:
-        program = deploying.cdk()
+        program = deploying.cdk_command()
     except MissingTool as missing:
         pytest.skip(str(missing))
     environment = {**os.environ, **cloud.environment()}

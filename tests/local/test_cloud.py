@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from crossover.errors import ConfigError, RunFailed
-from crossover.local import processes, watchdog
+from crossover.local import servers, watchdog
 from crossover.local.cloud import LocalCloud
 from tests.local.parts import BUCKET, HANDLERS, ROLE, eventually, function, write_assembly, zipped
 
@@ -225,9 +225,9 @@ def test_a_failing_resource_is_named(cloud: LocalCloud, tmp_path: Path) -> None:
 # A main process with a cloud, a busy function, a Redis; it prints its mark and workspace and waits.
 MAIN = """
 import pathlib, sys, threading, time
-from crossover.local import processes
+from crossover.local import servers
 from crossover.local.cloud import LocalCloud
-from crossover.local.redis_server import RedisServer
+from crossover.local.servers import RedisServer
 
 sys.path.insert(0, ".")
 from tests.local.parts import HANDLERS, ROLE, zipped
@@ -245,7 +245,7 @@ with LocalCloud(workspace) as cloud:
     threading.Thread(target=cloud.invoke, args=("busy", event), daemon=True).start()
     while not started.exists():
         time.sleep(0.01)
-    print(processes.mark()[processes.MARK], flush=True)
+    print(servers.mark()[servers.MARK], flush=True)
     time.sleep(3600)
 """
 
@@ -261,7 +261,7 @@ def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None
         cwd=Path(__file__).parents[2],
     )
     assert main.stdout
-    mark = f"{processes.MARK}={main.stdout.readline().strip()}".encode()
+    mark = f"{servers.MARK}={main.stdout.readline().strip()}".encode()
     assert len(watchdog.marked(mark)) == 3, "Redis, the fork server and the function run"
     os.kill(main.pid, number)
     main.wait()

@@ -1,6 +1,7 @@
 """Whom the AWS endpoint answers, and its end: what was asked for is finished first."""
 
 import http.client
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from crossover.local import endpoint, permissions
-from crossover.local.endpoint import Endpoint
-from crossover.local.signatures import OPERATOR, AccessKeys
+from crossover.local.endpoint import OPERATOR, AccessKeys, Endpoint
 from tests.local.stranger import signed
 
 
@@ -20,6 +20,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     running = Endpoint(tmp_path_factory.mktemp("endpoint") / "endpoint.log")
     yield running
     running.stop()
+
+
+def test_a_log_on_a_full_disk_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    """Hundreds of lines with tracebacks buried the run's own last words."""
+    log, file = logging.Logger("full"), endpoint.LogFile("/dev/full")
+    log.addHandler(file)
+    log.error("an execution failed")
+    file.close()
+    assert "".join(capfd.readouterr()) == ""
 
 
 def ask(running: Endpoint, method: str, path: str, **headers: str) -> tuple[int, list[str]]:

@@ -38,7 +38,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """As a stack renders it, for a program `crossover.training.fleet.lease` that stands for one of ours."""
+    """As a stack renders it, for a program `crossover.training.fleet` that stands for one of ours."""
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-small")
     ProgramFleet(

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from crossover.errors import Lost, RunFailed
-from crossover.local import hosted, processes
-from crossover.local.hosted import Servers
+from crossover.local import cloud
+from crossover.local import servers as processes
+from crossover.local.cloud import Servers
 
 
 @pytest.mark.parametrize("kind", ["RedisServer", "RabbitServer"])
@@ -21,10 +22,10 @@ def test_a_server_that_is_starting_at_the_end_is_stopped(
         servers.stop()
         return SimpleNamespace(url="redis://127.0.0.1:1", stop=lambda: stopped.append(kind))
 
-    monkeypatch.setattr(hosted, kind, start)
-    monkeypatch.setattr(hosted, "tensor_module", lambda: None)
+    monkeypatch.setattr(cloud, kind, start)
+    monkeypatch.setattr(cloud, "tensor_module", lambda: None)
     if kind == "RedisServer":
-        servers.start_instance("i-1", {hosted.ROLE_TAG: "redis"}, "10.0.0.1", "")
+        servers.start_instance("i-1", {cloud.ROLE_TAG: "redis"}, "10.0.0.1", "")
     else:
         servers.start_broker("broker", "u", "p")
     assert stopped == [kind]
@@ -35,10 +36,10 @@ def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
     """A stack that is still being made fails at its next server, at once."""
     servers = Servers(tmp_path)
     servers.stop()
-    monkeypatch.setattr(hosted, "RedisServer", None)
-    monkeypatch.setattr(hosted, "RabbitServer", None)
+    monkeypatch.setattr(cloud, "RedisServer", None)
+    monkeypatch.setattr(cloud, "RabbitServer", None)
     with pytest.raises(RunFailed, match="has ended"):
-        servers.start_instance("i-1", {hosted.ROLE_TAG: "redis"}, "10.0.0.1", "")
+        servers.start_instance("i-1", {cloud.ROLE_TAG: "redis"}, "10.0.0.1", "")
     with pytest.raises(RunFailed, match="has ended"):
         servers.start_broker("broker", "u", "p")
 
@@ -63,7 +64,7 @@ def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch:
             self.status = None
             done.append("started")
 
-    monkeypatch.setattr(hosted, "RabbitServer", Broker)
+    monkeypatch.setattr(cloud, "RabbitServer", Broker)
     servers.start_broker("broker", "u", "p")
     servers.reboot_broker("broker")
     assert done == ["stopped", "started"]
@@ -76,7 +77,7 @@ def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch:
 def test_a_server_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
     servers, written = Servers(tmp_path), tmp_path / "redis.log"
     written.write_text("its last words")
-    child = processes.start(["sleep", "3600"])
+    child = processes.start_process(["sleep", "3600"])
 
     class Server(SimpleNamespace):
         status = property(lambda self: child.poll())

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from crossover.architecture import training_architectures
 from crossover.running import run_inline
-from crossover.running.cdk_process import synthesized
+from crossover.running.deployed import synthesize_assembly
 from crossover.validation import load
+from crossover.workflow.architecture import architectures
 from tests.local import kills
 from tests.sampling import WHOLE
 
@@ -41,7 +41,7 @@ def undisturbed(architecture: str, folder: Path) -> Undisturbed:
     folder.mkdir()
     experiment = load(kills.written(architecture, folder, epochs=EPOCHS))
     found = run_inline(experiment, folder / "out", lambda progress: None)
-    assembly = synthesized(experiment, folder / "assembly")
+    assembly = synthesize_assembly(experiment, folder / "assembly")
     return Undisturbed(str(found.result["final"]["parameters_sha256"]), assembly)
 
 
@@ -77,7 +77,7 @@ def test_a_database_that_dies_ends_the_run(architecture: str, tmp_path: Path) ->
     check(ended, tmp_path / "out", digest="")
 
 
-@pytest.mark.parametrize("architecture", training_architectures())
+@pytest.mark.parametrize("architecture", architectures())
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_one_random_child_at_a_random_moment(architecture: str, seed: int, tmp_path: Path, folder: Path) -> None:
     rng = random.Random(f"{architecture} {seed}")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from crossover.local import processes, watchdog
+from crossover.local import servers, watchdog
 from tests.local.parts import eventually
 
 # A main process with a child, a grandchild that left its session, and a temporary folder; it prints what the test needs and waits.
 MAIN = """
 import pathlib, sys, time
-from crossover.local import processes
+from crossover.local import servers
 
-with processes.ending_on_signals(), processes.temporary_folder() as folder:
-    child = processes.start(["sh", "-c", "setsid sleep 3600 & sleep 3600"])
+with servers.ending_on_signals(), servers.temporary_folder() as folder:
+    child = servers.start_process(["sh", "-c", "setsid sleep 3600 & sleep 3600"])
     try:
-        print(processes.mark()[processes.MARK], folder, flush=True)
+        print(servers.mark()[servers.MARK], folder, flush=True)
         while True:
             time.sleep(0.1)
     finally:
@@ -42,7 +42,7 @@ def main_process() -> subprocess.Popen[str]:
 def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], number: signal.Signals) -> None:
     assert main_process.stdout
     value, _, folder = main_process.stdout.readline().strip().partition(" ")
-    mark = f"{processes.MARK}={value}".encode()
+    mark = f"{servers.MARK}={value}".encode()
     eventually(lambda: len(watchdog.marked(mark)) == 3, what="shell and both sleeps run")
     assert Path(folder).is_dir()
 
@@ -59,22 +59,22 @@ def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], 
 # Its watchdog is killed: one folder was named to it, the other is new. It prints both and waits.
 ORPHANED = """
 import time
-from crossover.local import processes
+from crossover.local import servers
 
-with processes.temporary_folder() as first:
-    child = processes.start(["sleep", "3600"])
-    guard = processes._current()
+with servers.temporary_folder() as first:
+    child = servers.start_process(["sleep", "3600"])
+    guard = servers._current()
     guard._watchdog.kill()
     guard._watchdog.wait()
     {before}
-    with processes.temporary_folder() as second:
+    with servers.temporary_folder() as second:
         print(guard.value, first, second, flush=True)
         {then}
 print("left in order", flush=True)
 """
 
 
-@pytest.mark.parametrize("before", ["", "processes.look_after_the_watchdog()"])
+@pytest.mark.parametrize("before", ["", "servers.look_after_the_watchdog()"])
 def test_a_killed_watchdog_has_a_successor(before: str) -> None:
     main = subprocess.Popen(
         [sys.executable, "-c", ORPHANED.format(before=before, then="time.sleep(3600)")],
@@ -87,14 +87,12 @@ def test_a_killed_watchdog_has_a_successor(before: str) -> None:
     assert all(Path(folder).is_dir() for folder in folders)
     main.kill()
     main.communicate()
-    eventually(lambda: not watchdog.marked(f"{processes.MARK}={value}".encode()), what="the child is gone")
+    eventually(lambda: not watchdog.marked(f"{servers.MARK}={value}".encode()), what="the child is gone")
     eventually(lambda: not any(Path(folder).exists() for folder in folders), what="both folders are gone")
 
 
 def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
-    code = ORPHANED.format(
-        before="", then="processes._current()._watchdog.kill(); processes._current()._watchdog.wait()"
-    )
+    code = ORPHANED.format(before="", then="servers._current()._watchdog.kill(); servers._current()._watchdog.wait()")
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
     )
@@ -103,12 +101,12 @@ def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
 
 
 def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
-    script = processes.start(["sh", "-c", "sleep 3600 & wait"])
-    mark = f"{processes.MARK}={processes.mark()[processes.MARK]}".encode()
+    script = servers.start_process(["sh", "-c", "sleep 3600 & wait"])
+    mark = f"{servers.MARK}={servers.mark()[servers.MARK]}".encode()
     eventually(lambda: len(watchdog.marked(mark, group=script.pid)) == 2, what="script and sleep run")
     script.kill()
     script.wait()
-    assert processes.stop(script) == -signal.SIGKILL
+    assert servers.stop_process(script) == -signal.SIGKILL
     assert watchdog.marked(mark, group=script.pid) == []
 
 
@@ -117,16 +115,18 @@ def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
     [(-9, "killed by SIGKILL"), (137, "killed by SIGKILL"), (1, "exit status 1"), (0, "exit status 0")],
 )
 def test_how_a_process_ended(status: int, words: str) -> None:
-    assert processes.end_words(status) == words
+    assert servers.end_words(status) == words
 
 
 def test_stop_kills_what_ignores_ignores_the_signal() -> None:
-    child = processes.start([sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"])
+    child = servers.start_process(
+        [sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"]
+    )
     status = Path(f"/proc/{child.pid}/status")
     ignoring = f"{1 << (signal.SIGTERM - 1):016x}"
     eventually(lambda: _ignored(status) >= int(ignoring, 16), what="the child ignores SIGTERM")
-    assert processes.stop(child, patience_s=0.05) == -signal.SIGKILL
-    assert processes.stop(child) == -signal.SIGKILL  # harmless to repeat
+    assert servers.stop_process(child, patience_s=0.05) == -signal.SIGKILL
+    assert servers.stop_process(child) == -signal.SIGKILL  # harmless to repeat
 
 
 def _ignored(status: Path) -> int:
@@ -137,7 +137,7 @@ def _ignored(status: Path) -> int:
 
 def test_signal_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as end, processes.ending_on_signals():
+    with pytest.raises(SystemExit) as end, servers.ending_on_signals():
         signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crossover.cli.main import main
-from crossover.dataplane.connecting import message_bus, object_store, tensor_store
-from crossover.dataplane.traffic import Traffic
+from crossover.data.connecting import message_bus, object_store, tensor_store
+from crossover.data.protocols import Traffic
 from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Data, Experiment
 from crossover.local.cloud import LocalCloud
@@ -65,7 +65,7 @@ def test_a_run_shows_no_secret_anywhere(
             places["at its end"] = found(planted, everything(cloud))
         destroy(cloud, name)
 
-    monkeypatch.setattr("crossover.running.local.run_deployed", watched)
+    monkeypatch.setattr("crossover.running.deployed.run_deployed", watched)
     monkeypatch.setattr(LocalCloud, "destroy", looked_through)
     fields = ("workers=2", "training.epochs=2", "training.batch_size=24", "data.limit=48", "training.schedule=constant")
     overrides = [word for field in fields for word in ("--set", field)]
@@ -130,6 +130,7 @@ SECRET = "planted/pass@word#1?x"
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "url",
     [

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from crossover.architecture import Architecture, architectures, load
-from crossover.architecture.infrastructure import talks
-from crossover.local.hosted import tensor_module
-from crossover.local.redis_server import RedisServer
+from crossover.local.cloud import tensor_module
+from crossover.local.servers import RedisServer
+from crossover.workflow.architecture import Architecture, architectures, load
+from crossover.workflow.infrastructure import talks
 from tests.conformance.servers import IN_MEMORY
 from tests.local import kills, stranger
 from tests.local.listening import Listening, listening
@@ -85,12 +84,7 @@ class Run:
 
 def written(architecture: str, folder: Path) -> Path:
     """A small experiment, as a file."""
-    if load(architecture).trains:
-        return kills.written(architecture, folder, epochs=1)
-    path = folder / "aggregation.yaml"
-    published = yaml.safe_load((ROOT / "config" / f"{architecture.replace('_', '-')}.yaml").read_text())
-    path.write_text(yaml.safe_dump({**published, "workers": 4}))
-    return path
+    return kills.written(architecture, folder, epochs=1)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import random
 
 from crossover.local.fleet_programs import Fleets
-from crossover.local.lambda_runtime import Lambdas
+from crossover.local.lambdas import Lambdas
 
 
 def kill_random(lambdas: Lambdas, rng: random.Random) -> str | None:

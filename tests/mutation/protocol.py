@@ -27,7 +27,7 @@ ROOT = mutants.ROOT
 LISTED = Path(__file__).parent / "protocol_faults.toml"
 SEED, DRAWN = 15, 40
 LONGEST_S = 3_600.0  # a command that takes longer hangs: the fault is found
-COPIED = ("crossover", "chaos", "functions", "peers", "stacks", "cdk", "config", "redis_module", "app.py")
+COPIED = ("crossover", "tests/chaos/world", "functions", "peers", "stacks", "cdk", "config", "redis_module", "app.py")
 
 # Where the draw takes from: code of protocols, and in it lines that name what a protocol is made of, but no text, time or figure.
 DRAWN_FROM = (
@@ -44,26 +44,26 @@ DRAWN_FROM = (
     "peers/p2p/latest.py",
     "peers/p2p_serverless.py",
     "peers/gpu/gathering.py",
-    "crossover/training/attempts.py",
-    "crossover/training/agreement.py",
+    "crossover/training/progress.py",
+    "crossover/training/progress.py",
     "crossover/training/checkpoints.py",
     "crossover/training/databases.py",
-    "crossover/training/long_worker/group.py",
-    "crossover/training/long_worker/invocation.py",
-    "crossover/training/long_worker/life.py",
-    "crossover/training/long_worker/synchronous.py",
-    "crossover/training/long_worker/waits.py",
-    "crossover/training/peer/algorithm.py",
-    "crossover/training/peer/ending.py",
-    "crossover/training/peer/replica.py",
-    "crossover/dataplane/redis_tensors.py",
-    "crossover/dataplane/redis_compute.py",
-    "crossover/dataplane/s3.py",
-    "crossover/dataplane/rabbitmq.py",
-    "crossover/training/fleet/lease.py",
-    "crossover/training/fleet/serving.py",
-    "crossover/training/fleet/execution.py",
-    "crossover/workflow.py",
+    "crossover/training/group.py",
+    "crossover/training/long_worker.py",
+    "crossover/training/long_worker.py",
+    "crossover/training/synchronous.py",
+    "crossover/training/waits.py",
+    "crossover/training/peer.py",
+    "crossover/training/peer.py",
+    "crossover/training/peer.py",
+    "crossover/data/redis_tensors.py",
+    "crossover/data/redis_tensors.py",
+    "crossover/data/s3.py",
+    "crossover/data/rabbitmq.py",
+    "crossover/training/fleet.py",
+    "crossover/training/fleet.py",
+    "crossover/training/fleet.py",
+    "crossover/workflow/__init__.py",
 )
 _OF_PROTOCOLS = re.compile(
     "create|put_new|exists|delete|arrive|ack|confirm|settle|give_way|useless|overtaken|journal|save|forget|restore|kept|spent|checkpoint|"

@@ -26,6 +26,9 @@ FOR_TESTS = (
     "benchmarks",
     "docs",
     "layer",
+    "lab",
+    "tools",
+    "examples",
     "pyproject.toml",
     "requirements.txt",
     "requirements-dev.txt",
@@ -55,11 +58,12 @@ def listed() -> list[Fault]:
 def outcome(fault: Fault) -> str:
     """ "found", "missed", or that no test ran: the last lines of pytest then."""
     as_protocol = protocol.Fault(fault.name, "planted", fault.loses, (), fault.edits)
+    ignored = shutil.ignore_patterns("__pycache__", "out", "results")
     with protocol.planted(as_protocol) as folder:
         for name in FOR_TESTS:
             source = protocol.ROOT / name
             if source.is_dir():
-                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "out", "results"))
+                shutil.copytree(source, folder / name, ignore=ignored, dirs_exist_ok=True)
             else:
                 shutil.copy2(source, folder / name)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", fault.test]
@@ -76,7 +80,9 @@ def outcome(fault: Fault) -> str:
             )
         finally:
             _end(environment["PYTHONPATH"])
-    if ended.returncode == 1:
+    if (
+        ended.returncode == 1 or "\nFAILED " in ended.stdout
+    ):  # what a fault left hanging may abort the process at its end
         return "found"
     return "missed" if ended.returncode == 0 else f"no test ran: {ended.stdout[-500:]}{ended.stderr[-500:]}"
 

@@ -13,7 +13,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crossover.local import tools
+from crossover.local import servers
 from tests.redis_module.servers import Server, build, starting, statistics
 
 pytestmark = pytest.mark.deep
@@ -169,7 +169,9 @@ def sanitized() -> Iterator[Server]:
 
     Later servers than Redis 7.2 give Lua memory by jemalloc's own calls, which no preloaded library takes over.
     """
-    version = subprocess.run([tools.need(tools.REDIS), "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(
+        [servers.need(servers.REDIS), "--version"], capture_output=True, text=True, check=True
+    ).stdout
     if not re.match(r"Redis server v=7\.[0-2]\.", version):
         pytest.skip(f"AddressSanitizer's allocator serves Redis 7.0 to 7.2, not {version.split(' sha=')[0]}")
     module = build("asan", "tensors-asan.so")

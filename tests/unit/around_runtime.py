@@ -10,17 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Of this machine alone: none of it runs inside a function, a program, or what follows a run.
 APART = {
-    "account": "AWS accounts are deployed to by commands",
     "cli": "the command line",
     "local": "the cloud on this machine is made of processes",
     "study": "a command that runs others",
-    "runtime/process_pools.py": "commands compute in them",
+    "processes.py": "commands compute in them",
     "reports": "written once a run is over",
-    "runtime/__init__.py": "it is what is asked",
+    "runtime.py": "it is what is asked",
     "simulation": "has a clock of its own",
     "advice": "asks simulations, on the user's machine alone",
     "validation": "a YAML is checked before a run",
-    "calibration": "measured and fitted on the user's machine alone",
 }
 MODULES = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "random", "sched", "secrets", "select", "selectors"),
@@ -41,29 +39,40 @@ CHANGES = {
 }
 CACHES = {
     **dict.fromkeys(("cache", "lru_cache"), "runtime.kept, or Resources"),
-    "cached_property": "crossover.clients.on_demand: Python 3.11 holds one lock for all objects while it computes",
+    "cached_property": "crossover.data.clients: Python 3.11 holds one lock for all objects while it computes",
 }
 # file -> what it has of its own -> why
 EXCEPTIONS = {
-    "crossover/clients/slots.py": dict.fromkeys(
+    "crossover/data/clients.py": dict.fromkeys(
         ("time", "threading", "_idle"), "cores of one machine, shared by its processes"
     ),
-    "crossover/runtime/threads.py": {"threading": "which threads the process has at its end"},
-    "crossover/dataplane/redis_address.py": {"socket": "the wire itself"},
-    "crossover/dataplane/redis_wire.py": {"socket": "the wire itself"},
+    "crossover/processes.py": dict.fromkeys(("signal", "threading"), "threads and signals are the process's own"),
+    "crossover/pools.py": dict.fromkeys(
+        ("POOLED", "concurrent", "multiprocessing", "signal", "threading", "time"),
+        "pools of processes are the process's own",
+    ),
+    "crossover/data/redis_client.py": {"socket": "the wire itself"},
     "crossover/learning/learner.py": {"threading": "torch's global generator is the process's; nobody waits within"},
     "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},
-    "crossover/learning/models/chain.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
-    "crossover/own_code/places.py": dict.fromkeys(
-        ("threading", "_folders", "tops", "os.environ"), "imported modules are the process's"
+    "crossover/learning/layers.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
+    "crossover/user_code.py": dict.fromkeys(
+        ("threading", "_own", "_is_own", "_folders", "tops", "os.environ", "cache"),
+        "imported modules and what user code changes are the process's, and so is an audit hook",
     ),
-    "crossover/own_code/watching.py": dict.fromkeys(
-        ("threading", "_own", "cache"), "imported modules are the process's, and so is an audit hook"
+    "crossover/running/account.py": {
+        "datetime.now": "AWS accounts are deployed to by commands",
+        "cache": "regions and partitions are botocore's data, the same for every run of a process",
+    },
+    "crossover/running/deploying.py": dict.fromkeys(
+        ("datetime.now", "os.environ", "subprocess"), "AWS accounts are deployed to by commands"
     ),
-    "crossover/running/cdk_process.py": dict.fromkeys(
+    "crossover/running/price_list.py": dict.fromkeys(("datetime.now",), "AWS accounts are deployed to by commands"),
+    "crossover/running/removal.py": dict.fromkeys(("time",), "AWS accounts are deployed to by commands"),
+    "crossover/running/running_costs.py": dict.fromkeys(("datetime.now",), "AWS accounts are deployed to by commands"),
+    "crossover/running/deployed.py": dict.fromkeys(
         ("signal", "subprocess", "os.environ"), "synthesis is a process of its own"
     ),
-    "crossover/running/provenance.py": {"lru_cache": "the project's files are the same for all"},
+    "crossover/running/preparing.py": {"lru_cache": "the project's files are the same for all"},
     "peers/gpu/__init__.py": {"subprocess": "one process for each GPU, before any of them trains"},
     "peers/gpu/cuda.py": {"os.environ": "cuBLAS reads its settings there"},
     "peers/gpu/meeting.py": {"socket": "gpu.exchange: distributed stays outside the virtual world"},

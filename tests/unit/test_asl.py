@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import Architecture, architectures, load, steps
-from crossover.asl import INLINE_MAP_LIMIT, definitions
 from crossover.experiment import Experiment, Lifetime
 from crossover.workflow import DAY_S, START, ForEach, Repeat
+from crossover.workflow.architecture import Architecture, architectures, load, steps
+from crossover.workflow.state_machines import INLINE_MAP_LIMIT, definitions
 
 State = dict[str, Any]
 HISTORY_LIMIT = 25_000  # events of one execution

@@ -7,11 +7,10 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from crossover.architecture import Architecture
-from crossover.asl import definitions
-from crossover.asl.limits import HISTORY_LIMIT, events
 from crossover.experiment import Experiment
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
+from crossover.workflow.architecture import Architecture
+from crossover.workflow.state_machines import HISTORY_LIMIT, definitions, events
 from tests.unit.test_asl import blocks, onward
 
 State = dict[str, Any]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.context import Resources
-from crossover.costs import spending
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.keys import Keys
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import Corrupt
-from crossover.keys import Keys
-from crossover.training import agreement, checkpoints
-from crossover.training.fleet.lease import Hearts
+from crossover.reports import spending
+from crossover.training import checkpoints, progress
+from crossover.training.fleet import Heartbeats
+from crossover.workflow.context import Resources
 from functions.mlless import words
 from peers.p2p import messages
 from tests.unit.mutants import mutated
@@ -58,7 +58,7 @@ class Found:
 def heartbeat(body: bytes) -> Any:
     objects = MemoryObjectStore(Traffic())
     objects.put(Keys(RUN).heartbeat(0), body)
-    return Hearts(objects, Keys(RUN)).given_back(0, 0)
+    return Heartbeats(objects, Keys(RUN)).has_given_back(0, 0)
 
 
 def of_records(body: bytes) -> Any:
@@ -135,7 +135,7 @@ DECODERS = [
     Decoder(
         "decision",
         DECISION,
-        lambda body: agreement.decision(Found(stored(Keys(RUN).decision(1), body), Keys(RUN)), 1),  # type: ignore[arg-type]
+        lambda body: progress.decision(Found(stored(Keys(RUN).decision(1), body), Keys(RUN)), 1),  # type: ignore[arg-type]
         Keys(RUN).decision(1),
     ),
     Decoder("record", RECORD, of_records, f"{Keys(RUN).records}x"),

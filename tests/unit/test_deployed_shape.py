@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import load
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment, Training
+from crossover.running.monitor import Deployed
 from crossover.running.preparing import Prepared
-from crossover.running.stack import Deployed
+from crossover.workflow.architecture import load
 
 
 @pytest.mark.parametrize(("minibatches", "refused"), [(1_000, False), (1_001, True)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crossover.architecture import training_architectures
+from crossover.workflow.architecture import architectures
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def test_all_runs_every_architecture_and_then_compares_them() -> None:
     *runs, comparison = called("run", "ARCH=all", "ON=inline")
     configs = [Path(run[2]) for run in runs]
     trained = {yaml.safe_load((ROOT / config).read_text())["architecture"] for config in configs}
-    assert trained == set(training_architectures())
+    assert trained == set(architectures())
     assert len(configs) == len(trained)
     assert [run[1] for run in runs] == ["run"] * len(runs)
     assert {tuple(run[3:5]) for run in runs} == {("--on", "inline")}
@@ -39,7 +39,14 @@ def test_one_is_run_alone() -> None:
 
 
 ODD = ["x;touch {}", "$(shell touch {})", "$$(touch {})", "`touch {}`", "x && touch {}", "x' ; touch {} '", "x\ny"]
-ASKED = [("run", "ON"), ("run", "OUT"), ("chaos", "SEEDS"), ("bench", "ONLY"), ("host-module", "PROCESSOR")]
+ASKED = [
+    ("run", "ON"),
+    ("run", "OUT"),
+    ("chaos", "SEEDS"),
+    ("chaos", "CONFIG"),
+    ("bench", "ONLY"),
+    ("host-module", "PROCESSOR"),
+]
 
 
 @pytest.mark.parametrize(

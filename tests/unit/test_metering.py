@@ -6,12 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from crossover import runtime
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.context.metering import Meter
+from crossover.data.clients import MemoryClients
 from crossover.errors import Unavailable
 from crossover.runtime import ThisProcess
 from crossover.workflow import first_event
+from crossover.workflow.context import Context, Meter, Resources
 
 
 class Old(ThisProcess):

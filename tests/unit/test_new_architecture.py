@@ -14,11 +14,12 @@ import peers
 import stacks
 from crossover import algorithms
 from crossover.algorithms import averaging
-from crossover.architecture import load, loading
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, from_resolved
-from crossover.running.resumption import differing
-from crossover.validation import schema, validate
+from crossover.running.resume import list_differing_settings
+from crossover.validation import fields, validate
+from crossover.workflow import architecture
+from crossover.workflow.architecture import load
 from stacks import synthesis
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ Write = Callable[[str, str], None]
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Files of functions/ and stacks/ that stand beside those of the project."""
-    monkeypatch.setattr(loading, "ROOT", tmp_path)
+    monkeypatch.setattr(architecture, "ROOT", tmp_path)
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     for package in (functions, peers, stacks):
         folder = tmp_path / package.__name__
@@ -87,7 +88,7 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from crossover.architecture import Architecture
+from crossover.workflow.architecture import Architecture
 from crossover.workflow import step
 
 
@@ -124,7 +125,7 @@ def test_its_settings_are_a_section_of_the_yaml(eighth: Callable[..., Experiment
     assert found.settings(settings) == settings(rate=2.0, order=(1, 2))
     assert found.resolved()["eighth"] == {"rate": 2.0, "order": [1, 2]}
     assert from_resolved(json.loads(json.dumps(found.resolved()))) == found
-    assert "exclusiveMinimum" in str(json.loads(schema.text())["$defs"]["Settings"])
+    assert "exclusiveMinimum" in str(json.loads(fields.text())["$defs"]["Settings"])
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,8 @@ def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed
     resolve = load("eighth").resolve
     there = resolve(validate({"name": "x", "architecture": "eighth"}))
     assert there.resolved()["eighth"] == {"rate": 0.7, "order": []}
-    assert differing(resolve(eighth(rate=0.8)), there) == ["eighth.rate: 0.8, there 0.7"]
-    assert not differing(resolve(eighth(rate=0.7)), there)
+    assert list_differing_settings(resolve(eighth(rate=0.8)), there) == ["eighth.rate: 0.8, there 0.7"]
+    assert not list_differing_settings(resolve(eighth(rate=0.7)), there)
 
 
 def test_another_experiment_does_not_mind_a_faulty_eighth(eighth: Callable[..., Experiment], write: Write) -> None:
@@ -240,7 +241,7 @@ def test_two_that_describe_one_section_differently_are_both_named(write: Write) 
     assert told.startswith(
         "architecture: 'ninth': the section 'eighth' is described by functions.eighth.Settings and by functions.ni"
     )
-    shared = "from crossover.architecture import Architecture\nfrom functions.eighth import Settings, train\n"
+    shared = "from crossover.workflow.architecture import Architecture\nfrom functions.eighth import Settings, train\n"
     write("functions/ninth.py", shared + 'ARCHITECTURE = Architecture("ninth", run=train, settings=Settings)\n')
     sys.modules.pop("functions.ninth")
     assert validate({"name": "x", "architecture": "ninth", "eighth": {"rate": 2}}).sections["eighth"]["rate"] == 2.0

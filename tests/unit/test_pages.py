@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from docs import house
 from tests.unit.test_structure import FLOOR
+from tools import house
 
 ROOT = Path(__file__).parents[2]
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -21,7 +21,7 @@ SCHEMA = json.loads((ROOT / "config" / "experiment.schema.json").read_text(encod
 
 FILE = re.compile(r"(?<![\w./<>{}*~$-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|yaml|sh|hpp|cpp|jinja))(?![\w/{<*-])")
 FOLDER = re.compile(
-    r"(?<![\w./<>{}*~$-])((?:crossover|functions|peers|stacks|cdk|layer|docs|config|tests|benchmarks)/(?:\w+/)*)(?![\w{<*.])"
+    r"(?<![\w./<>{}*~$-])((?:crossover|functions|peers|stacks|cdk|layer|lab|tools|examples|docs|config|tests|benchmarks)/(?:\w+/)*)(?![\w{<*.])"
 )
 NAME = re.compile(r"(?<![\w./'\"$-])([a-z_]\w*(?:\.[A-Za-z_]\w*)+)(?![\w/])")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +63,7 @@ def ends(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     return (parts[start:] for start in range(len(parts)))
 
 
-# Every file and folder, by any end of its path: `asl/blocks.py` is found, too.
+# Every file and folder, by any end of its path: `workflow/state_machines.py` is found, too.
 THERE = {end for name in FILES for path in (Path(name), *Path(name).parents) for end in ends(path.parts)}
 
 
@@ -150,7 +150,7 @@ def test_sections_that_are_named_by_number_exist() -> None:
 
 
 def test_the_picture_of_the_house_is_the_one_that_its_imports_draw() -> None:
-    assert house.PAGE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m docs.house"
+    assert house.PAGE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m tools.house"
 
 
 def test_files_of_the_project_that_a_page_shows_are_shown_as_they_stand() -> None:

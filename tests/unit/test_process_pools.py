@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from crossover.runtime.process_pools import pool
+from crossover.pools import pool
 from tests.local.parts import eventually
 from tests.sampling import WHOLE
 
 # Says who its workers are, once they compute without an end.
 ASKS = """
 import os, sys, time
-from crossover.runtime.process_pools import pool
+from crossover.pools import pool
 
 def work(folder):
     open(f"{folder}/{os.getpid()}", "w").close()
@@ -69,4 +69,4 @@ def test_every_pool_of_the_product_is_one_of_these() -> None:
         for path in (root / "crossover").rglob("*.py")
         if "ProcessPoolExecutor(" in of(path) or "multiprocessing" in of(path)
     ]
-    assert [path.relative_to(root).as_posix() for path in using] == ["crossover/runtime/process_pools.py"]
+    assert [path.relative_to(root).as_posix() for path in using] == ["crossover/pools.py"]

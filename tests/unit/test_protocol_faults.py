@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.architecture import architectures
+from crossover.workflow.architecture import architectures
 from tests.mutation import mutants, protocol
 from tests.mutation.protocol import Edit, Fault
 
@@ -35,7 +35,8 @@ def test_there_are_enough_of_both_kinds_and_each_says_what_is_lost() -> None:
 
 def test_a_process_imports_the_fault() -> None:
     fault = next(each for each in FAULTS if each.name == "barrier-without-attempt")
-    asked = "import chaos.trials; from crossover.keys import Keys; print(Keys('r', 3).barrier)"  # the world is of the copy too
+    # The world is of the copy too.
+    asked = "import tests.chaos.world.trials; from crossover.data.keys import Keys; print(Keys('r', 3).barrier)"
     with protocol.planted(fault) as folder:
         said = subprocess.run(
             [sys.executable, "-c", asked],

@@ -4,9 +4,7 @@ import threading
 
 import pytest
 
-from crossover.architecture import Architecture, load, steps
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
+from crossover.data.clients import MemoryClients
 from crossover.errors import ConfigError, Missing, StaleAttempt
 from crossover.workflow import (
     START,
@@ -22,6 +20,8 @@ from crossover.workflow import (
     first_event,
     step,
 )
+from crossover.workflow.architecture import Architecture, load, steps
+from crossover.workflow.context import Context, Resources
 
 calls: list[tuple[str, int, int]] = []
 

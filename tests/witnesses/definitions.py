@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cdk import expiry_machine
-from crossover import asl, validation
-from crossover.architecture import architectures, load
-from crossover.architecture.infrastructure import most_minibatches
-from crossover.asl.placeholders import filled_in
+from crossover import validation
 from crossover.experiment import Experiment
+from crossover.workflow import state_machines
+from crossover.workflow.architecture import architectures, load
+from crossover.workflow.infrastructure import most_minibatches
+from crossover.workflow.state_machines import fill_placeholders
 from tests.infrastructure.cases import CASES, CONFIG, Case
 
 State = dict[str, Any]
@@ -39,10 +40,10 @@ def resolved() -> dict[str, State]:
     found: dict[str, tuple[str, State]] = {}
     for name, experiment in experiments():
         architecture = load(experiment.architecture)
-        machines = asl.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
+        machines = state_machines.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
         for machine, definition in machines.items():
             text = json.dumps(definition)
-            found.setdefault(text, (f"{name}: {machine}", json.loads(filled_in(text, **WHERE))))
+            found.setdefault(text, (f"{name}: {machine}", json.loads(fill_placeholders(text, **WHERE))))
     return dict(found.values())
 
 

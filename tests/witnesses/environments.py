@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from crossover.account.deployment.deploying import node
+from crossover.running.deploying import node_path
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build" / "witnesses"
@@ -40,7 +40,7 @@ def asked_of_node(name: str, question: Any) -> Any:
     """The answer of tests/witnesses/<name>/judge.js: JSON on its standard output, to JSON on its standard input."""
     packages = environment(name) / "node_modules"
     done = subprocess.run(
-        [node(), HERE / name / "judge.js"],
+        [node_path(), HERE / name / "judge.js"],
         env={**_environ(), "NODE_PATH": str(packages)},
         input=json.dumps(question),
         capture_output=True,
@@ -85,7 +85,7 @@ def _stamp(name: str) -> Path:
 
 
 def _beside_node(program: str) -> str:
-    return str(Path(node()).with_name(program))
+    return str(Path(node_path()).with_name(program))
 
 
 def _environ() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from crossover.local import processes
+from crossover.local import servers
 from tests.ports import held_port
 from tests.witnesses.environments import python
 
@@ -67,7 +67,7 @@ def localstack(folder: Path, *, mocks: dict[str, Any] | None = None, **environme
     log = folder / "log"
     holder.close()
     with log.open("wb") as output:
-        child = processes.start(
+        child = servers.start_process(
             [python("localstack"), "-m", "localstack.runtime.main"], environment=settings, folder=folder, output=output
         )
     try:
@@ -75,7 +75,7 @@ def localstack(folder: Path, *, mocks: dict[str, Any] | None = None, **environme
         _wait(url, child, log)
         yield LocalStack(url)
     finally:
-        processes.stop(child, patience_s=1.0)  # its threads wait for questions that nobody asks any more
+        servers.stop_process(child, patience_s=1.0)  # its threads wait for questions that nobody asks any more
 
 
 def _wait(url: str, child: Any, log: Path) -> None:

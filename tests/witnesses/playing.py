@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from crossover.asl import StateDefinition
 from crossover.workflow import Event
+from crossover.workflow.state_machines import StateDefinition
 from tests.witnesses.localstack_server import ACCOUNT, REGION, LocalStack
 from tests.witnesses.walks import Entered, Failure, Place, Script, Walk, resolved, seen, states
 
@@ -193,7 +193,7 @@ class Stage:
 
 
 def child_name(name: str, event: Event) -> str:
-    """As crossover/asl/children.py names a child: written apart, so that a change there is seen here."""
+    """As crossover/workflow/state_machines.py names a child: written apart, so that a change there is seen here."""
     return "{run}-{0}-w{worker}-e{epoch}-r{round}-a{attempt}".format(name, **event)
 
 

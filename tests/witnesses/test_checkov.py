@@ -25,10 +25,6 @@ STANDS = {
         "AWS::S3::Bucket",
     ): "Objects are written once under names of their own; versions would be paid for and never read.",
     (
-        "CKV_AWS_79",
-        "AWS::EC2::LaunchTemplate",
-    ): "It carries the image alone; each host demands version 2 of the service itself.",
-    (
         "CKV_AWS_111",
         "AWS::IAM::Role",
     ): "Interfaces and the session manager know no resources: reasons in cdk/.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import architectures, load
+from crossover.workflow.architecture import architectures, load
 from tests.infrastructure.expiring import FOREIGN, LATER, MQ, NET, SOON, A, Account, B, create_stacks
 from tests.witnesses.creating import MADE_UP, Created, create_all, synthesized, there
 from tests.witnesses.environments import environment

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossover import own_code
+from crossover import user_code
 from crossover.experiment import Adapters, Training
-from crossover.learning.models import adapters, registry
-from tests.acceptance import test_19_mails as example
+from crossover.learning import weights, zoo
+from tests.examples import test_mails as example
 from tests.witnesses.environments import HERE, python
 
 NAME = "peft"
@@ -25,13 +25,13 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
     rank: int, alpha: float, targets: tuple[str, ...], tmp_path: Path
 ) -> None:
     interpreter = python(NAME)
-    own_code.look_in(HERE / NAME)
+    user_code.look_in(HERE / NAME)
     wanted = Adapters(rank=rank, alpha=alpha, targets=tuple(f"*.{each}" for each in targets))
     training = Training(model="network:network", adapters=wanted)
     torch.manual_seed(1)
-    module = registry.factory(training.model, lambda each: adapters.fit(training, each))(3, (4, 16))
+    module = zoo.factory(training.model, lambda each: weights.fit(training, each))(3, (4, 16))
     for name, each in module.named_parameters():
-        if adapters.UP in name:
+        if weights.UP in name:
             torch.nn.init.normal_(each)
     inputs, labels = torch.randn(5, 4, 16), torch.tensor([0, 1, 2, 0, 1])
     outputs = module(inputs)
@@ -49,7 +49,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
     found = load_file(answered_in)
 
     gradients = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
-    merged = adapters.merged(module, wanted)
+    merged = weights.merged(module, wanted)
     ours = {
         "outputs": outputs.detach(),
         **{f"gradients/{name}": value for name, value in gradients.items()},
@@ -61,7 +61,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
 
 
 def test_mails_have_the_tokens_that_tokenizers_gives_them(tmp_path: Path) -> None:
-    own_code.look_in(example.CONFIG)
+    user_code.look_in(example.EXAMPLES)
     folder, ours = example.downloaded(), example.settings()
     with tarfile.open(folder / "mails.tgz") as archive:
         mails = [archive.extractfile(each) for each in archive if "/data/" in each.name and each.name.endswith(".txt")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossover.local.tools import CHOSEN_BY, RABBITMQ
+from crossover.local.servers import CHOSEN_BY, RABBITMQ
 from tests.witnesses.environments import environment
 from tests.witnesses.suites import BUS, RUNS, hold
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossover.local.tools import CHOSEN_BY, REDIS
+from crossover.local.servers import CHOSEN_BY, REDIS
 from tests.witnesses.environments import environment
 from tests.witnesses.suites import STORE, TENSORS, hold
 

@@ -7,12 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from crossover import asl
-from crossover.architecture import Architecture, load
-from crossover.asl import StateDefinition
-from crossover.asl.events import RETRY, START_RETRY
 from crossover.experiment import Experiment
-from crossover.workflow import START, Child, Event, ForEach, Node, Step, first_event, walk
+from crossover.workflow import START, Child, Event, ForEach, Node, Step, first_event, state_machines, walk
+from crossover.workflow.architecture import Architecture, load
+from crossover.workflow.state_machines import RETRY, START_RETRY, StateDefinition
 from tests.witnesses.localstack_server import LocalStack
 from tests.witnesses.playing import ENDED, Run, Stage
 from tests.witnesses.walks import Script, Walk, expected
@@ -137,7 +135,7 @@ def mocks(names: list[str]) -> StateDefinition:
 
 def definitions(name: str) -> dict[str, StateDefinition]:
     experiment = Experiment(name="witness", architecture=name, workers=2)
-    return asl.definitions(load(name), experiment, minibatches=2)
+    return state_machines.definitions(load(name), experiment, minibatches=2)
 
 
 def tasks(machines: Mapping[str, StateDefinition]) -> dict[str, dict[str, str]]:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from crossover.asl import StateDefinition
-from crossover.context import Context
 from crossover.errors import CrossoverError, StaleAttempt
 from crossover.workflow import START, Child, Event, ForEach, Node, Parallel, Repeat, Sequence, Step, execute
+from crossover.workflow.context import Context
+from crossover.workflow.state_machines import StateDefinition
 
 Place = tuple[tuple[str, Any], ...]
 Entry = tuple[str, Event]  # the name of a step, "child <name>" or "wait"; its event

@@ -1,4 +1,4 @@
-"""AWS::AmazonMQ::Broker: a real RabbitMQ on this machine, with the template's user, which RebootBroker starts again."""
+"""AWS::AmazonMQ::Broker: a real RabbitMQ on this machine with the template's user. RebootBroker restarts it."""
 
 import functools
 from collections.abc import Callable

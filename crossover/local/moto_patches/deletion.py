@@ -1,4 +1,4 @@
-"""Deleting a stack: resources that moto forgets to delete, or stumbles over, and buckets that CDK's custom resource empties."""
+"""Deletion of stacks: resources that moto does not delete or fails to delete, and buckets that CDK's custom resource empties."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ _STAYS_EMPTY = "stays_empty"  # our mark on moto's bucket
 
 
 def resource_types() -> dict[str, ResourceType]:
-    """Custom resources answer at once: moto's way round (a thread, a call back) races, makes them twice and never deletes."""
+    """Return the custom resources that are made at once, without a function.
+
+    moto answers them through a thread and a callback: that races, makes them twice and never deletes them.
+    """
     return {
         "Custom::S3AutoDeleteObjects": ResourceType(make=_auto_delete),
         "Custom::VpcRestrictDefaultSG": ResourceType(make=lambda wanted: MadeResource(wanted.name)),
@@ -22,8 +25,9 @@ def _auto_delete(wanted: WantedResource) -> MadeResource:
 
 
 def empty(bucket: str) -> None:
-    """Delete everything in a bucket, versions included, also what comes until it is deleted itself: functions that are at work go on
-    writing, which CDK's emptier forbids by a policy first. Harmless when there is no such bucket.
+    """Delete all objects of a bucket, with their versions, and all that are written until the bucket itself is deleted.
+
+    Functions that still work go on writing; CDK's emptier forbids that by a policy. Harmless if there is no such bucket.
     """
     from moto.s3.models import s3_backends
 
@@ -59,7 +63,7 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(Instance, "terminate")
     def terminate(old: Any, self: Any) -> Any:
-        """The first interface of an instance goes with it, as on AWS."""
+        """Delete the network interfaces of an instance with the instance, as on AWS."""
         interfaces = list(self.nics.values())
         state = old(self)
         for interface in interfaces:
@@ -75,8 +79,9 @@ def install(changes: Replacements) -> None:
 
 
 def _buckets(changes: Replacements) -> None:
-    """A bucket that is not empty is an error, as on AWS; moto would leave it there and say nothing. After the error moto comes back to it,
-    when the emptier has run.
+    """Raise an error at the deletion of a bucket that is not empty, as AWS does; moto would silently keep the bucket.
+
+    moto tries the bucket again after its emptier has run.
     """
     from moto.cloudformation.exceptions import ValidationError
     from moto.s3.models import FakeBucket, s3_backends

@@ -1,10 +1,10 @@
-"""Lambda: invocations go to crossover.local.lambda_runtime; templates keep the properties that moto drops."""
+"""Lambda: moto passes invocations to crossover.local.lambdas, and keeps properties of templates that it would drop."""
 
 import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from crossover.local.lambda_runtime import Answer, TooLarge, TooManyRequests
+from crossover.local.lambdas import Answer, TooLarge, TooManyRequests
 from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, MadeResource, ResourceType, WantedResource
 
@@ -19,7 +19,11 @@ def resource_types() -> dict[str, ResourceType]:
 def install(
     changes: Replacements, *, invoke: InvokeDeployed, invoke_event: InvokeEvent, forget: Callable[[str], None]
 ) -> None:
-    """`forget(name)` is told when a function is deleted."""
+    """Install the patches of Lambda functions.
+
+    `invoke`, `invoke_event`: run an invocation synchronously or asynchronously; `forget(name)`: called when a function is deleted or
+    updated.
+    """
     from moto.awslambda import models
 
     _invocations(changes, models.LambdaFunction, invoke, invoke_event)
@@ -63,7 +67,7 @@ def _invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, i
 
     @changes.wraps(responses, "gen_amzn_requestid_long")
     def request_id(old: Any, headers: Any = None) -> Any:
-        """An invocation's own id, by which its records are found, instead of one that moto makes up for every answer."""
+        """Return the invocation's own request id, by which its records are found; for other answers the one that moto makes up."""
         own = (headers or {}).get("x-amzn-requestid")
         made = old(headers)
         if own:
@@ -72,8 +76,9 @@ def _invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, i
 
 
 def _properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
-    """Tags tell how a function is queued; moto's CloudFormation forgets them, and the log group, and the architecture. Layers play no part:
-    local functions take third-party packages from this environment.
+    """Keep tags, log group and architecture of functions, which moto's CloudFormation drops; the tags decide how a function is queued.
+
+    Updates ignore layers: local functions take third-party packages from this environment.
     """
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:

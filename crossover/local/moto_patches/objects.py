@@ -1,9 +1,9 @@
-"""Objects of S3: many readers and writers at once, which some habits of moto do not survive.
+"""S3 objects: patches that make moto safe for many concurrent readers and writers.
 
-An ETag is computed by the first answer that needs it, by reading through the object's buffer from its start, while another request may be
-reading the same buffer: that one then gets an empty or cut body. And an object that is replaced or deleted has its buffer closed at once,
-under the requests that are still being answered from it. Between a condition and the put that it was for, another request can come; between
-a list's look at the keys and at the objects, a deletion.
+moto computes an ETag at the first answer that needs it, by reading through the object's buffer from its start, while another request may
+read the same buffer: that request then gets an empty or truncated body. The buffer of a replaced or deleted object is closed at once, while
+requests still read from it. Another request can come between the check of a condition and its put, and a deletion between a listing's read
+of the keys and of the objects.
 """
 
 import threading
@@ -14,10 +14,10 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 class _Unheld(list[Any]):
-    """In the place of moto's list of all objects that ever were, which keeps those without a bucket from ending."""
+    """A list that stays empty. It replaces moto's list of all objects that ever existed, which keeps deleted ones in memory."""
 
     def append(self, key: Any) -> None:
-        """Not held."""
+        """Drop the object."""
 
 
 def install(changes: Replacements) -> None:
@@ -27,7 +27,7 @@ def install(changes: Replacements) -> None:
 
 
 def conditions(changes: Replacements) -> None:
-    """Puts with a condition happen one after another: of several that create an object, one does."""
+    """Run puts with a condition one after another: of several that create the same object, one succeeds."""
     from moto.s3.responses import S3Response
 
     one_at_a_time = threading.Lock()
@@ -41,7 +41,7 @@ def conditions(changes: Replacements) -> None:
 
 
 def _lists(changes: Replacements) -> None:
-    """A list is of the objects there were at its beginning."""
+    """Let a listing iterate over a copy of the objects that existed when it began."""
     from moto.s3.utils import _VersionedKeyStore
 
     def values(store: Any) -> Iterator[Any]:
@@ -55,7 +55,7 @@ def _lists(changes: Replacements) -> None:
 
 
 def _buffers(changes: Replacements) -> None:
-    """One reader of an object's buffer at a time; it is closed when nobody holds the object any more."""
+    """Let one thread at a time compute an object's ETag, and close the object's buffer only when nothing refers to the object."""
     from moto.s3.models import FakeKey
 
     def etag(key: FakeKey) -> str:

@@ -1,7 +1,6 @@
 """SSM parameters: tags as a template gives them, generated names, and public parameters that name machine images."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 from crossover.local.moto_patches.replacing import Replacements
@@ -9,8 +8,7 @@ from crossover.local.moto_patches.replacing import Replacements
 _ANY_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 
 
-def install(changes: Replacements, *, newest_image: Callable[[], str]) -> None:
-    """`newest_image`: what parameters under /aws/service/ name now, "" for moto's own."""
+def install(changes: Replacements) -> None:
     from moto.ssm.models import Parameter, SimpleSystemManagerBackend
 
     @changes.wraps(Parameter, "create_from_cloudformation_json")
@@ -25,7 +23,7 @@ def install(changes: Replacements, *, newest_image: Callable[[], str]) -> None:
         found = old(self, name)
         if found is None and name.startswith("/aws/service/"):
             found = copy.copy(old(self, _ANY_IMAGE))
-            found.name, found.value = name, newest_image() or found.value
+            found.name = name
         return found
 
     changes.add(Parameter, "has_cfn_attr", classmethod(lambda cls, name: name in ("Type", "Value")))

@@ -1,12 +1,14 @@
-"""How a seam changes moto: one attribute at a time, checked to be there, put back at the end.
+"""How patches change moto: one attribute at a time, which must exist, and which is restored at the end.
 
-moto is pinned in requirements.txt, and `tests/local/moto_patches/` has a contract test per seam. When a new moto moves something, it is
-said here by name instead of failing somewhere in the middle of a run.
+moto is pinned in requirements.txt, and `tests/local/moto_patches/` has a contract test for each patch. If a new moto moves an attribute, an
+error here names it, instead of a failure in the middle of a run.
 """
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar
 
 from crossover.errors import RunFailed
@@ -16,10 +18,10 @@ Replaced = TypeVar("Replaced", bound=Callable[..., Any])
 
 
 class Replacements(contextlib.ExitStack):
-    """What the seams of one cloud replaced; closing it puts moto back as it was, last change first."""
+    """The changes that the patches of one cloud made to moto; closing it undoes them, the last change first."""
 
     def replace(self, owner: Any, name: str, new: Any) -> Any:
-        """Set `owner.name`; the former value, which a wrapper calls. Raises RunFailed when moto has no such attribute (any more)."""
+        """Set `owner.name` to `new` and return the former value. Raises RunFailed if moto has no such attribute."""
         old = getattr(owner, name, _ABSENT)
         if old is _ABSENT:
             raise RunFailed(
@@ -46,7 +48,7 @@ class Replacements(contextlib.ExitStack):
         setattr(owner, name, new)
 
     def add(self, owner: Any, name: str, new: Any) -> None:
-        """Set an attribute that moto lacks. Raises RunFailed when it has one by now: then the seam is not needed any more."""
+        """Set an attribute that moto lacks. Raises RunFailed if moto has it: then the patch is no longer needed."""
         if name in vars(owner):
             raise RunFailed(
                 f"moto: {_name(owner)} has a {name!r} of its own by now: drop the seam of crossover.local that adds it"
@@ -54,26 +56,46 @@ class Replacements(contextlib.ExitStack):
         self._set(owner, name, new, _ABSENT)
 
     def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """`replace` as the decorator of what is put in the place."""
+        """Return a decorator that puts the decorated function in the place of `owner.name`, as `replace` does."""
         return functools.partial(_told, self.replace, owner, name)
 
     def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """`wrap` as the decorator of the wrapper."""
+        """Return a decorator that wraps the method `owner.name` by the decorated function, as `wrap` does."""
         return functools.partial(_told, self.wrap, owner, name)
 
     def adds(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """`add` as the decorator of what is added."""
+        """Return a decorator that adds the decorated function as `owner.name`, as `add` does."""
         return functools.partial(_told, self.add, owner, name)
 
     def set_item(self, owner: Any, key: Any, new: Any) -> None:
-        """Set `owner[key]`."""
+        """Set `owner[key]` to `new`, until the changes are undone."""
         old = owner.get(key, _ABSENT)
         owner[key] = new
         self.callback(lambda: owner.pop(key, None) if old is _ABSENT else owner.update({key: old}))
 
     def _set(self, owner: Any, name: str, new: Any, old: Any) -> None:
+        loaded = set(sys.modules)
         setattr(owner, name, new)
-        self.callback(lambda: delattr(owner, name) if old is _ABSENT else setattr(owner, name, old))
+
+        def put_back() -> None:
+            if old is _ABSENT:
+                delattr(owner, name)
+                return
+            setattr(owner, name, old)
+            if isinstance(owner, ModuleType):
+                for each in _importers(name, new, since=loaded):
+                    setattr(each, name, old)
+
+        self.callback(put_back)
+
+
+def _importers(name: str, new: Any, *, since: set[str]) -> list[ModuleType]:
+    """Return the modules that were loaded after those in `since` and imported the replacement `new` under its `name`.
+
+    moto loads the modules of a service at its first request: names that they import from a changed module would stay with them.
+    """
+    later = [module for key, module in list(sys.modules.items()) if key not in since]
+    return [module for module in later if vars(module).get(name, _ABSENT) is new]
 
 
 def _told(change: Callable[[Any, str, Any], object], owner: Any, name: str, new: Replaced) -> Replaced:

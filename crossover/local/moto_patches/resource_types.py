@@ -17,6 +17,7 @@ WITHOUT_EFFECT = frozenset(
         "AWS::AmazonMQ::Configuration",
         "AWS::Budgets::Budget",
         "AWS::CDK::Metadata",
+        "AWS::CloudFormation::WaitCondition",
         "AWS::CloudFormation::WaitConditionHandle",
         "AWS::CloudWatch::Alarm",
         "AWS::EC2::SecurityGroupEgress",
@@ -35,7 +36,7 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class WantedResource:
-    """A resource that a template asks for."""
+    """A resource that a template declares."""
 
     type: str
     logical_id: str
@@ -45,7 +46,7 @@ class WantedResource:
 
 @dataclass
 class MadeResource:
-    """A resource as moto's CloudFormation keeps it: what Ref and GetAtt give, and how it is deleted."""
+    """A created resource as moto's CloudFormation keeps it: the values of Ref and GetAtt, and a function that deletes it."""
 
     physical_resource_id: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -72,7 +73,7 @@ Maker = Callable[[WantedResource], MadeResource]
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceType:
-    """`make` makes one; `name_property`: the property that names it, where there is one."""
+    """A resource type. `make`: creates a resource of it; `name_property`: the property that names a resource, "" if there is none."""
 
     make: Maker
     name_property: str = ""
@@ -89,21 +90,21 @@ def without_effect(wanted: WantedResource) -> MadeResource:
 
 
 def supported(types: Mapping[str, ResourceType]) -> frozenset[str]:
-    """Every type that a template may contain."""
+    """Return every resource type that a template may contain: moto's, `types`, and those without effect."""
     from moto.cloudformation.parsing import get_model_map
 
     return frozenset(get_model_map()) | frozenset(types) | WITHOUT_EFFECT
 
 
 def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
-    """Teach moto `types`, the types without effect, dynamic references, and the address of a template."""
+    """Let moto create `types` and the types without effect, resolve dynamic references, and read templates from this cloud."""
     from moto.cloudformation import parsing
     from moto.cloudformation.exceptions import ValidationError
     from moto.core.exceptions import ServiceException
     from werkzeug.exceptions import HTTPException
 
     known = {name: ResourceType(make=without_effect) for name in WITHOUT_EFFECT} | dict(types)
-    adapters = {name: _adapter(name, each) for name, each in known.items()}
+    adapters = {name: adapter(name, each) for name, each in known.items()}
 
     @changes.wraps(parsing, "resource_class_from_type")
     def class_of(old: Any, resource_type: str) -> Any:
@@ -128,8 +129,8 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
     _templates_in_s3(changes)
 
 
-def _adapter(name: str, resource_type: ResourceType) -> type:
-    """The class that moto asks for: only these two methods of it are ever called."""
+def adapter(name: str, resource_type: ResourceType) -> type:
+    """Return a class that moto's CloudFormation accepts for a resource type; it has the only two methods that moto calls."""
 
     def create(
         resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
@@ -150,7 +151,10 @@ _PARAMETER = re.compile(r"\{\{resolve:ssm:([^{}:]+)(?::\d+)?\}\}")
 
 
 def _resolved(old: Any, resource_json: Any, resources_map: Any) -> Any:
-    """Dynamic references in strings; an ARN holds colons, which moto's own parser does not expect."""
+    """Return what moto's `clean_json` returns, with dynamic references in strings resolved.
+
+    moto's own parser fails on the colons of an ARN.
+    """
     value = old(resource_json, resources_map)
     if isinstance(value, str) and "{{resolve:" in value:
         value = _SECRET.sub(lambda match: secret(match[1], key=match[2] or ""), value)
@@ -159,7 +163,7 @@ def _resolved(old: Any, resource_json: Any, resources_map: Any) -> Any:
 
 
 def secret(arn: str, *, key: str = "") -> str:
-    """The secret's string, or one field of its JSON."""
+    """Return a secret's string, or the field `key` of its JSON."""
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]
@@ -175,7 +179,10 @@ def _parameter(name: str) -> str:
 
 
 def _templates_in_s3(changes: Replacements) -> None:
-    """The CDK command line hands a template over by its S3 address, here http://127.0.0.1:PORT/bucket/key; moto knows `localhost`."""
+    """Accept a template's S3 address as the CDK command line gives it: http://127.0.0.1:PORT/bucket/key.
+
+    moto accepts only `localhost` there.
+    """
     from moto.cloudformation import responses, utils
 
     @changes.wraps(utils, "get_stack_from_s3_url")

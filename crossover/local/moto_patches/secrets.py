@@ -1,4 +1,4 @@
-"""AWS::SecretsManager::Secret, with GenerateSecretString really generating."""
+"""AWS::SecretsManager::Secret, with a generated value for GenerateSecretString."""
 
 import json
 import secrets
@@ -43,7 +43,7 @@ def _make(wanted: WantedResource) -> MadeResource:
 
 
 def generated(rule: Mapping[str, Any]) -> str:
-    """A secret by CloudFormation's GenerateSecretString: length, alphabet, and the JSON template it goes into."""
+    """Return a random secret by CloudFormation's GenerateSecretString. `rule`: length, alphabet, and the JSON template to fill in."""
     password = _password(rule)
     if "GenerateStringKey" not in rule:
         return password

@@ -1,20 +1,21 @@
-"""What each architecture's steps ask of the stores, in the order in which they ask: a module for each, found by its name.
+"""Requests of each architecture's steps to the stores, in their order: one module per architecture, found by its name.
 
-Vectors and batches are counted in bytes. JSON texts (decisions, outcomes, claims, reports, what stands around a vector in a checkpoint or a
-message) count as requests without bytes: some hundred are nothing to a bill or a transfer.
+Vectors and batches are counted in bytes. JSON texts (decisions, outcomes, claims, reports, the facts around a vector in a checkpoint or a
+message) count as requests without bytes, because some hundred bytes do not matter to a bill or a transfer.
 """
 
 import importlib
 from pathlib import Path
 
-from crossover.architecture import Architecture, steps
 from crossover.errors import NoProjection
 from crossover.simulation.world import Model
+from crossover.workflow.architecture import Architecture, steps
 
 
 def models_of(architecture: Architecture) -> dict[str, Model]:
-    """By step name: the MODELS of the module that `Architecture(simulation=)` names. Raises NoProjection where there is none, or a step
-    is missing in it: its tree can be walked, that step's body cannot.
+    """Return the models of the architecture's steps by name, from the module that `Architecture(simulation=)` names.
+
+    Raises NoProjection if there is no such module, or if it lacks one of the steps.
     """
     name = architecture.simulation or architecture.name
     there = name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()

@@ -1,25 +1,35 @@
-"""AllReduce: what a long worker asks of the shared store in a round, in the order of functions/all_reduce.py."""
+"""AllReduce: requests of a long worker to the shared store in a round, in the order of functions/all_reduce.py."""
 
 from crossover.simulation.kernel import SimProcess
-from crossover.simulation.mirror.lambdaml import Way, arithmetic, compressing, finish, models, once, travels
-from crossover.simulation.mirror.long_worker import Life
+from crossover.simulation.mirror.lambdaml import (
+    StoreConnection,
+    arithmetic,
+    check_first_round,
+    exchange_sizes,
+    finish,
+    models,
+    run_codec,
+)
+from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 MASTER = 0
 
 
-def exchange(life: Life) -> SimProcess:
-    """One round: D out and D in; the master 2 D out and (W - 1) D in; less where contributions are compressed."""
-    way = Way(life)
-    yield from once(life, way)
+def exchange(life: WorkerInvocation) -> SimProcess:
+    """Simulate one round: D bytes out and D in; for the master 2 D out and (W - 1) D in; less if contributions are compressed."""
+    way = StoreConnection(life)
+    yield from check_first_round(life, way)
     yield from life.accumulate()
-    yield from compressing(life)
-    for number, (up, back) in enumerate(travels(life.world)):
+    yield from run_codec(life)
+    for number, (up, back) in enumerate(exchange_sizes(life.world)):
         yield from _one(life, way, f" {number}" if number else "", up, back)
     yield from finish(life, way)
 
 
-def _one(life: Life, way: Way, which: str, up: int, back: int) -> SimProcess:
-    """One of a round's exchanges: `up` bytes from every worker, `back` to all but the master."""
+def _one(life: WorkerInvocation, way: StoreConnection, which: str, up: int, back: int) -> SimProcess:
+    """Simulate one of a round's exchanges. `which`: suffix of its gates; `up`: bytes from every worker; `back`: bytes to all but the
+    master.
+    """
     world, rank, others = life.world, life.place.worker, life.world.workers - 1
     yield from way.put("store", up)
     way.publish(f"average{which}")
@@ -32,8 +42,8 @@ def _one(life: Life, way: Way, which: str, up: int, back: int) -> SimProcess:
             merged.arrive(world.env)
     else:
         merged = world.gate(f"merged{which}", life.standing.round, needed=1)
-        waited = yield from life.until(merged)
-        life.tally.count(way.channel, "get", life.looks(waited, way.channel))
+        waited = yield from life.wait_for(merged)
+        life.tally.count(way.channel, "get", life.count_polls(waited, way.channel))
         yield from way.get("synchronise", back)
         life.invocation.stages["synchronise"][0] += waited
 

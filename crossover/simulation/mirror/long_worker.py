@@ -1,6 +1,6 @@
-"""What simulated long workers share: restoring, computing, checkpoints, agreement, and leaving before the time limit.
+"""Parts that simulated long workers share: restoring, computing, checkpoints, agreement, and leaving before the time limit.
 
-In the order of crossover/training/long_worker/invocation.py. A protocol's own part of a round is handed in.
+The order is that of crossover/training/long_worker.py. Each protocol supplies its own part of a round.
 """
 
 from collections.abc import Callable, Generator
@@ -10,22 +10,21 @@ from typing import Any
 
 import simpy
 
-from crossover.simulation.kernel import Gate, Phase, SimProcess
-from crossover.simulation.mirror.spirt import moved_on
-from crossover.simulation.services import ServiceClient
-from crossover.simulation.usage import Tally, WhereInRun
+from crossover.simulation.calibration import ServiceClient
+from crossover.simulation.kernel import Gate, Phase, SimProcess, Tally, WhereInRun
+from crossover.simulation.mirror.spirt import move_to_round
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Script, SimulatedInvocation, World
-from crossover.training.long_worker.waits import POLLING, reserve_s
+from crossover.training.waits import POLLING, reserve_s
 
 
 class Leave(Exception):
-    """The invocation is near its deadline, or has done its share."""
+    """Exception: the invocation is near its deadline, or has done its share, and must end."""
 
 
 @dataclass
-class Standing:
-    """Where a worker stands between two invocations."""
+class WorkerProgress:
+    """Progress of a worker, which it keeps from one invocation to the next."""
 
     round: int = 0
     minibatch: int = 0
@@ -35,13 +34,13 @@ class Standing:
 
 
 @dataclass
-class Life:
+class WorkerInvocation:
     """One invocation of one worker."""
 
     world: World
     place: WhereInRun
     invocation: SimulatedInvocation
-    standing: Standing
+    standing: WorkerProgress
     kept_bytes: Callable[[int], int]  # in a checkpoint of that round, without the sum of a round under way
     step: str = "train"
     adds: bool = True  # whether it sums gradients up within a round
@@ -55,44 +54,51 @@ class Life:
 
     @property
     def objects(self) -> ServiceClient:
+        """The object store as this step's functions see it."""
         return self.world.objects(self.step)
 
     @property
     def memory_mb(self) -> int:
+        """Memory of the function in MB."""
         return self.world.memory_of(self.step)
 
     @property
     def tally(self) -> Tally:
+        """Requests of this invocation so far."""
         return self.invocation.tally
 
     def mark(self) -> None:
-        """As an invocation says what it has used so far."""
+        """Note the usage so far, as an invocation reports it; only if records are kept."""
         if self.world.usage.keep_records:
             now, stored = self.world.env.now, self.tally.as_traffic()["object_store"]
             mark = {"at": now, "wall_s": now - self.invocation.started_at, "traffic": {"object_store": stored}}
             self.invocation.notes.setdefault("marks", []).append(mark)
 
     def remaining_s(self) -> float:
+        """Return the seconds until the invocation must begin to leave."""
         return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
 
     def spend(self, stage: str, seconds: float) -> SimProcess:
+        """Spend seconds in a stage; "" stands for no stage. Ends the simulation if the invocation's deadline has passed."""
         if stage:
-            self.invocation.spent(stage, seconds)
+            self.invocation.add_seconds(stage, seconds)
         if seconds > 0:
             yield self.world.env.timeout(seconds)
         self._in_time()
 
     def _in_time(self) -> None:
-        """A wait is left in time; computing and transfers are not, and would be tried in vain again."""
+        """End the simulation if the deadline has passed. Waits end in time, but computing and transfers do not, and a retry would fail
+        again.
+        """
         spent_s = self.world.env.now - self.invocation.started_at
         if self.world.env.now > self.invocation.deadline_s:
             limit_s = self.world.experiment.functions.timeout_s
-            self.world.doom(
+            self.world.end_simulation(
                 f"{self.step} is in the middle of its work after {spent_s:,.0f} s; functions.timeout_s is {limit_s}"
             )
 
-    def until(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
-        """Wait for the gate, in time to leave; the seconds waited. Raises Leave."""
+    def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
+        """Wait for the gate and return the seconds waited. Raises Leave if the invocation must leave before it opens."""
         env = self.world.env
         if gate.open:
             return 0.0
@@ -106,26 +112,27 @@ class Life:
             raise Leave
         return float(env.now - began)
 
-    def in_order(
+    def read_in_order(
         self, gate: Gate, stage: str, *, each_s: float, count: int, before: Callable[[int], int]
     ) -> Generator[simpy.Event, Any, float]:
-        """`count` fetches one after another of what the gate's members publish, beginning now; the seconds waited among them.
+        """Simulate `count` reads, one after another, of vectors that the gate's members publish; return the seconds waited for them.
 
-        The last one to publish holds up its own fetch and those behind it; `before(member)`: how many fetches come before its.
+        The last member to publish delays its own read and those behind it. `each_s`: seconds of one read; `before`: returns how many reads
+        come before a given member's. Raises Leave.
         """
         env, began = self.world.env, self.world.env.now
-        waited = yield from self.until(gate)
+        waited = yield from self.wait_for(gate)
         end = began + count * each_s
         if waited:
             end = max(end, env.now + (count - before(gate.last)) * each_s)
         if end > env.now:
             yield env.timeout(end - env.now)
         self._in_time()
-        self.invocation.spent(stage, end - began)
+        self.invocation.add_seconds(stage, end - began)
         return max(0.0, end - began - count * each_s)
 
-    def looks(self, waited_s: float, channel: str) -> int:
-        """How often a store is asked in vain in so long a wait."""
+    def count_polls(self, waited_s: float, channel: str) -> int:
+        """Return how many polls of a store fail during a wait of `waited_s` seconds."""
         if waited_s <= 0:
             return 0
         polling = POLLING["s3" if channel == "objects" else "redis"]
@@ -139,7 +146,9 @@ class Life:
         return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
 
     def save(self) -> SimProcess:
-        """The position's checkpoint, once; those that nobody will ask for go. Was the run resumed or concluded meanwhile?"""
+        """Simulate the checkpoint of this position, unless it is saved already, and the deletion of old ones. Two requests ask whether the
+        run was resumed or concluded meanwhile.
+        """
         standing, position = self.standing, (self.standing.round, self.standing.minibatch)
         self.tally.count("objects", "exists", 2)
         seconds = 2 * self.objects.read.latency_s
@@ -153,7 +162,7 @@ class Life:
         yield from self.spend("checkpoint", seconds)
 
     def _within(self) -> bool:
-        """Whether a checkpoint has a vector of the round under way: the sum so far, or with deltas where the round began."""
+        """Return whether a checkpoint holds a vector of the current round: the sum so far, or with deltas the model at its start."""
         done = self.standing.minibatch
         match self.world.experiment.exchange.what:
             case "gradients":
@@ -162,8 +171,8 @@ class Life:
                 return what == "delta" and done > 0
 
     def _forget_checkpoints(self, position: tuple[int, int]) -> float:
-        """As `training.checkpoints.Journal.save`: seconds of deleting what is neither one of the newest two multiples nor this
-        invocation's own.
+        """Delete old checkpoints, as `training.checkpoints.Journal.save` does, and return the seconds. The position, the two newest
+        multiples of `checkpoint_every` and this invocation's own are kept.
         """
         kept, every = {*self.standing.saved, position}, self.world.experiment.functions.checkpoint_every
         multiples = sorted((each for each in kept if each[1] == 0 and each[0] % every == 0), reverse=True)
@@ -175,7 +184,7 @@ class Life:
         return self.objects.read.latency_s
 
     def restore(self) -> SimProcess:
-        """The first checkpoint holds the seeded model alone."""
+        """Simulate reading the checkpoint. The first one holds the seeded model alone."""
         self._entered = (self.standing.round, self.standing.minibatch)
         first = self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
         bytes_ = self.standing.checkpoint_bytes or first
@@ -183,7 +192,7 @@ class Life:
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
     def compute(self) -> SimProcess:
-        """The position's next minibatch. Raises Leave."""
+        """Simulate the position's next minibatch. Raises Leave if the invocation has done its share, or if the time might not suffice."""
         world, standing = self.world, self.standing
         limit = world.experiment.exchange.minibatches_per_invocation
         if isinstance(limit, int) and self.computed >= limit:
@@ -206,8 +215,10 @@ class Life:
         self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
         standing.minibatch += 1
 
-    def history(self) -> SimProcess:
-        """What the epochs before came to, which the learning rate may hang on: read once by an invocation that has not seen it agreed."""
+    def read_history(self) -> SimProcess:
+        """Simulate reading the results of earlier epochs, on which the learning rate may depend. An invocation reads them only if it has
+        not seen the latest decision.
+        """
         before = self.world.days.decisions_before(self.standing.round)
         if before > self._known:
             self._known = before
@@ -215,11 +226,12 @@ class Life:
             yield from self.spend("", self.objects.read.latency_s)
 
     def accumulate(self) -> SimProcess:
+        """Simulate the rest of the round's minibatches. Raises Leave."""
         while self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
             yield from self.compute()
 
     def agree(self, epoch: int) -> SimProcess:
-        """One evaluates, the others wait for its decision. Raises Leave."""
+        """Simulate an epoch's decision: one worker evaluates, the others wait for it. Raises Leave."""
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
         number = world.days.decision(epoch)
@@ -233,18 +245,19 @@ class Life:
                 yield from self._evaluate(epoch)
                 if not decided.open:
                     decided.arrive(world.env)
-                    world.epoch_ended(epoch)
+                    world.note_epoch_end(epoch)
             else:  # whose claim there is, then its decision
                 self.tally.count("objects", "get")
                 yield from self.spend("", objects.read.latency_s)
-                waited = yield from self.until(decided)
-                self.invocation.spent("synchronise", waited)
-                self.tally.count("objects", "get", self.looks(waited, "objects") + 1)
+                waited = yield from self.wait_for(decided)
+                self.invocation.add_seconds("synchronise", waited)
+                self.tally.count("objects", "get", self.count_polls(waited, "objects") + 1)
         self.tally.count("objects", "get")
         yield from self.spend("", objects.read.latency_s)
         self._known = number
 
     def _evaluate(self, epoch: int) -> SimProcess:
+        """Simulate the evaluation. Raises Leave if the time might not suffice."""
         world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:
             raise Leave
@@ -259,8 +272,8 @@ class Life:
         yield from self.spend("evaluate", seconds)
 
 
-def lives(life: Life, exchange: Callable[[Life], SimProcess]) -> SimProcess:
-    """Rounds until training is over or the invocation must end; then the changes of the event."""
+def run_invocation(life: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
+    """Simulate rounds until training ends or the invocation must leave, then change the event's fields. `exchange`: simulates one round."""
     world, standing, place = life.world, life.standing, life.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch
     yield from life.restore()
@@ -283,14 +296,16 @@ def lives(life: Life, exchange: Callable[[Life], SimProcess]) -> SimProcess:
     yield from life.save()
     life.invocation.notes |= {"until": [standing.round, standing.minibatch], "attempt": 0}
     minibatch = standing.minibatch
-    moved_on(world, place, standing.round)
+    move_to_round(world, place, standing.round)
     place.minibatch = minibatch
     place.finished = life.finished
     place.epoch_finished = life.finished or place.epoch > entered
 
 
-def collected(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
-    """The last step of a run of long workers."""
+def build_last_step(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
+    """Return the script of the last step of a run of long workers. `members`: workers and supervisor; `bus`: whether there is an exchange
+    to remove.
+    """
     size, objects = world.workload.vector_bytes, world.objects("collect")
     read = checkpoint_bytes
     tally = Tally().count("objects", "list", 4).count("objects", "exists", 4).count("objects", "delete", 2)

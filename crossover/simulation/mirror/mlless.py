@@ -1,16 +1,21 @@
 """MLLess: a worker's step and the supervisor's, as in functions/mlless/worker.py and supervisor.py.
 
-Bulk synchronous (`slack` and scaling in are not simulated); the share of coordinates that pass the filter is the calibration's.
+It is bulk synchronous; `slack` and scaling in are not simulated. The share of coordinates that pass the filter is the calibration's.
 """
 
 from functools import partial
 
-from crossover.algorithms import knee
-from crossover.simulation.kernel import Phase, SimProcess
-from crossover.simulation.mirror.lambdaml import Way, arithmetic, beginning
-from crossover.simulation.mirror.long_worker import Leave, Life, Standing, collected, lives
-from crossover.simulation.mirror.spirt import begun
-from crossover.simulation.usage import WhereInRun
+from crossover.algorithms import schedule
+from crossover.simulation.kernel import Phase, SimProcess, WhereInRun
+from crossover.simulation.mirror.lambdaml import StoreConnection, arithmetic, build_first_step
+from crossover.simulation.mirror.long_worker import (
+    Leave,
+    WorkerInvocation,
+    WorkerProgress,
+    build_last_step,
+    run_invocation,
+)
+from crossover.simulation.mirror.spirt import begin_run
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
@@ -21,31 +26,33 @@ FILTER_VECTORS = 6  # read and written while filtering: gradient, velocity, resi
 
 
 def update_bytes(world: World) -> int:
-    """An update on its way: pairs of index and value, or all values where that is smaller."""
+    """Return the bytes of an update: pairs of index and value, or all values if those are fewer bytes."""
     workload = world.workload
     pairs = int(world.calibration.significant * workload.parameters)
     return min(4 * workload.elements, SPARSE_HEADER_BYTES + PAIR_BYTES * pairs + 4 * workload.buffers)
 
 
 def checkpoint_bytes(world: World, round: int) -> int:
-    """What all were told, the residual, the velocity; the last word."""
+    """Return the bytes of a worker's checkpoint: the shared model, the residual and the velocity. `round` is not used."""
     workload, momentum = world.workload, world.experiment.training.momentum > 0
     return 2 * workload.vector_bytes + momentum * 4 * workload.parameters + (2 + momentum) * VECTOR_HEADER_BYTES
 
 
-def supervised_bytes(world: World, steps: int) -> int:
-    """What the supervisor keeps: its word, the loss of each step, and each worker's seconds of the latest ones."""
-    return 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, knee.SPAN))
+def supervisor_bytes(world: World, steps: int) -> int:
+    """Return the bytes of the supervisor's checkpoint after `steps` steps: the loss of each step, and each worker's seconds of the latest
+    ones.
+    """
+    return 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, schedule.SPAN))
 
 
-def step(life: Life) -> SimProcess:
-    """One step: compute, filter, tell, wait for the supervisor's word, fetch what it names, apply."""
-    way, world, round = Way(life), life.world, life.standing.round
+def step(life: WorkerInvocation) -> SimProcess:
+    """Simulate a worker's step: compute, filter, report, wait for the supervisor's answer, read the updates that it names, apply them."""
+    way, world, round = StoreConnection(life), life.world, life.standing.round
     others, size, telling = world.workers - 1, world.workload.vector_bytes, update_bytes(world)
     bus_s, computing = world.calibration.bus.latency_s, life.standing.published.get("reported", -1) < round
     if computing:
         yield from life.accumulate()
-        yield from life.history()
+        yield from life.read_history()
         yield from arithmetic(life, "filter", FILTER_VECTORS * size)
         yield from way.put("store", telling)
         yield from way.put("", 0)
@@ -54,30 +61,35 @@ def step(life: Life) -> SimProcess:
         way.publish("reported")
     word = world.gate("word", round, needed=1)
     began = world.env.now
-    waited = yield from life.until(word)
+    waited = yield from life.wait_for(word)
     # Announcements wake; the word itself is looked for once a second beside them.
-    life.tally.count("bus", "arrived", life.looks(waited, "tensors") + 1).count(way.channel, "get", int(waited))
+    life.tally.count("bus", "arrived", life.count_polls(waited, "tensors") + 1).count(way.channel, "get", int(waited))
     yield from life.spend("", bus_s)
     yield from way.get("", 0)
     if others:
         yield from way.get("", others * telling, others)
-    life.invocation.spent("synchronise", world.env.now - began)
+    life.invocation.add_seconds("synchronise", world.env.now - began)
     yield from arithmetic(life, "update", (1 + others) * telling + 2 * size)
     world.forget("word", round - 2)
     world.forget("reported", round - 2)
 
 
 def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    standing = world.state.setdefault(("standing", place.worker), Standing())
-    yield from lives(Life(world, place, invocation, standing, partial(checkpoint_bytes, world)), step)
+    """Simulate an invocation of a worker."""
+    standing = world.state.setdefault(("standing", place.worker), WorkerProgress())
+    yield from run_invocation(
+        WorkerInvocation(world, place, invocation, standing, partial(checkpoint_bytes, world)), step
+    )
 
 
 def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """All reports, then the word; step after step."""
-    standing = world.state.setdefault("supervisor", Standing())
+    """Simulate an invocation of the supervisor: in each step it waits for all reports, then answers."""
+    standing = world.state.setdefault("supervisor", WorkerProgress())
     place.worker = world.workers  # whose luck it has
-    life = Life(world, place, invocation, standing, partial(supervised_bytes, world), "supervise", adds=False)
-    way, calibration, tally = Way(life), world.calibration, invocation.tally
+    life = WorkerInvocation(
+        world, place, invocation, standing, partial(supervisor_bytes, world), "supervise", adds=False
+    )
+    way, calibration, tally = StoreConnection(life), world.calibration, invocation.tally
     every = world.experiment.functions.checkpoint_every
     finished = False
     yield from life.restore()
@@ -89,9 +101,9 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
                 yield from life.save()
             if round and world.days.ends_epoch(round - 1):
                 standing.minibatch = DECISION
-                waited = yield from life.until(world.gate("decision", world.days.epoch(round - 1), needed=1))
-                invocation.spent("synchronise", waited)
-                tally.count("objects", "get", 2 + life.looks(waited, "objects"))
+                waited = yield from life.wait_for(world.gate("decision", world.days.epoch(round - 1), needed=1))
+                invocation.add_seconds("synchronise", waited)
+                tally.count("objects", "get", 2 + life.count_polls(waited, "objects"))
                 finished = world.days.epoch(round - 1) >= world.days.epochs
                 life.mark()
                 if finished:
@@ -118,18 +130,19 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
 
 
 def initialise(world: World, place: WhereInRun) -> Script:
-    """As of any long worker, with the supervisor as a member more, by whom a run is found that was begun before; and the exchange."""
-    script = beginning(world, looks=1, supervised=True)
+    """Return the script of the first step: as for any long workers, with the supervisor as one more member, and the exchange of the bus."""
+    script = build_first_step(world, looks=1, supervised=True)
     script.tally.count("bus", "declare")
     return Script((*script.phases, Phase("", request_s=world.calibration.bus.latency_s)), script.tally)
 
 
 def collect(world: World, place: WhereInRun) -> Script:
-    return collected(world, checkpoint_bytes(world, world.days.rounds), members=world.workers + 1, bus=True)
+    """Return the script of the last step."""
+    return build_last_step(world, checkpoint_bytes(world, world.days.rounds), members=world.workers + 1, bus=True)
 
 
 MODELS = {
-    "initialise": Model(script=initialise, changes=begun),
+    "initialise": Model(script=initialise, changes=begin_run),
     "train": Model(living=train),
     "supervise": Model(living=supervise),
     "collect": Model(script=collect),

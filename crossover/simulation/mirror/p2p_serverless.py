@@ -1,30 +1,32 @@
-"""P2P's functions, which a peer's state machine starts: what each asks of the object store, as in functions/p2p_serverless.py."""
+"""Functions that a P2P peer's state machine starts: their requests to the object store, as in functions/p2p_serverless.py."""
 
-from crossover.algorithms.chunking import parts
-from crossover.simulation.kernel import Phase
-from crossover.simulation.mirror.spirt import batches, kept_by_worker, shared
-from crossover.simulation.usage import Tally, WhereInRun
+from crossover.algorithms.schedule import parts
+from crossover.simulation.kernel import Phase, Tally, WhereInRun
+from crossover.simulation.mirror.spirt import batches, kept_by_worker, share_scripts
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, World
 
 
-def averaging(world: World, place: WhereInRun) -> int:
-    """How many functions share the averaging."""
+def averaging_functions(world: World, place: WhereInRun) -> int:
+    """Return how many functions share the averaging."""
     return len(parts(world.workload.elements, most=place.minibatches))
 
 
-def _by_functions(world: World) -> bool:
+def _are_averaged_by_functions(world: World) -> bool:
+    """Return whether functions average the gradients."""
     return world.experiment.p2p.average_in == "lambda"
 
 
 def given_bytes(world: World, round: int) -> int:
-    """What a peer gives its functions: its model; with local steps its optimizer's vectors as well, and so they come back."""
+    """Return the bytes that a peer stores for its functions at the start of `round`: its model, and with local steps its optimizer's
+    vectors. With local steps the functions return as many.
+    """
     kept = kept_by_worker(world, round)
     more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) if world.days.local else 0
     return world.workload.vector_bytes + VECTOR_HEADER_BYTES + more
 
 
-@shared(
+@share_scripts(
     lambda world, place: (
         place.minibatches,
         batches(world, place),
@@ -33,11 +35,12 @@ def given_bytes(world: World, round: int) -> int:
     )
 )
 def compute_gradient(world: World, place: WhereInRun) -> Script:
+    """Simulate a function that computes a minibatch's gradient, or with local steps all steps of the round."""
     calibration, workload, samples = world.calibration, world.workload, batches(world, place)
     local = world.days.local
     told = local and world.days.decisions_before(place.round) > 0  # what the rate may hang on
     read = given_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
-    pieces = averaging(world, place) if _by_functions(world) else 1
+    pieces = averaging_functions(world, place) if _are_averaged_by_functions(world) else 1
     written = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
     written = given_bytes(world, place.round + 1) if local else written
     objects, gets = world.objects("compute_gradient"), 1 + len(samples) + told
@@ -55,9 +58,10 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
     )
 
 
-@shared(lambda world, place: (place.minibatches, place.minibatch < averaging(world, place)))
+@share_scripts(lambda world, place: (place.minibatches, place.minibatch < averaging_functions(world, place)))
 def average_part(world: World, place: WhereInRun) -> Script:
-    pieces = averaging(world, place)
+    """Simulate a function that averages one part of the gradients; functions without a part do nothing."""
+    pieces = averaging_functions(world, place)
     if place.minibatch >= pieces:
         return Script((Phase("average"), Phase("store")), Tally())
     objects, one = world.objects("average_part"), world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES

@@ -1,39 +1,41 @@
-"""Programs on instances: peers and GPU workers, one process each, in the order of crossover/training/peer/algorithm.py. What they start is
-walked like any tree.
+"""Programs on instances: peers and GPU workers, one process each, in the order of crossover/training/peer.py.
+
+The state machines that they start are walked like any tree.
 """
 
 from math import inf
 
-from crossover.costs import paper_cost
-from crossover.costs.prices import Prices
+from crossover.reports import bill
+from crossover.reports.prices import Prices
 from crossover.simulation.figures import UNKNOWN_INSTANCE
-from crossover.simulation.kernel import SimProcess
-from crossover.simulation.mirror.lambdaml import CODEC_PASSES, left_out, travels
-from crossover.simulation.mirror.p2p_serverless import averaging, given_bytes
+from crossover.simulation.kernel import SimProcess, WhereInRun
+from crossover.simulation.mirror.lambdaml import CODEC_PASSES, codec_state_bytes, exchange_sizes
+from crossover.simulation.mirror.p2p_serverless import averaging_functions, given_bytes
 from crossover.simulation.mirror.spirt import (
     DECISION_BYTES,
-    moved_on,
+    move_to_round,
     optimizer_vectors,
     outer_vectors,
 )
-from crossover.simulation.usage import WhereInRun
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
 from crossover.simulation.world import Model, SimulatedInvocation, World
+from crossover.training.checkpoints import CheckpointPace
 from crossover.workflow import Step
 from crossover.workflow import walk as nodes_of
 
 MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
+DISK_SHARE = 0.5  # of a disk that data may take, as crossover/data/local_copies.py does
 KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradient in the object store is kept
 
 
 def run(world: World, walk: Walk) -> SimProcess:
-    """One process per worker, until the last is through."""
+    """Simulate one process per worker, until the last one ends."""
     yield world.env.all_of([world.env.process(_Peer(world, walk, rank).train()) for rank in range(world.workers)])
 
 
 class _Peer:
-    """One peer, or one GPU's worker."""
+    """A simulated program: one peer, or one GPU worker."""
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
         self.world, self.walk, self.rank = world, walk, rank
@@ -51,24 +53,36 @@ class _Peer:
         self.luck, self.round = world.luck[rank], 0
         self.ahead = not program.talks
         self.checkpoint_every = 1 if program.talks else world.experiment.functions.checkpoint_every
-        self.exchange = self._mailboxes if program.talks else self._alone if architecture.alone else self._gathering
+        # A program that is alone reads each object once, if its disk has room for them, and saves by time.
+        alone = architecture.alone
+        self.pace = CheckpointPace(self.checkpoint_every, lambda: world.env.now) if alone else None
+        self.keeps_data = alone and world.workload.data_bytes <= DISK_SHARE * asked.volume_gb * 10**9
+        self.saved, self.known = 0, set[int]()
+        self.exchange = (
+            self._exchange_by_mailboxes
+            if program.talks
+            else self._exchange_alone
+            if architecture.alone
+            else self._exchange_by_objects
+        )
         self.invocation = SimulatedInvocation(0.0, inf)
 
     def train(self) -> SimProcess:
+        """Simulate the whole program; its usage is added after each decision."""
         world, days = self.world, self.world.days
         use = world.usage.of(self.step, memory_mb=0)
         yield from self._start()
         for number in range(1, days.decisions + 1):
             place = WhereInRun(worker=self.rank)
-            moved_on(world, place, self.round)
+            move_to_round(world, place, self.round)
             entered = place.copy()
             invocation = self.invocation
             invocation.started_at = world.env.now
             while self.round < days.rounds_until(days.decided(number)):
                 yield from self._round(place)
                 self.round += 1
-                moved_on(world, place, self.round)
-            yield from self._timed("convergence detection", self._convergence(days.decided(number)))
+                move_to_round(world, place, self.round)
+            yield from self._measure("convergence detection", self._convergence(days.decided(number)))
             world.state.setdefault("seconds", []).append(invocation.stages["compute gradients"][0])
             world.usage.add(
                 use,
@@ -84,7 +98,9 @@ class _Peer:
             self.invocation = SimulatedInvocation(0.0, inf)
 
     def _start(self) -> SimProcess:
-        """The base, where there is one. Is the run over? Where did this rank stand? Then its mailboxes."""
+        """Simulate the start: read the base weights if there are any, ask whether the run is over and how far this rank came, create the
+        mailboxes.
+        """
         tally, mailboxes = self.invocation.tally, not self.ahead
         tally.count("objects", "exists", 1 + mailboxes).count("objects", "list").count("bus", "declare", mailboxes)
         if base_bytes := self.world.workload.base_bytes:
@@ -94,33 +110,42 @@ class _Peer:
             )
         yield from self._wait((2 + mailboxes) * self.objects.read.latency_s + mailboxes * self.bus.write.latency_s)
 
-    def _timed(self, stage: str, process: SimProcess) -> SimProcess:
+    def _measure(self, stage: str, process: SimProcess) -> SimProcess:
+        """Run a process and add its seconds to a stage."""
         began = self.world.env.now
         yield from process
-        self.invocation.spent(stage, self.world.env.now - began)
+        self.invocation.add_seconds(stage, self.world.env.now - began)
 
     def _wait(self, seconds: float) -> SimProcess:
+        """Let `seconds` pass."""
         if seconds > 0:
             yield self.world.env.timeout(seconds)
 
     def _round(self, place: WhereInRun) -> SimProcess:
+        """Simulate one round: gradients, exchanges, update, checkpoint."""
         world = self.world
         machines = world.architecture.machines
-        yield from self._timed("compute gradients", self._by_functions(place) if machines else self._itself(place))
-        yield from self._exchanges()
-        yield from self._timed("model update", self._update())
-        yield from self._timed("checkpoint", self._checkpoint())
+        yield from self._measure(
+            "compute gradients", self._compute_by_functions(place) if machines else self._compute_here(place)
+        )
+        yield from self._run_exchanges()
+        yield from self._measure("model update", self._update())
+        yield from self._measure("checkpoint", self._checkpoint())
 
     # --- computing ----------------------------------------------------------------------------------------------------
 
-    def _itself(self, place: WhereInRun) -> SimProcess:
-        """Batches one after another; but for peers, the next one is fetched meanwhile."""
+    def _compute_here(self, place: WhereInRun) -> SimProcess:
+        """Simulate computing on this instance, batch after batch. Programs other than peers fetch the next batch meanwhile; one that keeps
+        its data on its disk fetches batches in the first epoch only.
+        """
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
         for minibatch, number in enumerate(world.days.numbers(self.round)):
             samples = workload.samples[number]
             last = minibatch + 1 == world.days.minibatches_in(self.round)
             self._count_batches(number, first=self.round == 0 and minibatch == 0, last=last)
             fetch_s = self.objects.read.seconds(workload.batch_bytes(samples)) * self.luck.request()
+            if self.keeps_data and world.days.epoch(self.round) > 1:
+                fetch_s = 0.0
             compute_s = self._computing_s(samples) * self.luck.compute()
             if self.ahead:
                 ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
@@ -130,43 +155,52 @@ class _Peer:
         yield from self._wait(seconds)
 
     def _count_batches(self, number: int, *, first: bool, last: bool) -> None:
-        """What is fetched while minibatch `number` is computed: itself, or what comes after it, and before the first both."""
+        """Count the batches read while minibatch `number` is computed: that one; or, if read ahead, the next one, and before the first
+        both. Those on the disk are not counted.
+        """
         world, samples, fetched = self.world, self.world.workload.samples, [number]
         if self.ahead:
             fetched = [number] if first else []
             if self.round + 1 < world.days.rounds or not last:
                 fetched.append((number + 1) % len(samples))
+        if self.keeps_data:
+            fetched = [each for each in fetched if each not in self.known]
+            self.known.update(fetched)
         for each in fetched:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
 
-    def _settled(self) -> SimProcess:
-        """Whether the run is over, after something was stored."""
+    def _check_run_over(self) -> SimProcess:
+        """Simulate the request whether the run is over, made after something was stored."""
         self.invocation.tally.count("objects", "exists")
         yield from self._wait(self.objects.read.latency_s)
 
     def _computing_s(self, samples: int) -> float:
-        """One minibatch's gradient."""
-        return self._of(samples, self.world.workload)
+        """Return the seconds of one minibatch's gradient."""
+        return self._minibatch_s(samples, self.world.workload)
 
     def _evaluating_s(self) -> float:
-        """The validation set forward."""
+        """Return the seconds of a forward pass over the validation set."""
         whole = self.world.workload.evaluated
-        return self.world.calibration.evaluate_share * self._of(whole.validation_samples, whole)
+        return self.world.calibration.evaluate_share * self._minibatch_s(whole.validation_samples, whole)
 
-    def _of(self, samples: int, workload: Workload) -> float:
+    def _minibatch_s(self, samples: int, workload: Workload) -> float:
+        """Return the seconds of one gradient of that many samples, on the GPU or the processor."""
         calibration = self.world.calibration
         if self.gpu:
-            return calibration.on_gpu(workload, samples, instance_type=self.instance_type)
+            precision = self.world.experiment.training.precision
+            return calibration.on_gpu(workload, samples, instance_type=self.instance_type, precision=precision)
         return calibration.on_instance(self.world.experiment, workload, samples, instance_type=self.instance_type)
 
-    def _by_functions(self, place: WhereInRun) -> SimProcess:
-        """The model to the object store, an execution for the gradients, then their average, here or by functions again."""
+    def _compute_by_functions(self, place: WhereInRun) -> SimProcess:
+        """Simulate computing by functions: store the model, run a state machine for the gradients, then average them here or by functions
+        again.
+        """
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         given = given_bytes(world, self.round)
         tally.count("objects", "put", out=given)
         yield from self._wait(self.objects.write.seconds(given) * self.luck.request())
-        yield from self._settled()
-        yield from self._machine("gradients", place)
+        yield from self._check_run_over()
+        yield from self._run_machine("gradients", place)
         if world.days.local:
             back = given_bytes(world, self.round + 1)
             tally.count("objects", "get", into=back)
@@ -174,29 +208,35 @@ class _Peer:
             return
         count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
         if by_functions:
-            yield from self._machine("averages", place)
-        requests = averaging(world, place) if by_functions else count
+            yield from self._run_machine("averages", place)
+        requests = averaging_functions(world, place) if by_functions else count
         bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
         tally.count("objects", "get", requests, into=bytes_)
         seconds = self.objects.read.seconds(bytes_, requests) * self.luck.request()
         yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
-    def _machine(self, name: str, place: WhereInRun) -> SimProcess:
+    def _run_machine(self, name: str, place: WhereInRun) -> SimProcess:
+        """Simulate the execution of one of the architecture's state machines."""
         yield from self._wait(self.world.calibration.child_s)
         yield from self.walk.run(self.world.architecture.machines[name], place.copy(), last=True)
 
     # --- exchanging ---------------------------------------------------------------------------------------------------
 
-    def _exchanges(self) -> SimProcess:
-        """One, or with PowerSGD two; each of so many bytes from every worker, which become a vector of so many."""
-        travel, whole = travels(self.world), self.world.workload.vector_bytes
+    def _run_exchanges(self) -> SimProcess:
+        """Simulate the round's exchanges: one, or two with PowerSGD."""
+        travel, whole = exchange_sizes(self.world), self.world.workload.vector_bytes
         if self.world.experiment.exchange.compression != "none":
-            yield from self._timed("compress", self._wait(self.world.calibration.arithmetic_s(CODEC_PASSES * whole)))
+            yield from self._measure("compress", self._wait(self.world.calibration.arithmetic_s(CODEC_PASSES * whole)))
         for number, (up, _) in enumerate(travel):
             yield from self.exchange(number, up + VECTOR_HEADER_BYTES, whole if len(travel) == 1 else up)
 
-    def _mailboxes(self, number: int, body: int, decoded: int) -> SimProcess:
-        """RabbitMQ: the own gradient into its mailbox, a barrier, everybody else's out of theirs; large ones through the object store."""
+    def _exchange_by_mailboxes(self, number: int, body: int, decoded: int) -> SimProcess:
+        """Simulate an exchange through RabbitMQ: write to the own mailbox, wait at a barrier, read the others' mailboxes. Large messages go
+        through the object store.
+
+        `number`: of the exchange in the round; `body`: bytes of a message; `decoded`: bytes of its vector. The same for the other
+        ways to exchange.
+        """
         world, calibration, tally, workers = (
             self.world,
             self.world.calibration,
@@ -214,7 +254,7 @@ class _Peer:
             if through_objects:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
-                yield from self._settled()
+                yield from self._check_run_over()
             start = world.broker.ingress.reserve(world.env.now, in_mailbox)
             seconds = self.bus.write.seconds(in_mailbox, 2 - asynchronous) * self.luck.request()
             yield from self._wait(start - world.env.now + seconds + calibration.mailbox_s)
@@ -240,16 +280,18 @@ class _Peer:
             )
             world.forget(f"arrived {number}", self.round - 2)
 
-        yield from self._timed("send", send())
-        yield from self._timed("receive", receive())
+        yield from self._measure("send", send())
+        yield from self._measure("receive", receive())
 
-    def _alone(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Nobody to exchange with: the mean of one gradient."""
+    def _exchange_alone(self, number: int, body: int, decoded: int) -> SimProcess:
+        """Simulate a round of a single program: the mean of one gradient."""
         arithmetic_s = self.world.calibration.arithmetic_s(2 * decoded)
-        yield from self._timed("receive", self._wait(arithmetic_s))
+        yield from self._measure("receive", self._wait(arithmetic_s))
 
-    def _gathering(self, number: int, body: int, decoded: int) -> SimProcess:
-        """The object store: the own gradient in, every other one out as it comes."""
+    def _exchange_by_objects(self, number: int, body: int, decoded: int) -> SimProcess:
+        """Simulate an exchange through the object store (store the own gradient, read the others' as they come), or through
+        torch.distributed.
+        """
         world, tally, others = self.world, self.invocation.tally, self.world.workers - 1
         distributed = world.experiment.gpu.exchange == "distributed"
 
@@ -257,7 +299,7 @@ class _Peer:
             if not distributed:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
-                yield from self._settled()
+                yield from self._check_run_over()
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
@@ -283,13 +325,13 @@ class _Peer:
             yield from self._wait(end - world.env.now + combine_s)
             world.forget(f"shown {number}", self.round - 2)
 
-        yield from self._timed("send", send())
-        yield from self._timed("receive", receive())
+        yield from self._measure("send", send())
+        yield from self._measure("receive", receive())
 
     # --- after the exchange -------------------------------------------------------------------------------------------
 
     def _update(self) -> SimProcess:
-        """The learning rate may hang on the epochs before, which are read once."""
+        """Simulate the optimizer's step. Once an epoch, the results on which the learning rate may depend are read."""
         kept, days = optimizer_vectors(self.world), self.world.days
         if self.round and days.ends_epoch(self.round - 1):
             self.invocation.tally.count("objects", "get")
@@ -297,30 +339,35 @@ class _Peer:
         yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
 
     def _checkpoint(self) -> SimProcess:
-        """Each `checkpoint_every` rounds; then what computing the round before left in stores goes."""
-        world, tally = self.world, self.invocation.tally
-        if (self.round + 1) % self.checkpoint_every:
+        """Simulate a checkpoint, if one is due after this round (every `checkpoint_every` rounds, or by time if the program is alone), and
+        the deletion of old objects.
+        """
+        world, tally, began = self.world, self.invocation.tally, self.world.env.now
+        due = self.pace.is_due(self.round + 1) if self.pace else (self.round + 1) % self.checkpoint_every == 0
+        if not due:
             return
         kept = optimizer_vectors(world) + outer_vectors(world)
         bytes_ = (
             world.workload.vector_bytes
             + kept * 4 * world.workload.parameters
             + (1 + kept) * VECTOR_HEADER_BYTES
-            + left_out(world)
+            + codec_state_bytes(world)
         )
         if (
-            len(travel := travels(world)) > 1
+            len(travel := exchange_sizes(world)) > 1
         ):  # the mean of the first exchange, to say again what was said in the second
             bytes_ += travel[0][0] + VECTOR_HEADER_BYTES
         tally.count("objects", "put", out=bytes_)
-        saved = (self.round + 1) // self.checkpoint_every
-        deletes = int(saved > 2) + int(bool(world.architecture.machines) and self.round > 0)
+        self.saved += 1
+        deletes = int(self.saved > 2) + int(bool(world.architecture.machines) and self.round > 0)
         tally.count("objects", "delete", deletes)
         yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.luck.request())
-        yield from self._settled()
+        yield from self._check_run_over()
+        if self.pace:
+            self.pace.note_saved(world.env.now - began)
 
     def _convergence(self, epoch: int) -> SimProcess:
-        """Evaluate, unless a peer has; all follow the decision that was created first."""
+        """Simulate the decision after `epoch`: evaluate, unless a peer has; all follow the decision that was created first."""
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
         number = world.days.decision(epoch)
         tally.count("objects", "exists").count("objects", "get", into=DECISION_BYTES)
@@ -331,20 +378,19 @@ class _Peer:
             ):  # else the result is the model of who evaluated
                 yield from self._conclude(epoch)
             return
-        chunks = workload.validation_chunks
-        tally.count("objects", "get", chunks, into=workload.validation_bytes).count(
-            "objects", "put", out=DECISION_BYTES
-        )
+        again = self.keeps_data and number > 1  # then the validation samples are there already
+        chunks, bytes_ = (0, 0) if again else (workload.validation_chunks, workload.validation_bytes)
+        tally.count("objects", "get", chunks, into=bytes_).count("objects", "put", out=DECISION_BYTES)
         if number > 1:
             tally.count("objects", "get")
         compute_s = self._evaluating_s()
-        requests_s = self.objects.read.seconds(workload.validation_bytes, chunks + 3) + self.objects.write.latency_s
+        requests_s = self.objects.read.seconds(bytes_, chunks + 3) + self.objects.write.latency_s
         yield from self._wait(requests_s + compute_s * self.luck.compute())
-        world.epoch_ended(epoch)
+        world.note_epoch_end(epoch)
         yield from self._conclude(epoch)
 
     def _conclude(self, epoch: int) -> SimProcess:
-        """The trained model to the object store, by whoever is first."""
+        """Simulate the end of the run: the first program to arrive stores the trained model."""
         world, size = self.world, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
         if epoch < world.days.epochs:
             return
@@ -358,11 +404,11 @@ class _Peer:
 
 
 def paper_usd(world: World, prices: Prices) -> float:
-    """The 2023 paper's equations, from each peer's and epoch's computation time."""
+    """Return the dollars by the 2023 paper's equations, from the computing time of each peer between two decisions."""
     program = world.architecture.program
     assert program is not None
     instance_type = program.instances(world.experiment).instance_type
-    known = paper_cost.PEER_USD_PER_S.get(instance_type)
+    known = bill.PEER_USD_PER_S.get(instance_type)
     ec2 = known or prices.of(f"ec2.{instance_type}").usd / 3_600
     machine_steps = [
         node for machine in world.architecture.machines.values() for node in nodes_of(machine) if isinstance(node, Step)
@@ -370,8 +416,8 @@ def paper_usd(world: World, prices: Prices) -> float:
     functions = [world.usage.steps[step.name] for step in machine_steps if step.name in world.usage.steps]
     invocations = sum(use.invocations for use in functions)
     told = world.workers * world.days.decisions  # seconds are told once a decision, which may be of several epochs
-    per_s = sum(use.invocations * paper_cost.lambda_usd_per_s(use.memory_mb) for use in functions) / max(1, invocations)
+    per_s = sum(use.invocations * bill.lambda_usd_per_s(use.memory_mb) for use in functions) / max(1, invocations)
     return sum(
-        paper_cost.peer_serverless_usd(seconds, batches=invocations // told, lambda_usd_per_s=per_s, ec2_usd_per_s=ec2)
+        bill.peer_serverless_usd(seconds, batches=invocations // told, lambda_usd_per_s=per_s, ec2_usd_per_s=ec2)
         for seconds in world.state.get("seconds", [])
     )

@@ -1,19 +1,27 @@
-"""ScatterReduce: what a long worker asks of the shared store in a round, in the order of functions/scatter_reduce.py."""
+"""ScatterReduce: requests of a long worker to the shared store in a round, in the order of functions/scatter_reduce.py."""
 
 from crossover.simulation.kernel import SimProcess
-from crossover.simulation.mirror.lambdaml import Way, arithmetic, compressing, finish, models, once, travels
-from crossover.simulation.mirror.long_worker import Life
+from crossover.simulation.mirror.lambdaml import (
+    StoreConnection,
+    arithmetic,
+    check_first_round,
+    exchange_sizes,
+    finish,
+    models,
+    run_codec,
+)
+from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 
-def exchange(life: Life) -> SimProcess:
-    """One round: D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
-    way, world, rank = Way(life), life.world, life.place.worker
+def exchange(life: WorkerInvocation) -> SimProcess:
+    """Simulate one round: D bytes out in W puts, 2 (W - 1) / W D bytes in by 2 (W - 1) gets."""
+    way, world, rank = StoreConnection(life), life.world, life.place.worker
     workers, others = world.workers, world.workers - 1
-    ((up, back),) = travels(world)
+    ((up, back),) = exchange_sizes(world)
     part, merged = up / workers, back / workers  # the chunks' own headers apart
-    yield from once(life, way)
+    yield from check_first_round(life, way)
     yield from life.accumulate()
-    yield from compressing(life)
+    yield from run_codec(life)
     yield from way.put("store", others * part, others)
     way.publish("chunks")
     yield from way.gather(

@@ -1,16 +1,16 @@
-"""One worker on a function: AllReduce's rounds without a store between them, in the order of peers/single.py."""
+"""One worker in a function: the rounds of AllReduce without a store between workers, in the order of peers/single.py."""
 
 from crossover.simulation.kernel import SimProcess
-from crossover.simulation.mirror.lambdaml import arithmetic, models, updated
-from crossover.simulation.mirror.long_worker import Life
+from crossover.simulation.mirror.lambdaml import arithmetic, models, update_parameters
+from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 
-def exchange(life: Life) -> SimProcess:
-    """One round: the mean of one gradient, and the step."""
+def exchange(life: WorkerInvocation) -> SimProcess:
+    """Simulate one round: the mean of one gradient, and the optimizer's step."""
     yield from life.accumulate()
     yield from arithmetic(life, "aggregate", 2 * life.world.workload.vector_bytes)
-    yield from life.history()
-    yield from updated(life)
+    yield from life.read_history()
+    yield from update_parameters(life)
 
 
 MODELS = models(exchange)

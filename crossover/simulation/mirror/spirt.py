@@ -1,26 +1,25 @@
-"""SPIRT: what each step asks of the stores, in the order of functions/spirt."""
+"""SPIRT: requests of each step to the stores, in the order of functions/spirt."""
 
 from collections.abc import Callable
 
 from crossover.algorithms import optimizers
 from crossover.algorithms.outer import OUTER
-from crossover.simulation.kernel import Gate, Phase
-from crossover.simulation.usage import Tally, WhereInRun
+from crossover.simulation.kernel import Gate, Phase, Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Phased, Script, World
 
 DECISION_BYTES = 256  # of the text that is all that most workers read at an epoch's end
 
 
-def moved_on(world: World, place: WhereInRun, round: int) -> None:
-    """The place at the start of `round`, as rounds.at says."""
+def move_to_round(world: World, place: WhereInRun, round: int) -> None:
+    """Move the place to the start of `round`, as crossover/training/progress.py (`at`) moves an event."""
     days = world.days
     place.epoch, place.round, place.minibatches = days.epoch(round), round, days.side_by_side(round)
     place.minibatch, place.synchronised = 0, False
 
 
-def shared(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
-    """One script for all places of the same `key`: thousands of invocations ask for it."""
+def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
+    """Decorate a step's script so that all places with the same `key` share one, because thousands of invocations ask for it."""
 
     def decorate(write: Phased) -> Phased:
         def script(world: World, place: WhereInRun) -> Script:
@@ -36,12 +35,12 @@ def shared(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Pha
 
 
 def optimizer_vectors(world: World) -> int:
-    """How many vectors of P the optimizer keeps."""
+    """Return how many vectors of P values the optimizer keeps."""
     return len(optimizers.vectors(world.experiment.training))
 
 
 def outer_vectors(world: World) -> int:
-    """How many the outer optimizer keeps, where local steps have one."""
+    """Return how many vectors the outer optimizer keeps: 1 if local steps are combined with momentum, else 0."""
     exchange = world.experiment.exchange
     return int(exchange.what == "delta" and exchange.outer.momentum > 0)
 
@@ -49,9 +48,11 @@ def outer_vectors(world: World) -> int:
 # --- SPIRT ------------------------------------------------------------------------------------------------------------
 
 
-@shared(lambda world, place: None)
+@share_scripts(lambda world, place: None)
 def initialise(world: World, place: WhereInRun) -> Script:
-    """Every database is asked for a state of this attempt, the newest round first, and then whether it could give its own to the others."""
+    """Simulate the first step. It asks every database for a state of this attempt, the newest round first, then whether it could give its
+    own to the others, and stores the model in each.
+    """
     size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
     objects, asked = world.objects("initialise"), (world.days.rounds_until(1) + 2) * workers
     tally = Tally().count("bus", "declare").count("tensors", "exists", asked)
@@ -63,7 +64,7 @@ def initialise(world: World, place: WhereInRun) -> Script:
 
 
 def batches(world: World, place: WhereInRun) -> tuple[int, ...]:
-    """Samples of the minibatches that one function computes: its own, or with local steps all of the round's."""
+    """Return the samples of each minibatch that one function computes: of one minibatch, or with local steps of all in the round."""
     days, samples = world.days, world.workload.samples
     if days.local:
         return tuple(samples[number] for number in days.numbers(place.round))
@@ -71,11 +72,11 @@ def batches(world: World, place: WhereInRun) -> tuple[int, ...]:
 
 
 def kept_by_worker(world: World, round: int) -> int:
-    """Vectors of the worker's own optimizer, that a function with local steps reads at the start of `round`."""
+    """Return how many vectors of the worker's own optimizer a function with local steps reads at the start of `round`."""
     return optimizer_vectors(world) if world.days.local and round else 0
 
 
-@shared(
+@share_scripts(
     lambda world, place: (
         batches(world, place),
         place.round > 0,
@@ -83,6 +84,7 @@ def kept_by_worker(world: World, round: int) -> int:
     )
 )
 def compute_gradients(world: World, place: WhereInRun) -> Script:
+    """Simulate the function that computes a minibatch's gradient, or with local steps all steps of the round."""
     calibration, workload, samples = world.calibration, world.workload, batches(world, place)
     one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
     before, after = kept_by_worker(world, place.round), kept_by_worker(world, place.round + 1)
@@ -109,12 +111,14 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
 
 
 def settled_s(world: World, step: str) -> float:
-    """A step that has stored something asks the bucket whether the run was resumed meanwhile."""
+    """Return the seconds in which a step that has stored something asks the bucket whether the run was resumed meanwhile."""
     return world.objects(step).read.latency_s
 
 
-def combining(world: World, step: str, tally: Tally, vectors: int) -> tuple[float, float]:
-    """The mean of so many vectors of a worker's database, where the experiment has it done: seconds of requests and of computing."""
+def count_mean(world: World, step: str, tally: Tally, vectors: int) -> tuple[float, float]:
+    """Count the mean of `vectors` vectors in a worker's database, computed there or in the function as the experiment says, and return its
+    seconds: (requests, computing).
+    """
     tensors = world.tensors(step)
     size, calibration = world.workload.vector_bytes, world.calibration
     if world.experiment.database.compute == "in_database":
@@ -127,41 +131,47 @@ def combining(world: World, step: str, tally: Tally, vectors: int) -> tuple[floa
     return requests_s, world.arithmetic_s((vectors + 1) * size, step)
 
 
-@shared(lambda world, place: place.minibatches)
+@share_scripts(lambda world, place: place.minibatches)
 def average_in_database(world: World, place: WhereInRun) -> Script:
+    """Simulate the step that averages a worker's gradients."""
     tally = Tally().count("objects", "exists")
-    request_s, compute_s = combining(world, "average_in_database", tally, place.minibatches)
+    request_s, compute_s = count_mean(world, "average_in_database", tally, place.minibatches)
     settled = settled_s(world, "average_in_database")
     return Script((Phase("average", request_s=request_s + settled, compute_s=compute_s),), tally)
 
 
-@shared(lambda world, place: None)
+@share_scripts(lambda world, place: None)
 def notify_peers(world: World, place: WhereInRun) -> Script:
+    """Simulate the step that announces a worker's average."""
     tally = Tally().count("bus", "arrive")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
-def notified(world: World, place: WhereInRun) -> None:
+def notify_barrier(world: World, place: WhereInRun) -> None:
+    """Apply the announcement: the worker arrives at the round's barrier."""
     barrier(world, place).arrive(world.env, place.worker)
 
 
 def barrier(world: World, place: WhereInRun) -> Gate:
+    """Return the gate that opens when all workers have announced the round's average."""
     return world.gate("barrier", place.round)
 
 
-@shared(lambda world, place: None)
+@share_scripts(lambda world, place: None)
 def check_peers(world: World, place: WhereInRun) -> Script:
+    """Simulate one poll of the barrier."""
     tally = Tally().count("bus", "arrived")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
-@shared(lambda world, place: None)
+@share_scripts(lambda world, place: None)
 def aggregate_peers(world: World, place: WhereInRun) -> Script:
+    """Simulate the step that fetches the other workers' averages and combines them."""
     size, tensors, others = world.workload.vector_bytes, world.tensors("aggregate_peers"), world.workers - 1
     tally = Tally().count("tensors", "exists", 2 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
     copies_s = tensors.read.seconds(others * size, 2 * others + 1) + tensors.write.seconds(others * size, others)
-    request_s, compute_s = combining(world, "aggregate_peers", tally, world.workers)
+    request_s, compute_s = count_mean(world, "aggregate_peers", tally, world.workers)
     settled = tensors.read.latency_s + settled_s(world, "aggregate_peers")
     return Script(
         (
@@ -172,8 +182,9 @@ def aggregate_peers(world: World, place: WhereInRun) -> Script:
     )
 
 
-@shared(lambda world, place: (place.round == 0, place.epoch))
+@share_scripts(lambda world, place: (place.round == 0, place.epoch))
 def update_model(world: World, place: WhereInRun) -> Script:
+    """Simulate the step that updates a worker's model."""
     calibration, workload = world.calibration, world.workload
     if world.experiment.exchange.what == "model":
         return _copied(world, place)
@@ -207,16 +218,18 @@ def update_model(world: World, place: WhereInRun) -> Script:
 
 
 def _copied(world: World, place: WhereInRun) -> Script:
-    """Averaging models: what all were combined to is the next model."""
+    """Return the script of `update_model` if models are averaged: the combined model is the next one."""
     tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
-    request_s, compute_s = combining(world, "update_model", tally, 1)
+    request_s, compute_s = count_mean(world, "update_model", tally, 1)
     request_s += (place.round > 0) * world.tensors("update_model").read.latency_s + settled_s(world, "update_model")
     return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
 
 
-@shared(lambda world, place: (world.days.ends_epoch(place.round), place.epoch in world.epochs_end_s, place.epoch))
+@share_scripts(
+    lambda world, place: (world.days.ends_epoch(place.round), place.epoch in world.epochs_end_s, place.epoch)
+)
 def detect_convergence(world: World, place: WhereInRun) -> Script:
-    """At an epoch's end the first ones evaluate: all who come before a decision is there."""
+    """Simulate the step that ends a round. At an epoch's end, workers that come before the decision evaluate; the others read it."""
     objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
         return Script((), Tally())
@@ -235,17 +248,18 @@ def detect_convergence(world: World, place: WhereInRun) -> Script:
     return Script((evaluate,), tally)
 
 
-def advanced(world: World, place: WhereInRun) -> None:
-    """On to the next round."""
+def advance_round(world: World, place: WhereInRun) -> None:
+    """Move the place to the next round, and record the epoch's end."""
     ends, epoch = world.days.ends_epoch(place.round), place.epoch
     if ends:
-        world.epoch_ended(epoch)
-    moved_on(world, place, place.round + 1)
+        world.note_epoch_end(epoch)
+    move_to_round(world, place, place.round + 1)
     place.epoch_finished, place.finished = ends, ends and epoch >= world.days.epochs
 
 
-@shared(lambda world, place: None)
+@share_scripts(lambda world, place: None)
 def collect(world: World, place: WhereInRun) -> Script:
+    """Simulate SPIRT's last step: fetch the final model from a database, store it in the bucket, delete the workers' keys."""
     size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
     tally = Tally().count("objects", "list").count("objects", "get")
     tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
@@ -255,18 +269,19 @@ def collect(world: World, place: WhereInRun) -> Script:
     return Script((Phase("collect", request_s=seconds + world.calibration.bus.latency_s),), tally)
 
 
-def begun(world: World, place: WhereInRun) -> None:
-    moved_on(world, place, 0)
+def begin_run(world: World, place: WhereInRun) -> None:
+    """Move the place to the start of the run."""
+    move_to_round(world, place, 0)
 
 
 MODELS = {
-    "initialise": Model(script=initialise, changes=begun),
+    "initialise": Model(script=initialise, changes=begin_run),
     "compute_gradients": Model(script=compute_gradients),
     "average_in_database": Model(script=average_in_database),
-    "notify_peers": Model(script=notify_peers, changes=notified),
+    "notify_peers": Model(script=notify_peers, changes=notify_barrier),
     "check_peers": Model(script=check_peers, polls=barrier, patience_s=1.0),
     "aggregate_peers": Model(script=aggregate_peers),
     "update_model": Model(script=update_model),
-    "detect_convergence": Model(script=detect_convergence, changes=advanced),
+    "detect_convergence": Model(script=detect_convergence, changes=advance_round),
     "collect": Model(script=collect),
 }

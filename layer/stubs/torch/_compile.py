@@ -1,4 +1,4 @@
-"""In place of PyTorch's file of this name: the layer has no compiler that would have to be kept away from a function."""
+"""The replacement of PyTorch's file of this name: the layer has no compiler that would have to be kept away from a function."""
 
 import functools
 from collections.abc import Callable
@@ -6,5 +6,5 @@ from typing import Any
 
 
 def _disable_dynamo(fn: Callable[..., Any] | None = None, recursive: bool = True) -> Any:
-    """The function itself, also where it is used as a decorator with arguments."""
+    """Return the function itself, also if it is used as a decorator with arguments."""
     return functools.partial(_disable_dynamo, recursive=recursive) if fn is None else fn

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Gt
 
-from crossover.architecture import Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
+from crossover.data.clients import Event
 from crossover.experiment import Fraction
-from crossover.training.long_worker import life, synchronous
+from crossover.training import long_worker, synchronous
 from crossover.workflow import step
+from crossover.workflow.architecture import Architecture
+from crossover.workflow.context import Context
 from functions.scatter_reduce import ScatterReduce
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from crossover.training.long_worker.group import GroupExchange
-    from crossover.training.long_worker.invocation import Invocation
+    from crossover.training.group import GroupExchange
+    from crossover.training.long_worker import Invocation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class OuterSteps(synchronous.LocalSteps):
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Once per run: the same seeded model as every worker's first checkpoint."""
-    return life.start(ctx, event, ScatterReduce())
+    return long_worker.start(ctx, event, ScatterReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
@@ -73,13 +73,13 @@ def train(ctx: Context, event: Event) -> Event:
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every key of the run deleted."""
-    life.collect(ctx, event, ScatterReduce())
+    """Store the trained model in the bucket; delete every key of the run."""
+    long_worker.collect(ctx, event, ScatterReduce())
 
 
 ARCHITECTURE = Architecture(
     "local_sgd",
-    run=life.tree(initialise, train, collect),
+    run=long_worker.tree(initialise, train, collect),
     tensor_hosts="shared",
     sync_every=2,
     settings=LocalSGD,

@@ -3,14 +3,14 @@
 Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), synchronous: a round's step waits for all workers.
 """
 
-from crossover.architecture import CLAIMS, Architecture
-from crossover.clients.protocol import Event
-from crossover.context import Context
-from crossover.dataplane.vector import VectorKind
-from crossover.keys import Keys
-from crossover.training import agreement, attempts, databases, gradients
-from crossover.training.calendar import at, calendar, ends_epoch
+from crossover.data.clients import Event
+from crossover.data.encoding import VectorKind
+from crossover.data.keys import Keys
+from crossover.training import databases, gradients, progress
+from crossover.training.progress import calendar, ends_epoch, event_at
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
+from crossover.workflow.architecture import CLAIMS, Architecture
+from crossover.workflow.context import Context
 
 SERVER = 0  # in whose place the model lies: all workers share one database
 
@@ -18,13 +18,13 @@ SERVER = 0  # in whose place the model lies: all workers share one database
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Once per run: the seeded model in the database. A resumed run goes on at its last whole round."""
-    with databases.setting_up(ctx, [SERVER], spent) as before:
-        return at(ctx, event, databases.take_over(ctx, before, [SERVER], spent))
+    with databases.set_up_attempt(ctx, [SERVER], spent) as before:
+        return event_at(ctx, event, databases.adopt_state(ctx, before, [SERVER], spent))
 
 
 @step(torch=True, uses={"tensors"})
 def send_gradient(ctx: Context, event: Event) -> None:
-    """The gradient of one minibatch, at the server's model, into the database."""
+    """Compute one minibatch's gradient at the server's model, and store it in the database."""
     key, tensors = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"]), ctx.tensors[SERVER]
     if tensors.exists(key):
         return
@@ -32,10 +32,10 @@ def send_gradient(ctx: Context, event: Event) -> None:
         tensors.get(ctx.keys.model(event["round"], SERVER), kind=VectorKind.MODEL, out=ctx.learner.model)
         batch = gradients.fetch_batch(ctx, event)
     with ctx.stage("compute"):
-        gradient = gradients.compute(ctx, event, batch)
+        gradient = gradients.compute_gradient(ctx, event, batch)
     with ctx.stage("store"):
         tensors.create(key, gradient)
-        databases.settle_in(ctx, event["round"], SERVER, key)
+        databases.roll_back_if_round_over(ctx, event["round"], SERVER, key)
 
 
 @step(torch="unless_in_database", uses={"tensors"})
@@ -43,7 +43,7 @@ def update_model(ctx: Context, event: Event) -> None:
     """Each worker's mean, the combination of all by the rule of the YAML, and the step: inside the database."""
     round, server = event["round"], ctx.compute[SERVER]
     averages = [ctx.keys.average(round, worker) for worker in range(event["workers"])]
-    out, agree = ctx.keys.aggregate(round, SERVER), agreement.dropping(ctx, round)
+    out, agree = ctx.keys.aggregate(round, SERVER), progress.drop_agreement(ctx, round)
     with ctx.stage("aggregate"):
         for worker, average in enumerate(averages):
             server.mean(minibatches(ctx.keys, round, worker, event["minibatches"]), out=average)
@@ -51,7 +51,7 @@ def update_model(ctx: Context, event: Event) -> None:
     with ctx.stage("update"):
         databases.update(ctx, event, holder=SERVER, gradient=out)
         ctx.tensors[SERVER].delete(*spent(ctx, ctx.keys, round - 1, SERVER))
-        databases.settle(ctx, SERVER, *spent(ctx, ctx.keys, round + 1, SERVER))
+        databases.roll_back_if_superseded(ctx, SERVER, *spent(ctx, ctx.keys, round + 1, SERVER))
 
 
 @step(torch=True, uses={"tensors"})
@@ -64,9 +64,9 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """The trained model to the bucket; every key of the run deleted."""
-    attempts.give_way(ctx)
-    databases.conclude(ctx, [SERVER], spent)
+    """Store the trained model in the bucket; delete every key of the run."""
+    progress.raise_if_superseded(ctx)
+    databases.finish_run(ctx, [SERVER], spent)
 
 
 def minibatches(names: Keys, round: int, worker: int, count: int) -> list[str]:
@@ -75,7 +75,7 @@ def minibatches(names: Keys, round: int, worker: int, count: int) -> list[str]:
 
 
 def spent(ctx: Context, names: Keys, round: int, server: int) -> list[str]:
-    """What the round wrote, all of it into the one database."""
+    """Return the keys that the round wrote, all of them in the one database."""
     workers, count = range(ctx.experiment.workers), calendar(ctx.facts).minibatches_in(round)
     state = databases.state_keys(ctx.experiment, names, round, server)
     sent = [key for worker in workers for key in minibatches(names, round, worker, count)]

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from crossover.local.lambda_runtime import api
-from crossover.local.lambda_runtime.api import Handout, RuntimeApi
+from crossover.local import lambdas
+from crossover.local.lambdas import Handout, RuntimeApi
 
 
 class Silent:
@@ -86,7 +86,7 @@ def test_a_connection_that_comes_while_its_server_is_released_is_closed(turns: i
 
     async def released() -> None:
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-        closing = asyncio.get_running_loop().create_task(api._closed(server))
+        closing = asyncio.get_running_loop().create_task(lambdas._closed(server))
         for _ in range(turns):
             await asyncio.sleep(0)
         with socket.create_connection(server.sockets[0].getsockname()):

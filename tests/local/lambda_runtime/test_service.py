@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
-from crossover.local.lambda_runtime import Answer, Function, Lambdas, TooLarge, TooManyRequests
-from crossover.local.lambda_runtime.api import RuntimeApi
-from crossover.local.lambda_runtime.environment import Environment
-from crossover.local.lambda_runtime.function import EVENT_LIMIT, REQUEST_LIMIT
-from crossover.local.lambda_runtime.zygotes import Zygote
+from crossover.local.lambdas import (
+    EVENT_LIMIT,
+    REQUEST_LIMIT,
+    Answer,
+    Environment,
+    Function,
+    Lambdas,
+    RuntimeApi,
+    TooLarge,
+    TooManyRequests,
+)
+from crossover.local.zygotes import Zygote
 from tests.local.parts import eventually
 from tests.local.victims import kill_random
 
@@ -97,7 +104,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "handlers.py").write_text(CODE)
     (folder / "helper.py").write_text("NAME = 'first'")
     (folder / "broken.py").write_text("import no_such_package\n")
-    (folder / "undeployed.py").write_text("import crossover.clients.slots\n")
+    (folder / "undeployed.py").write_text("import crossover.data.clients\n")
     return folder
 
 

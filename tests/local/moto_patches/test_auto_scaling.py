@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crossover.local.cloud import LocalCloud
-from crossover.local.moto_patches import auto_scaling
+from crossover.local.moto_patches import instances
 from tests.local.parts import write_assembly
 
 TEMPLATE = {
@@ -54,7 +54,7 @@ def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str
         from crossover.local import moto_patches
 
         with moto_patches.replacing.Replacements() as changes:
-            auto_scaling.install(changes, resized=running.fleets.resize)
+            instances.announce_groups(changes, running.fleets.resize)
             running.deploy(write_assembly(tmp_path / "assembly", {"peers": json.loads(json.dumps(TEMPLATE))}, {}))
             yield running, told
 
@@ -71,7 +71,7 @@ def test_the_fleet_is_told_of_its_capacity_and_user_data(
     assert (name, capacity, role) == ("crossover-fleet", 2, "peer")
     assert base64.b64decode(user_data).startswith(b"#!/bin/bash\nexit 0")
 
-    auto_scaling.decrement("crossover-fleet")
+    instances.decrement_capacity("crossover-fleet")
     (group,) = groups.describe_auto_scaling_groups(AutoScalingGroupNames=["crossover-fleet"])["AutoScalingGroups"]
     assert group["DesiredCapacity"] == 1
     running.destroy()

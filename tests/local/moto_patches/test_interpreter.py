@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from crossover.local.cloud import LocalCloud
-from crossover.local.moto_patches import interpreter
+from crossover.local.moto_patches import step_functions
 from tests.local.parts import HANDLERS, ROLE, eventually, zipped
 
 Run = Callable[..., dict[str, Any]]
@@ -101,7 +101,7 @@ def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.
     waits: list[float] = []
     event = SimpleNamespace(wait=lambda seconds: waits.append(seconds))
     environment: Any = SimpleNamespace(program_state_event=event, is_running=lambda: len(waits) < 4)
-    monkeypatch.setattr(interpreter, "time", SimpleNamespace(monotonic=lambda: sum(waits) / 2))
+    monkeypatch.setattr(step_functions, "time", SimpleNamespace(monotonic=lambda: sum(waits) / 2))
     Seconds(1)._wait_interval(environment, 1)
     assert waits == [0.5, 0.5, 0.5, 0.25]
 

@@ -1,6 +1,9 @@
 """The pin of moto: a seam whose place has moved says so by name, and a closed cloud leaves moto as it was."""
 
+import importlib
+import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +46,18 @@ def test_items_are_taken_back() -> None:
         changes.set_item(config, "b", 3)
         assert config == {"a": 2, "b": 3}
     assert config == {"a": 1}
+
+
+def test_modules_loaded_meanwhile_get_the_former_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "changed_meanwhile.py").write_text("limit = 1\n")
+    (tmp_path / "loaded_meanwhile.py").write_text("from changed_meanwhile import limit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Replacements() as changes:
+        changes.replace(importlib.import_module("changed_meanwhile"), "limit", 1000)
+        later = importlib.import_module("loaded_meanwhile")
+        assert later.limit == 1000
+    assert later.limit == 1
+    del sys.modules["changed_meanwhile"], sys.modules["loaded_meanwhile"]
 
 
 def test_what_is_gone_is_named() -> None:

@@ -3,17 +3,13 @@
 import itertools
 import json
 import string
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from crossover.errors import RunFailed
-from crossover.local import hosted
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches import deletion, supported
 from crossover.local.moto_patches.resource_types import WITHOUT_EFFECT
@@ -210,45 +206,6 @@ def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Depl
     assert json.loads(described["definition"])["States"]["only"]["Result"] == {"is": "us-east-1"}
 
 
-@pytest.mark.slow
-def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
-    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a Ctrl-C in a terminal asks for: its request for the stack is still being answered."""
-    starts, deleted, stopped = threading.Event(), threading.Event(), list[str]()
-
-    class Broker:
-        url = "amqp://127.0.0.1:1"
-
-        def __init__(self, folder: Path, **login: str) -> None:
-            starts.set()
-            deleted.wait(2.0)  # where the deletion does not wait for us, it is through by then
-
-        def stop(self) -> None:
-            stopped.append(self.url)
-
-    monkeypatch.setattr(hosted, "RabbitServer", Broker)
-    user = {"Username": "ada", "Password": "correct-horse-battery"}
-    broker = {
-        "BrokerName": "half-made",
-        "DeploymentMode": "SINGLE_INSTANCE",
-        "EngineType": "RABBITMQ",
-        "HostInstanceType": "mq.m7g.medium",
-        "Users": [user],
-    }
-    template = {"Resources": {"Broker": {"Type": "AWS::AmazonMQ::Broker", "Properties": broker}}}
-    session = cloud.session()
-    stacks, brokers = session.client("cloudformation"), session.client("mq")
-    with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(stacks.create_stack, StackName="half-made", TemplateBody=json.dumps(template))
-        assert starts.wait(60)
-        session.client("cloudformation").delete_stack(StackName="half-made")
-        deleted.set()
-        made.result(60)
-    assert brokers.list_brokers()["BrokerSummaries"] == []
-    assert stopped == [Broker.url]
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_bucket_is_emptied_when_its_stack_goes(
     cloud: LocalCloud, deploy: Deploy, late: bool, monkeypatch: pytest.MonkeyPatch
@@ -320,27 +277,3 @@ def test_an_unknown_attribute_is_refused_by_name() -> None:
     assert made.get_cfn_attribute("Arn") == "arn"
     with pytest.raises(RunFailed, match=r"Odd: the local AWS::Some::Thing has no attribute 'Name'"):
         made.get_cfn_attribute("Name")
-
-
-def test_an_update_keeps_the_values_that_stood_defaults_too(cloud: LocalCloud) -> None:
-    client = cloud.session().client("cloudformation")
-    template: dict[str, Any] = {
-        "Parameters": {name: {"Type": "String", "Default": "default"} for name in ("Given", "Left")},
-        "Resources": {
-            "Told": {
-                "Type": "AWS::SSM::Parameter",
-                "Properties": {"Type": "String", "Value": {"Fn::Sub": "${Given} ${Left} first"}},
-            }
-        },
-        "Outputs": {"Told": {"Value": {"Ref": "Told"}}},
-    }
-    name = f"stack-{next(_numbers)}"
-    given = [{"ParameterKey": "Given", "ParameterValue": "given"}]
-    client.create_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=given)
-    template["Resources"]["Told"]["Properties"]["Value"]["Fn::Sub"] = "${Given} ${Left} second"
-    previous = [{"ParameterKey": key, "UsePreviousValue": True} for key in ("Given", "Left")]
-    client.update_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=previous)
-    [told] = client.describe_stacks(StackName=name)["Stacks"][0]["Outputs"]
-    stored = cloud.session().client("ssm").get_parameter(Name=told["OutputValue"])["Parameter"]["Value"]
-    assert stored == "given default second"
-    client.delete_stack(StackName=name)

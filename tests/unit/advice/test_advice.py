@@ -1,19 +1,23 @@
 """The advice holds its wishes at p95, is monotone in them, and is written down; tests/architectures/test_advised.py trains by it."""
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
-from crossover.advice import advice, drivers, page, sensitivity, subject, tables, wishes, writing
-from crossover.advice.advice import Advice, advise, sentence, turning_point
+from crossover.advice import advice, explain, page
+from crossover.advice import question as question_
+from crossover.advice import question as subject
+from crossover.advice.advice import Advice, advise, headline, turning_point, verdict
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate
-from crossover.advice.finalists import Finalist, cards, chosen
-from crossover.advice.search import Searched
-from crossover.advice.wishes import Wishes
+from crossover.advice.question import Sizes, Wishes
+from crossover.advice.search import Finalist, Searched, ThisMachine, cards, chosen
 from crossover.errors import ConfigError, NoProjection
 from crossover.reports import display
 from crossover.simulation.repetitions import Outcome
@@ -21,6 +25,7 @@ from crossover.validation import check_deployment, load
 from tests.unit.advice.few import few_candidates
 
 CONFIG = Path(__file__).parents[3] / "config"
+SCHEMA = Path(__file__).parents[3] / "crossover" / "cli" / "schemas" / "advise.json"
 SMALL = ("training.epochs=2", "workers=2", "data.limit=8192")
 
 
@@ -35,6 +40,19 @@ def _few() -> Iterator[None]:
 def found() -> Advice:
     question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     return advise(question, Wishes(on_hand=("lambda", "ec2")), sizes, processes=1, repetitions=5)
+
+
+def written(found: Advice, out: Path, *, config: Path) -> list[Path]:
+    due = page.due(found, out, config=config)
+    answer = {
+        **page.as_json(found),
+        "data": None,
+        "notes": [],
+        "every": {"often": "once", "monthly": []},
+        "files": list(map(str, due.paths)),
+    }
+    page.write_files(due, answer, found)
+    return due.paths
 
 
 def finalist(architecture: str, seconds: float, usd: float) -> Finalist:
@@ -92,16 +110,17 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
     found = advise(question, Wishes(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
     assert found.winner.candidate.spot
     assert found.on_demand and found.on_demand.candidate == replace(found.winner.candidate, spot=False)
-    assert f"spot: {found.winner.words}. On demand: {display.band(display.usd, *found.on_demand.usd)}." in sentence(
-        found
-    )
+    said = verdict(found)
+    assert said[1].startswith("The same on demand: about ")
+    figures = f"In figures: {found.winner.words}. On demand: {display.band(display.usd, *found.on_demand.usd)}."
+    assert said[-1].startswith(figures)
     for card in found.cards:
         assert (card.on_demand is not None) is card.finalist.candidate.spot
-    rows = [row[0] for row in tables.cards(found)]
+    rows = [row[0] for row in explain.cards(found)]
     assert rows[:2] == [", ".join(found.cards[0].names), f"{', '.join(found.cards[0].names)}, on demand"]
-    names = [path.name for path in writing.write(found, tmp_path, config=tmp_path / "mine.yaml")]
-    assert {row[-1] for row in tables.cards(found)} <= set(names)
-    assert load(tmp_path / tables.cards(found)[1][-1]).gpu.spot is False
+    names = [path.name for path in written(found, tmp_path, config=tmp_path / "mine.yaml")]
+    assert {row[-1] for row in explain.cards(found)} <= set(names)
+    assert load(tmp_path / explain.cards(found)[1][-1]).gpu.spot is False
 
 
 @pytest.mark.slow
@@ -126,26 +145,27 @@ def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
     again = advise(found.question, found.wishes, subject.of(found.question.base)[1], processes=2, repetitions=5)
-    assert writing.as_json(again) == writing.as_json(found)
+    assert page.as_json(again) == page.as_json(found)
 
 
 def test_what_is_said(found: Advice) -> None:
     assert found.met
-    assert sentence(found).startswith(f"Train it on {found.winner.candidate.words}: ")
+    assert verdict(found)[0].startswith(f"Train it on {found.winner.candidate.words}: ")
     kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}
     assert {"function", "instance"} <= kinds, "one function and one machine are always among the candidates"
     assert not any(each.gpu for each in found.searched.simulated)
     thrifty = replace(found, wishes=replace(found.wishes, budget_usd=1.001 * found.winner.usd.p95))
     dear = [each for each in advice.rivals_of(found) if each.usd.p95 > 1.001 * found.winner.usd.p95]
-    assert sentence(thrifty).count("more than was wished") == len(dear) > 0
+    assert "".join(verdict(thrifty)).count("more than was asked for") == len(dear) > 0
+    assert 1 <= len(advice.alternatives(found)) <= advice.MOST_ALTERNATIVES
     assert all(each.reason for each in found.rejected)
-    front = [(each.figures.usd, each.figures.seconds) for each in found.front]
+    front = [(each.usd.p50, each.seconds.p50) for each in found.front]
     assert front == sorted(front)
     assert [seconds for _, seconds in front] == sorted((seconds for _, seconds in front), reverse=True)
 
 
 def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_path: Path) -> None:
-    files = writing.write(found, tmp_path, config=tmp_path / "mine.yaml")
+    files = written(found, tmp_path, config=tmp_path / "mine.yaml")
     yamls = [path for path in files if path.suffix == ".yaml"]
     assert found.told[0] is found.winner and {*found.alternatives} <= {*found.told}
     for path, each in zip(yamls, found.told, strict=True):
@@ -165,11 +185,11 @@ def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_pa
 def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tmp_path: Path) -> None:
     """Those of the loser of last time would be taken for the winner's."""
     config, other = tmp_path / "mine.yaml", replace(found, winner=found.alternatives[-1], alternatives=(), cards=())
-    before = [path for path in writing.write(found, tmp_path, config=config) if path.suffix == ".yaml"]
+    before = [path for path in written(found, tmp_path, config=config) if path.suffix == ".yaml"]
     own, changed = tmp_path / "1-mine.yaml", before[1]
     for path in (own, changed):
         path.write_text("name: mine\n")
-    (after,) = (path for path in writing.write(other, tmp_path, config=config) if path.suffix == ".yaml")
+    (after,) = (path for path in written(other, tmp_path, config=config) if path.suffix == ".yaml")
     assert len(before) == len(found.told) > 2 and after not in before
     assert {*tmp_path.glob("*.yaml")} == {own, changed, after}
 
@@ -183,36 +203,80 @@ def called(found: Advice, name: str, **training: str) -> Advice:
 def test_a_file_that_somebody_changed_is_not_overwritten(found: Advice, tmp_path: Path) -> None:
     config = tmp_path / "mine.yaml"
     for each in (found, found, called(found, "other")):
-        first, second, *_ = (path for path in writing.write(each, tmp_path, config=config) if path.suffix == ".yaml")
+        first, second, *_ = (path for path in written(each, tmp_path, config=config) if path.suffix == ".yaml")
     for path in (first, second):
         path.write_text("name: mine\n")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=rf"{first.name}, .*{second.name}: not as earlier advice"):
-        writing.write(found, tmp_path, config=config)
+    with pytest.raises(ConfigError, match=rf"{first.name}, .*{second.name}: changed since advice wrote it"):
+        written(found, tmp_path, config=config)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_beside_code_of_ones_own_other_advices_files_are_not_overwritten(found: Advice, tmp_path: Path) -> None:
+def test_files_that_nobody_changed_are_advices_own_whatever_folder_it_is_asked_for(
+    found: Advice, tmp_path: Path
+) -> None:
+    """Beside code of one's own all folders' YAML files have the same names."""
     config, own = tmp_path / "mine.yaml", called(found, "own", model="mine:network")
-    for out in ("first", "second"):
-        writing.write(own, tmp_path / out, config=config)
-    with pytest.raises(ConfigError, match=r"mine-advice-1-.*not as earlier advice"):
-        writing.write(called(own, "other"), tmp_path / "third", config=config)
-    assert not (tmp_path / "third").exists()
-    writing.write(called(own, "other"), tmp_path / "second", config=config)
+    first, *_ = written(own, tmp_path / "first", config=config)
+    written(own, tmp_path / "second", config=config)
+    written(called(own, "other"), tmp_path / "third", config=config)
+    first.write_text(first.read_text().replace("workers: ", "workers:  "))
+    with pytest.raises(ConfigError, match=r"mine-advice-1-.*changed since advice wrote it"):
+        written(own, tmp_path / "fourth", config=config)
+    assert not (tmp_path / "fourth").exists()
+
+
+def test_files_of_an_earlier_version_are_known_by_their_digests(found: Advice, tmp_path: Path) -> None:
+    """They have no seal: `advice.json` has their digests."""
+    config = tmp_path / "mine.yaml"
+    first, *_ = written(found, tmp_path, config=config)
+    first.write_text("name: earlier\n")
+    gone = tmp_path / "9-gone.yaml"
+    gone.write_text("name: gone\n")
+    files = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in (first, gone)}
+    (tmp_path / "advice.json").write_text(json.dumps({"files": files}))
+    written(found, tmp_path, config=config)
+    assert not gone.exists() and "name: earlier" not in first.read_text()
+
+
+def test_advice_json_has_its_published_form(found: Advice, tmp_path: Path) -> None:
+    written(found, tmp_path, config=tmp_path / "mine.yaml")
+    jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json.loads(SCHEMA.read_text()))
+
+
+def test_the_front_is_that_of_the_figures_that_are_printed(found: Advice) -> None:
+    figures = {
+        each.candidate: (each.usd.p50, each.seconds.p50) for each in found.finalists if each not in found.unknown
+    }
+    front = [figures[each.candidate] for each in found.front]
+    for usd, seconds in front:
+        assert not any((a, b) != (usd, seconds) and a <= usd and b <= seconds for a, b in figures.values())
+    runnable = {each.candidate for each in found.finalists if each.would_run}
+    for candidate in figures.keys() & runnable:
+        assert any(a <= figures[candidate][0] and b <= figures[candidate][1] for a, b in front), candidate.words
+
+
+def test_nobody_who_is_beaten_is_on_the_front_and_nobody_else_is_left_out() -> None:
+    """A GPU that is hardly quicker than a cheaper machine, and a function that both beat."""
+    machine, gpu, function = (
+        finalist(*each) for each in (("spirt", 593, 0.0213), ("gpu", 570, 0.0302), ("mlless", 593.4, 0.0647))
+    )
+    assert advice.pareto_front([function, machine, gpu, gpu]) == (machine, gpu)
+    alike = finalist("single", 592.8, 0.0214)  # quicker by less than is shown, and dearer
+    assert advice.pareto_front([alike, machine]) == (machine,)
 
 
 def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice, tmp_path: Path) -> None:
     config = tmp_path / "experiments" / "mine.yaml"
     config.parent.mkdir()
-    paths = writing.write(called(found, "own", model="mine:network"), tmp_path / "advice", config=config)
+    paths = written(called(found, "own", model="mine:network"), tmp_path / "advice", config=config)
     yamls = [path for path in paths if path.suffix == ".yaml"]
     assert yamls and all(path.parent == config.parent and path.name.startswith("mine-advice-") for path in yamls)
 
 
 def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
     machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
-    assert "network and secrets" not in drivers.parts(found.question, machine)
+    assert "network and secrets" not in advice.parts(found.question, machine)
 
 
 def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_rounds() -> None:
@@ -224,20 +288,39 @@ def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_r
     simulated = question.simulated(own)[0]
     assert not simulated.problem
     assert question.about(own, question.profile(question.shape(own))).below(simulated)
-    assert sum(drivers.parts(question, own).values()) == pytest.approx(simulated.usd, rel=0.05)
+    assert sum(advice.parts(question, own).values()) == pytest.approx(simulated.usd, rel=0.05)
     assert turning_point(question, own, own) is None
-    assert {round(each.smaller, 3) for each in sensitivity.swings(question, own, own)} == {1.0}
-    assert sensitivity.swings(question, own, scattered)
+    assert {round(each.smaller, 3) for each in explain.swings(question, own, own)} == {1.0}
+    assert explain.swings(question, own, scattered)
+
+
+def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
+    aws = f"{found.winner.candidate.words}: about {display.rough_usd(found.winner.usd.p50)}, ready in "
+    assert headline(found).startswith(f"Train it on {aws}") and "of them start-up)" in headline(found)
+    here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
+    said = headline(replace(found, here=here))
+    assert said.startswith("Train it on this machine: ready in ") and f"If it must be AWS: {aws}" in said
+    slow = replace(here, seconds=2 * found.winner.seconds.p50)
+    assert headline(replace(found, here=slow)) == headline(found)
 
 
 def test_its_page(found: Advice, tmp_path: Path) -> None:
-    text = page.write(found, tmp_path, ["a note"]).read_text()
+    text = page.write_page(found, tmp_path, ["a note"]).read_text()
     assert "Train it on" in text
     assert text.count("<title>") == 1 + len(found.finalists), "each point says what it is"
+    made = page.page(found, ["a note"])
+    assert made.title == f"{headline(found)}." and len(made.plots) == 1
+    for card in found.cards:
+        assert f"{', '.join(card.names)}: " in " ".join(
+            re.findall(r"<text[^>]*>([^<]*)</text>", str(made.plots[0].svg))
+        )
+    choices, *others = made.sheets
+    assert not choices.folded and 1 < len(choices.rows) <= page.MOST_CHOICES and all(sheet.folded for sheet in others)
+    assert "a note" in made.assumptions
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"deadline": "soon"}, "--deadline: 'soon' is no time"),
+    ({"deadline": "soon"}, "--deadline: 'soon' is not a time"),
     ({"deadline": "90d"}, "at most 30 days"),
     ({"deadline": "0h"}, "more than nothing"),
     ({"budget": "-1"}, "--budget: '-1'"),
@@ -248,7 +331,7 @@ def test_its_page(found: Advice, tmp_path: Path) -> None:
 def test_nonsense_is_refused(given: dict[str, str], words: str) -> None:
     asked = {"deadline": None, "budget": None, "on_hand": None, **given}
     with pytest.raises(ConfigError, match="--") as refused:
-        wishes.wishes(asked["deadline"], asked["budget"], None, asked["on_hand"])
+        question_.wishes(asked["deadline"], asked["budget"], None, asked["on_hand"])
     assert words in str(refused.value)
 
 
@@ -264,4 +347,8 @@ def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
     small, large = (Candidate("single", 1, 512, 1, memory_mb=mb) for mb in (512, 10_240))
     refused = {small: ("memory", "needs more than 512 MB"), large: ("", "")}
     reached = Searched(impossible={large: "training.precision: not there"})
-    assert advice._none(refused, reached) == "none of 2 ways to train it can be: training.precision: not there"
+    sizes = Sizes(vector_bytes=0, kept_bytes=0.0, evaluation_bytes=0)
+    assert (
+        advice._explain_no_candidate(refused, reached, sizes)
+        == "none of 2 ways to train it is possible: training.precision: not there"
+    )

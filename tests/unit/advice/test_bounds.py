@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import candidates, subject
+from crossover.advice import candidates
+from crossover.advice import question as subject
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Question
-from crossover.advice.needs import ON_HAND, Sizes, problem
+from crossover.advice.question import ON_HAND, Sizes, problem
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"

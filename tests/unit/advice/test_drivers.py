@@ -5,12 +5,12 @@ from functools import cache
 
 import pytest
 
-from crossover import own_code
-from crossover.advice import candidates, subject
-from crossover.advice.advice import Advice, advise, line
+from crossover import user_code
+from crossover.advice import candidates
+from crossover.advice import question as subject
+from crossover.advice.advice import COMPUTING, MOVED, STARTED, Advice, Drivers, advise, drivers_of, line
 from crossover.advice.candidates import Candidate
-from crossover.advice.drivers import COMPUTING, MOVED, STARTED, Drivers, of
-from crossover.advice.wishes import Wishes
+from crossover.advice.question import Wishes
 from crossover.validation import load
 from tests.unit.advice.few import few_candidates
 
@@ -73,10 +73,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             fewer.setattr(candidates, "MEMORY_MB", (1_769,))
             fewer.setattr(candidates, "SPLITS", (1,))
             question, sizes, _ = subject.of(load(file))
-            return advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=2)
+            return advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=9)
 
     yield of
-    own_code.look_in()
+    user_code.look_in()
 
 
 @pytest.mark.slow
@@ -113,9 +113,9 @@ def _share(drives: Drivers, part: str) -> float:
 
 
 def test_whoever_waits_for_state_machines_or_moves_much_is_told_so(found: Callable[[str], Advice]) -> None:
-    steps = of(found("table").question, Candidate("spirt", 2, 500, 1, memory_mb=1_769, host="m7g.large"))
+    steps = drivers_of(found("table").question, Candidate("spirt", 2, 500, 1, memory_mb=1_769, host="m7g.large"))
     assert _share(steps, STARTED) > max(_share(steps, part) for part in (COMPUTING, MOVED))
-    bucket = of(found("table").question, Candidate("all_reduce", 2, 500, 1, memory_mb=1_769, channel="s3"))
+    bucket = drivers_of(found("table").question, Candidate("all_reduce", 2, 500, 1, memory_mb=1_769, channel="s3"))
     assert _share(bucket, MOVED) > max(_share(bucket, part) for part in (COMPUTING, STARTED))
 
 
@@ -128,5 +128,5 @@ def test_the_two_largest_are_named_in_their_order() -> None:
 def test_a_round_ends_with_its_epoch(found: Callable[[str], Advice]) -> None:
     """4 epochs of 80 minibatches of each of two workers: the last of 12 exchanges in each is of 3."""
     alone = Candidate("all_reduce", 2, 500, 7, memory_mb=1_769, channel="s3")
-    drives = of(found("table").question, alone)
+    drives = drivers_of(found("table").question, alone)
     assert drives.exchanges == 4 * 12

@@ -9,9 +9,9 @@ import pytest
 
 from crossover.advice import candidates, evidence
 from crossover.advice.candidates import OWN, UNKNOWN
-from crossover.costs import prices
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment
+from crossover.reports import prices
 from crossover.validation import load
 from tests.unit.reports.example_run import spirt
 
@@ -34,7 +34,7 @@ def test_epochs_to_the_target_are_those_of_the_slowest_seed(tmp_path: Path) -> N
         kept(tmp_path / "one", BASE, [0.5, 0.8, 0.9]),
         kept(tmp_path / "two", replace(BASE, seed=2, workers=4), [0.5, 0.9, 0.9]),
     ]
-    (setting,), (said,) = evidence.asked(BASE, runs, 0.85)
+    (setting,), (said,) = evidence.settings_reaching(BASE, runs, 0.85)
     assert setting.experiment.training.epochs == 3
     assert "2 to 3 epochs over 2 seeds" in said
 
@@ -42,41 +42,41 @@ def test_epochs_to_the_target_are_those_of_the_slowest_seed(tmp_path: Path) -> N
 def test_whoever_computes_the_same_updates_shows_the_same(tmp_path: Path) -> None:
     halved = replace(BASE, workers=8, training=replace(BASE.training, batch_size=30))
     runs = [kept(tmp_path / "four", BASE, [0.9]), kept(tmp_path / "eight", halved, [0.9])]
-    assert len(evidence.asked(BASE, runs, 0.85)[0]) == 1
+    assert len(evidence.settings_reaching(BASE, runs, 0.85)[0]) == 1
     larger = replace(BASE, training=replace(BASE.training, batch_size=120))
     runs.append(kept(tmp_path / "larger", larger, [0.9]))
-    assert len(evidence.asked(BASE, runs, 0.85)[0]) == 2
+    assert len(evidence.settings_reaching(BASE, runs, 0.85)[0]) == 2
 
 
 def test_a_target_without_evidence_is_refused(tmp_path: Path) -> None:
     run = kept(tmp_path / "one", BASE, [0.5, 0.6])
     for folders in ([], [run]):
         with pytest.raises(ConfigError, match="evidence would be") as refused:
-            evidence.asked(BASE, folders, 0.99)
+            evidence.settings_reaching(BASE, folders, 0.99)
         assert "--target: 0.99" in str(refused.value)
-    assert "never there" in str(refused.value)
+    assert "target not reached" in str(refused.value)
 
 
 def test_a_run_of_another_experiment_is_refused(tmp_path: Path) -> None:
     other = replace(BASE, training=replace(BASE.training, model="mobilenet"))
     with pytest.raises(ConfigError, match=r"training\.model is mobilenet"):
-        evidence.asked(BASE, [kept(tmp_path / "other", other, [0.9])], 0.5)
+        evidence.settings_reaching(BASE, [kept(tmp_path / "other", other, [0.9])], 0.5)
     with pytest.raises(ConfigError, match="its outcome is failed"):
-        evidence.asked(BASE, [kept(tmp_path / "failed", BASE, [0.9], outcome="failed")], 0.5)
+        evidence.settings_reaching(BASE, [kept(tmp_path / "failed", BASE, [0.9], outcome="failed")], 0.5)
 
 
 def test_a_run_on_part_of_the_data_shows_nothing_of_all_of_it(tmp_path: Path) -> None:
     part = replace(BASE, data=replace(BASE.data, limit=480))
     with pytest.raises(ConfigError, match=r"480 samples \(data\.limit\), and this experiment's of all samples"):
-        evidence.asked(BASE, [kept(tmp_path / "part", part, [0.9], data={"train_samples": 480})], 0.85)
+        evidence.settings_reaching(BASE, [kept(tmp_path / "part", part, [0.9], data={"train_samples": 480})], 0.85)
     rest = replace(BASE, data=replace(BASE.data, limit=1_200))  # 1,438: what is left makes no update of 4 x 60
-    assert evidence.asked(BASE, [kept(tmp_path / "rest", rest, [0.9], data={"train_samples": 1_200})], 0.85)
+    assert evidence.settings_reaching(BASE, [kept(tmp_path / "rest", rest, [0.9], data={"train_samples": 1_200})], 0.85)
 
 
 def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> None:
     """Whatever architecture averages models alike; nothing else makes the same updates."""
     local = replace(BASE, exchange=Exchange(every="epoch", what="model"))
-    (setting,), _ = evidence.asked(BASE, [kept(tmp_path / "local", local, [0.8, 0.9])], 0.85)
+    (setting,), _ = evidence.settings_reaching(BASE, [kept(tmp_path / "local", local, [0.8, 0.9])], 0.85)
     own = [
         each
         for each in candidates.of(setting.experiment, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769)
@@ -97,13 +97,13 @@ def test_other_updates_stand_apart() -> None:
 def test_evidence_is_tried_in_the_experiments_own_precision(tmp_path: Path) -> None:
     """Lambda's processors have no bf16: else nothing of it could run there."""
     run = kept(tmp_path / "one", replace(BASE, training=replace(BASE.training, precision="bf16")), [0.9])
-    (setting,), (said,) = evidence.asked(BASE, [run], 0.85)
+    (setting,), (said,) = evidence.settings_reaching(BASE, [run], 0.85)
     assert setting.experiment.training.precision == "fp32"
     assert "trained in bf16, taken to hold in fp32" in said
 
 
 def test_what_comes_with_the_project_is_evidence_for_what_it_is() -> None:
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
-    (setting, *_), _ = evidence.asked(asked, [], 0.85)
+    (setting, *_), _ = evidence.settings_reaching(asked, [], 0.85)
     assert setting.experiment.training.epochs == 16
     assert setting.experiment.training.schedule == "one_cycle"

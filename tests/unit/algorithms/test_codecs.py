@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from crossover.algorithms import buffers, sparse
-from crossover.algorithms.chunking import chunk
-from crossover.algorithms.codecs import HalfPrecision, Largest, Quantized
-from crossover.algorithms.codecs.codec import Codec
-from crossover.algorithms.randomness import generator
+from crossover.algorithms import buffers, compression
+from crossover.algorithms.codecs import Codec, HalfPrecision, Largest, Quantized
+from crossover.algorithms.compression import generator
+from crossover.algorithms.schedule import chunk
 from crossover.errors import Corrupt, Refused
 
 WAYS = [
@@ -63,7 +62,7 @@ def test_the_largest_are_those_that_sorting_finds(elements: int, levels: int) ->
     for count in (1, elements // 100 + 1, elements // 3, elements - 1, elements):
         by_magnitude = sorted(range(elements), key=lambda i: (-abs(values[i].item()), i)) if elements < 99 else None
         order = by_magnitude or values.abs().sort(descending=True, stable=True).indices.tolist()
-        assert sparse.largest(values, count).tolist() == sorted(order[:count])
+        assert compression.largest(values, count).tolist() == sorted(order[:count])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
 from crossover.algorithms.averaging import mean
-from crossover.algorithms.chunking import chunk
+from crossover.algorithms.compression import generator
 from crossover.algorithms.contributions import Contribution, Encoder, OneExchange, encoder, in_one_process
-from crossover.algorithms.randomness import generator
+from crossover.algorithms.schedule import chunk
 from crossover.errors import Corrupt
 from crossover.experiment import Exchange, Experiment
 

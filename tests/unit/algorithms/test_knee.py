@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms.knee import knee, predicted_reduction, smoothed
+from crossover.algorithms.schedule import knee, predicted_reduction, smoothed
 
 
 def test_the_knee_of_two_straight_lines_is_where_they_meet() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.algorithms.optimizers.step import clipped, step
-from crossover.algorithms.update import Update
+from crossover.algorithms.optimizers import OPTIMIZERS, Update
+from crossover.algorithms.updates import clipped, step
 from crossover.experiment import Clip, Training
 
 SIZES = ((37, 5), (1000,), (3, 3, 3, 3))  # what the flat vector is made of: shaped and odd

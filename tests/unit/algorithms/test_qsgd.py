@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.algorithms.qsgd import Norm, compressed_bytes, decompress, pack, quantize
+from crossover.algorithms.compression import Norm, compressed_bytes, decompress, pack, quantize
 from crossover.errors import Corrupt, Refused
 
 WIDTHS = range(2, 9)

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms.attacks import attacked, label_flip
-from crossover.algorithms.chunking import chunk, chunk_sizes
-from crossover.algorithms.randomness import generator, hashes
-from crossover.algorithms.seeds import permutation, seed
+from crossover.algorithms.compression import generator, hashes
+from crossover.algorithms.robust import attacked, label_flip
+from crossover.algorithms.schedule import chunk, chunk_sizes, permutation, seed
 
 
 def test_seeds_are_the_same_for_ever() -> None:

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms.averaging import mean
-from crossover.algorithms.running_mean import RunningMean
+from crossover.algorithms.averaging import RunningMean, mean
 
 
 @given(

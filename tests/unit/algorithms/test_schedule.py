@@ -7,8 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms.convergence import epochs_without_improvement, plateau_reductions, verdict
-from crossover.algorithms.schedule import image_side, learning_rate
+from crossover.algorithms.schedule import (
+    epochs_without_improvement,
+    image_side,
+    learning_rate,
+    plateau_reductions,
+    verdict,
+)
 from crossover.experiment import ImageSize, Metric, Training
 
 

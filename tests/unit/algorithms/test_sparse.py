@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossover.algorithms.sparse import HEADER_BYTES, add_to, encode, sparse_bytes
+from crossover.algorithms.compression import HEADER_BYTES, add_to, encode, sparse_bytes
 
 finite = st.floats(-1e6, 1e6, width=32)
 

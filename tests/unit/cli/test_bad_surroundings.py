@@ -2,7 +2,6 @@
 
 import errno
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -78,20 +77,6 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
     monkeypatch.setattr(running, "run_inline", meanwhile)
     status(*command)
     assert capsys.readouterr().err.count("mine") == 1, "the lock went with the run that held it"
-
-
-def test_a_system_without_names_of_sockets_keeps_nobody_from_training(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """macOS answers so: there a socket's name is a file's, and may not begin with a zero byte."""
-
-    class Nameless(socket.socket):
-        def bind(self, address: object, /) -> None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-    monkeypatch.setattr("socket.socket", Nameless)
-    assert ends(DataError("mine"), tmp_path / "out", monkeypatch) == 2
-    assert "mine" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -14,11 +14,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account.deployment import bootstrap, deploying, readiness, zones
-from crossover.account.removal import destroying
-from crossover.cli import doctor
-from crossover.cli.status import rows, time_to_live
+from crossover.cli import deployment
+from crossover.cli.deployment import rows, time_to_live
 from crossover.experiment import Experiment, Gpu
+from crossover.running import deploying, organisation, preflight, removal
 from crossover.validation import load
 from tests.commands import status
 
@@ -42,12 +41,12 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
     experiment = load(ROOT / "config" / f"{config}.yaml")
     experiment = replace(experiment, database=replace(experiment.database, **changes))
     assert deploying.hosts_processor(experiment) == kind
-    monkeypatch.setattr(doctor, "ROOT", tmp_path)
-    found = list(doctor.hosts_module(experiment))
+    monkeypatch.setattr(deployment, "ROOT", tmp_path)
+    found = list(deployment.hosts_module(experiment))
     assert [each.detail for each in found] == ([f"make host-module PROCESSOR={kind}"] if kind else [])
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / f"tensors-{kind}.so").touch()
-    assert all(each.holds for each in doctor.hosts_module(experiment))
+    assert all(each.holds for each in deployment.hosts_module(experiment))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.Monke
     program = tmp_path / "valkey-server"
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {finding.name: finding for finding in doctor.examine(load(CONFIG))}
+    found = {finding.name: finding for finding in deployment.examine(load(CONFIG))}
     assert found["redis-server"].holds
     assert found["redis-server"].detail == str(program)
     assert not found["g++"].holds
@@ -157,11 +156,13 @@ def cdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "status").write_text("0")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(deploying, "cdk", lambda: [str(program)])
+    monkeypatch.setattr(deploying, "cdk_command", lambda: [str(program)])
     monkeypatch.setattr(deploying, "build_assets", lambda experiment: None)
     # What else an account must have is asked of the cloud on one machine, in tests/cloud: this stand-in knows no quotas.
-    monkeypatch.setattr(readiness, "examine", lambda session, experiment, account: [bootstrap.finding(session)])
-    monkeypatch.setattr(zones, "choose", lambda session, experiment: zones.Choice("us-east-1b", (), {}, ""))
+    monkeypatch.setattr(preflight, "examine", lambda session, experiment, account: [preflight.check_bootstrap(session)])
+    monkeypatch.setattr(
+        organisation, "choose_zone", lambda session, experiment: organisation.Choice("us-east-1b", (), {}, "")
+    )
     return calls
 
 
@@ -192,7 +193,7 @@ def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
 ) -> None:
     bootstrapped()
     assert status("deploy", str(ALONE), "--yes") == 0
-    assert "deploying crossover-all-reduce-s3: about 2 minutes; what stands already" in capsys.readouterr().out
+    assert "deploying crossover-all-reduce-s3: about 2 minutes; existing stacks" in capsys.readouterr().out
     called = cdk.read_text()
     assert "crossover-all-reduce-s3 --context" in called and "--parameters" not in called and "network" not in called
 
@@ -231,7 +232,7 @@ def test_the_fleet_of_a_baseline_goes_with_its_experiment(
 ) -> None:
     """The experiment first: its stack depends on the fleet's."""
     deleted: list[str] = []
-    monkeypatch.setattr(destroying, "_delete", lambda session, project, name: deleted.append(f"{project}-{name}"))
+    monkeypatch.setattr(removal, "_delete_stacks", lambda session, project, name: deleted.append(f"{project}-{name}"))
     experiment = Experiment(project="c", name="e", architecture="spirt", baseline=baseline, gpu=Gpu(instances=4))
-    destroying.delete_experiment(None, experiment)
+    removal.delete_experiment(None, experiment)
     assert deleted == expected

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from crossover import validation
-from crossover.cli import docker, doctor
-from crossover.cli.docker import check_docker
+from crossover.cli import deployment
+from crossover.cli.deployment import check_docker
 from crossover.errors import MissingTool
 from crossover.experiment import Experiment
 
@@ -56,7 +56,7 @@ def test_a_docker_that_cannot_is_refused_with_the_way_out(
     if answers is not None:
         says(program, **answers)
         if "sleep" in answers.get("info", ""):
-            monkeypatch.setattr(docker, "_PATIENCE_S", 0.05)
+            monkeypatch.setattr(deployment, "_PATIENCE_S", 0.05)
     with pytest.raises(MissingTool, match=words):
         check_docker(image)
 
@@ -71,7 +71,7 @@ def test_a_docker_that_can_is_accepted(image: Experiment, program: Path, inspect
 
 def test_doctor_asks_the_same_before_a_deployment(image: Experiment, program: Path) -> None:
     def builder() -> list[tuple[str, bool]]:
-        return [(finding.name, finding.holds) for finding in doctor._packaging(image)]
+        return [(finding.name, finding.holds) for finding in deployment._packaging(image)]
 
     assert builder() == [("image builder", False)]
     says(program)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from crossover.architecture import Architecture
-from crossover.architecture import load as architecture
-from crossover.cli import estimates, plan
+from crossover.cli import plan
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
 from crossover.simulation import Workload, breakeven
 from crossover.simulation.mirror import models_of, spirt
 from crossover.validation import load
+from crossover.workflow.architecture import Architecture
+from crossover.workflow.architecture import load as architecture
 from tests.commands import status
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -32,8 +32,8 @@ SPIRT = load(CONFIG / "spirt.yaml")
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
-    shorter = ["training.epochs=2"] if architecture(load(path).architecture).trains else []
-    found = estimates.estimate(load(path, shorter), results=tmp_path, repetitions=3)
+    shorter = ["training.epochs=2"]
+    found = plan.estimate(load(path, shorter), results=tmp_path, repetitions=3)
     for figure in (found.minutes, found.usd):
         assert 0 < figure.p5 < figure.p50 < figure.p95
     assert "a simulation" in found.words and found.problems == ()
@@ -42,7 +42,7 @@ def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
 def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
-    found = estimates.estimate(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
+    found = plan.estimate(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
     out = ("--out", str(tmp_path / "out.json"))
     assert status("project", str(CONFIG / f"{name}.yaml"), "--set", "training.epochs=2", *out) == 0
     projected = json.loads((tmp_path / "out.json").read_text())
@@ -86,16 +86,26 @@ def written(folder: Path, plain: dict[str, Any]) -> Path:
 
 def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
     experiment = replace(SPIRT, training=replace(SPIRT.training, epochs=10))
-    found = estimates.estimate(experiment, results=written(tmp_path, result(SPIRT)), repetitions=3)
-    assert "measured-local run of 2027-01-01" in found.words
+    earlier = written(tmp_path, result(SPIRT, label="measured-aws"))
+    found = plan.estimate(experiment, results=earlier, repetitions=3)
+    assert "measured-aws run of 2027-01-01" in found.words
     seconds = (17.0 - 3 * 2.0) + 10 * 2.0  # the median epoch; the rest is its start
     assert found.minutes.p50 == pytest.approx(seconds / 60)
-    simulated = estimates.by_simulation(experiment, repetitions=3)
+    simulated = plan.by_simulation(experiment, repetitions=3)
     assert found.minutes.p95 / found.minutes.p50 == pytest.approx(simulated.minutes.p95 / simulated.minutes.p50)
     assert found.spread.startswith("3 repetitions of seed 1, ")
     quantities = {line.item: line.quantity for line in found.lines}
     assert quantities["Lambda duration, arm64"] == pytest.approx(12.0 / 3 * 10)
     assert quantities["EC2 m7g.large x 4, tensor database"] == pytest.approx(4 * 60 / 3_600)  # a minute at least
+
+
+def test_a_run_on_this_machine_changes_no_projection(tmp_path: Path) -> None:
+    """`plan` says what `project` says, and what the run took under a name of its own."""
+    found = plan.estimate(SPIRT, results=written(tmp_path, result(SPIRT)), repetitions=3)
+    simulated = plan.by_simulation(SPIRT, repetitions=3)
+    assert (found.minutes, found.usd, found.words) == (simulated.minutes, simulated.usd, simulated.words)
+    assert "measured-local run of 2027-01-01" in found.earlier_run
+    assert found.earlier_run.endswith("this machine's seconds at AWS's prices") and not simulated.earlier_run
 
 
 @pytest.mark.parametrize(
@@ -112,8 +122,8 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
 )
 def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Path) -> None:
     folder = written(tmp_path, result(SPIRT)) / "spirt"
-    assert estimates.by_an_earlier_run(SPIRT, folder) is not None
-    assert estimates.by_an_earlier_run(replace(SPIRT, **change), folder) is None
+    assert plan.by_an_earlier_run(SPIRT, folder) is not None
+    assert plan.by_an_earlier_run(replace(SPIRT, **change), folder) is None
 
 
 @pytest.mark.parametrize(
@@ -126,23 +136,23 @@ def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Pat
 )
 def test_what_leaves_an_epoch_as_it_is_may_differ(change: dict[str, Any], tmp_path: Path) -> None:
     folder = written(tmp_path, result(SPIRT)) / "spirt"
-    assert estimates.by_an_earlier_run(replace(SPIRT, **change), folder) is not None
+    assert plan.by_an_earlier_run(replace(SPIRT, **change), folder) is not None
 
 
 def test_a_run_of_a_version_with_other_fields_tells_nothing(tmp_path: Path) -> None:
     plain = result(SPIRT)
     plain["experiment"]["color"] = "red"
-    assert estimates.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
+    assert plan.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 @pytest.mark.parametrize("plain", [result(SPIRT, outcome="failed"), result(SPIRT, epochs=0)])
 def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any], tmp_path: Path) -> None:
-    assert estimates.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
+    assert plan.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
     mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))
-    found = estimates.estimate(mine, results=written(tmp_path, result(mine)))
+    found = plan.estimate(mine, results=written(tmp_path, result(mine)))
     assert found.usd.p5 == found.usd.p50 == found.usd.p95
     assert found.spread.startswith("how sure: not known: training.model: the size of 'mine:model' is not known")
 
@@ -150,7 +160,7 @@ def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    usd = estimates.by_simulation(SPIRT).usd
+    usd = plan.by_simulation(SPIRT).usd
     for budget_usd, word in ((0.99 * usd.p50, "would"), ((usd.p50 + usd.p95) / 2, "could (p95 is $"), (usd.p95, "")):
         said = plan.of_a_run(replace(SPIRT, lifetime=Lifetime(budget_usd=budget_usd)))
         dearer = [line for line in said if "dearer" in line]
@@ -161,7 +171,7 @@ def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     strange = replace(SPIRT, name="mine", training=Training(model="mine:model"))
     with pytest.raises(NoProjection):
-        estimates.estimate(strange, results=tmp_path)
+        plan.estimate(strange, results=tmp_path)
     (said,) = plan.of_a_run(strange)
     assert said.startswith("a run: no projection: training.model: the size of 'mine:model' is not known")
     assert said.endswith("; crossover run on this machine once (results/mine) gives a basis")
@@ -185,7 +195,7 @@ def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
     assert status("breakeven", str(CONFIG / "spirt.yaml"), str(CONFIG / "all-reduce.yaml")) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "note: spirt: architecture: spirt: functions.spirt.initialise has no model" in shown
-    assert "[projected] as the files say: " in shown
+    assert "[projected] with these settings: " in shown
 
 
 @pytest.mark.parametrize("name", ["mine", "walk", "../mine"])
@@ -212,3 +222,37 @@ def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypa
     narrow = replace(SPIRT, lifetime=Lifetime(budget_usd=0.001, maximum_run_hours=0.001))
     said = "\n".join(plan.of_a_run(narrow))
     assert "! longer than lifetime.maximum_run_hours" in said and "! dearer than lifetime.budget_usd" in said
+
+
+def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(CONFIG / "all-reduce-cifar10.yaml")
+    sized = ("--parameters", "1300000000", "--set", "training.epochs=1", "--repetitions", "20")
+    assert status("project", config, *sized) == 2
+    said = capsys.readouterr()
+    assert "$" not in said.out and "AWS would not run it so, and there is no total" in said.err
+
+
+@pytest.mark.parametrize(
+    ("profile", "text", "expected"),
+    [
+        ("", "[default]\nregion = eu-west-1\n", "eu-west-1"),
+        ("work", "[profile work]\nregion = ap-south-1\n[default]\nregion = eu-west-1\n", "ap-south-1"),
+        ("nobody", "[default]\nregion = eu-west-1\n", ""),
+        ("", "[default\nno section", ""),
+        ("", None, ""),
+    ],
+    ids=["default", "named", "unknown profile", "unreadable", "no file"],
+)
+def test_the_region_of_a_profile_is_the_users(
+    profile: str, text: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    if text is not None:
+        (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    assert plan.users_region() == expected
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    assert plan.users_region() == "us-west-2"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from crossover.account.deployment import failures
+from crossover.running import preflight
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SAID = "WaitCondition received failed message: 'E: no package redis-server\nx-redis-1: boot failed' for uniqueId: x-redis-1"
@@ -30,8 +30,8 @@ EVENTS = [
     event("stack", "ROLLBACK_COMPLETE", minute=9),
     event("Host1", "DELETE_COMPLETE", minute=8),
     event("stack", "ROLLBACK_IN_PROGRESS", "The following resource(s) failed to create: [IsReady1]", minute=7),
-    event("IsReady0", "CREATE_FAILED", "Resource creation cancelled", minute=6, kind=failures.HOST),
-    event("IsReady1", "CREATE_FAILED", SAID, minute=5, kind=failures.HOST),
+    event("IsReady0", "CREATE_FAILED", "Resource creation cancelled", minute=6, kind=preflight.HOST_TYPE),
+    event("IsReady1", "CREATE_FAILED", SAID, minute=5, kind=preflight.HOST_TYPE),
     event("stack", "CREATE_IN_PROGRESS", "User Initiated", minute=1),
     event("stack", "DELETE_COMPLETE", minute=-1),
     event("Bucket", "DELETE_FAILED", "not empty", minute=-2),
@@ -59,7 +59,7 @@ class Session:
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_what_the_host_said_is_shown_and_nothing_older(size: int) -> None:
     session = Session({"x-spirt": [EVENTS[at : at + size] for at in range(0, len(EVENTS), size)]})
-    told = failures.reasons(session, ["x-network", "x-spirt"], since=NOW, project="x")
+    told = preflight.list_failure_reasons(session, ["x-network", "x-spirt"], since=NOW, project="x")
     assert told == [
         f"x-spirt: IsReady1: {SAID}",
         "the whole log of each host's boot: log group /crossover/x/boot in CloudWatch",
@@ -68,4 +68,4 @@ def test_what_the_host_said_is_shown_and_nothing_older(size: int) -> None:
 
 def test_a_stack_that_this_command_did_not_touch_says_nothing() -> None:
     session = Session({"x-spirt": [EVENTS]})
-    assert failures.reasons(session, ["x-spirt"], since=NOW + timedelta(hours=1), project="x") == []
+    assert preflight.list_failure_reasons(session, ["x-spirt"], since=NOW + timedelta(hours=1), project="x") == []

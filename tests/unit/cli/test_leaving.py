@@ -7,19 +7,19 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account.removal import network_exit
+from crossover.running import removal
 from tests.clocks import Passing
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, held: Callable[[float], list[str]]) -> list[str]:
     clock, told = Passing(), list[str]()
-    monkeypatch.setattr(network_exit, "time", clock)
-    monkeypatch.setattr(network_exit, "_interfaces", lambda session, group: held(clock.now_s))
+    monkeypatch.setattr(removal, "time", clock)
+    monkeypatch.setattr(removal, "_list_interface_ids", lambda session, group: held(clock.now_s))
     with mock_aws():
         session: Any = boto3.Session()
         name = "/crossover/crossover/network/functions_group"
         session.client("ssm").put_parameter(Name=name, Value="sg-1", Type="String")
-        network_exit.wait_for_interfaces(session, "crossover", told.append)
+        removal.wait_for_interfaces(session, "crossover", told.append)
     return told
 
 
@@ -31,7 +31,7 @@ def test_a_wait_says_every_minute_that_it_still_waits(monkeypatch: pytest.Monkey
 
 def test_what_does_not_go_is_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     told = waited(monkeypatch, lambda s: ["eni-1"])
-    assert len(told) == 47 and told[-1] == "eni-1 still there; the deletion may fail on them"
+    assert len(told) == 47 and told[-1] == "eni-1 still exist; the deletion may fail because of them"
 
 
 def test_where_nothing_is_left_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

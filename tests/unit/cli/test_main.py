@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import typer
 
 from crossover.cli import run as run_command
+from crossover.cli.commands import app
 from crossover.errors import RunFailed
 from tests.commands import status
 
@@ -53,6 +55,18 @@ def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys:
     shown = capsys.readouterr().err
     assert shown
     assert "Traceback" not in shown
+
+
+def test_every_command_that_takes_an_experiment_takes_set() -> None:
+    commands = cast(Any, typer.main.get_group(app))
+    taking = {
+        name: {option for each in command.params for option in each.opts}
+        for name in commands.list_commands(None)
+        if (command := commands.get_command(None, name)) is not None
+        and any(each.name in ("config", "configs") for each in command.params)
+    }
+    assert {"run", "plan", "doctor", "deploy", "status", "destroy", "project", "breakeven"} <= set(taking)
+    assert [name for name, options in taking.items() if "--set" not in options] == []
 
 
 @pytest.mark.sampled
@@ -160,7 +174,9 @@ def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_terminal_that_lacks_a_character_is_given_another() -> None:
     """Figures have fixed spaces between number and unit."""
-    code = "from crossover.cli import main; main._call = lambda arguments: print('77.2\\xa0%', '\\u2013'); main.main()"
+    code = (
+        "from crossover.cli import main; main.call = lambda app, arguments: print('77.2\\xa0%', '\\u2013'); main.main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover.architecture import architectures
 from crossover.cli import new
 from crossover.errors import ConfigError, UserError
+from crossover.workflow.architecture import architectures
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from crossover.account import price_list
-from crossover.account.price_list import PRODUCTS, current, refreshed
-from crossover.costs import prices
 from crossover.errors import CrossoverError
+from crossover.reports import prices
+from crossover.running import price_list
+from crossover.running.price_list import PRODUCTS, fetch_price, refresh_prices
 
 NOW = datetime(2027, 1, 2, tzinfo=UTC)
 TEXT = prices.PRICING.read_text("utf-8")
@@ -131,14 +131,14 @@ class Session:
 
 def test_every_item_gets_todays_price_and_date(tmp_path: Path) -> None:
     session = Session()
-    text, changes, kept = refreshed(TEXT, session, region="us-east-1", now=NOW)
+    text, changes, kept = refresh_prices(TEXT, session, region="us-east-1", now=NOW)
     path = tmp_path / "pricing.yaml"
     path.write_text(text)
     before, after = prices.load().items, prices.load(path).items
     assert kept == [] and before.keys() == after.keys()  # every item is a product or a spot instance
     assert set(EXPECTED) == set(PRODUCTS) <= before.keys()
     for item, price in after.items():
-        per = price_list._per(next(line for line in text.splitlines() if line.startswith(f"  {item}: ")))
+        per = price_list._read_unit_count(next(line for line in text.splitlines() if line.startswith(f"  {item}: ")))
         instance = 0.22 if item.endswith(".spot") else 0.1234 if item.startswith("ec2.") else 0.111
         assert price.usd * per == pytest.approx(EXPECTED.get(item, instance), rel=1e-9), item
         assert (price.as_of, price.verified) == ("2027-01-02", True)
@@ -152,8 +152,8 @@ def test_every_item_gets_todays_price_and_date(tmp_path: Path) -> None:
 
 def test_what_is_asked_names_region_and_product() -> None:
     session = Session()
-    current(session, "ec2.m7g.large", region="eu-central-1")
-    current(session, "transfer.internet.gb", region="eu-central-1")
+    fetch_price(session, "ec2.m7g.large", region="eu-central-1")
+    fetch_price(session, "transfer.internet.gb", region="eu-central-1")
     assert session.asked[0] == {
         "service": "AmazonEC2", "regionCode": "eu-central-1", "operatingSystem": "Linux", "tenancy": "Shared",
         "preInstalledSw": "NA", "capacitystatus": "Used", "instanceType": "m7g.large",
@@ -162,8 +162,8 @@ def test_what_is_asked_names_region_and_product() -> None:
 
 
 def test_a_second_refresh_changes_nothing() -> None:
-    text, _, _ = refreshed(TEXT, Session(), region="us-east-1", now=NOW)
-    assert refreshed(text, Session(), region="us-east-1", now=NOW) == (text, [], [])
+    text, _, _ = refresh_prices(TEXT, Session(), region="us-east-1", now=NOW)
+    assert refresh_prices(text, Session(), region="us-east-1", now=NOW) == (text, [], [])
 
 
 @pytest.mark.parametrize(
@@ -177,20 +177,21 @@ def test_a_second_refresh_changes_nothing() -> None:
 )
 def test_no_price_or_several_leave_the_old_one(listed: list[str], count: int) -> None:
     session = Session({**LISTED, "AmazonEC2": listed})
-    text, _, kept = refreshed(TEXT, session, region="us-east-1", now=NOW)
+    text, _, kept = refresh_prices(TEXT, session, region="us-east-1", now=NOW)
     assert f"ec2.m7g.large: the Price List API has {count} prices in us-east-1, expected one" in kept
     old = next(line for line in TEXT.splitlines() if line.startswith("  ec2.m7g.large:"))
     assert old in text.splitlines()
 
 
 def test_another_regions_prices_are_told_from_those_that_stay() -> None:
-    text, _, kept = refreshed(TEXT, Session(spot=()), region="eu-central-1", now=NOW)
+    text, _, kept = refresh_prices(TEXT, Session(spot=()), region="eu-central-1", now=NOW)
     assert "region: eu-central-1" in text.splitlines() and "region: us-east-1" not in text.splitlines()
-    assert kept == ["ec2.g4dn.xlarge.spot: no spot price in eu-central-1"]
+    spot = [item for item in prices.load().items if item.endswith(".spot")]
+    assert kept == [f"{item}: no spot price in eu-central-1" for item in spot]
     doubtful = [line for line in text.splitlines() if ", verified: false" in line]
-    assert [line.split(":")[0].strip() for line in doubtful] == ["ec2.g4dn.xlarge.spot"]
+    assert [line.split(":")[0].strip() for line in doubtful] == spot
 
 
 def test_an_item_that_nobody_described_is_said() -> None:
-    with pytest.raises(CrossoverError, match=r"coffee\.cup: nobody said which product"):
-        current(Session(), "coffee.cup", region="us-east-1")
+    with pytest.raises(CrossoverError, match=r"coffee\.cup: it has no product"):
+        fetch_price(Session(), "coffee.cup", region="us-east-1")

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 from rich.console import Console
 
-from crossover.cli.progress import epoch_line, show_progress
+from crossover.cli.arguments import epoch_line, show_progress
 from crossover.experiment import Experiment, Metric
 from crossover.running import Progress
 from tests.commands import status
@@ -103,10 +103,10 @@ def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.Capt
     )
     told = capsys.readouterr().out
     assert "epoch 2/2" in told
-    assert str(out / "report.html") in told and "on AWS, by simulation: " in told
+    assert str(out / "report.html") in told and "On AWS, by simulation: " in told
     projection = json.loads((out / "projection.json").read_text())
     assert projection["label"] == "projected" and projection["usd"]["p5"] < projection["usd"]["p95"]
-    assert "on AWS, in full" in (out / "report.html").read_text()
+    assert "dollars in full" in (out / "report.html").read_text()
     other = tmp_path / "other"
     assert status("run", str(config), "--on", "inline", "--set", "training.epochs=1", "--out", str(other)) == 0
     assert status("compare", str(out), str(other), "--out", str(tmp_path / "both")) == 0

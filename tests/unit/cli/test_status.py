@@ -8,15 +8,15 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from crossover.account.resources.ownership import Owner
-from crossover.cli import status
-from crossover.dataplane.documents import sealed
-from crossover.dataplane.s3 import S3ObjectStore
-from crossover.dataplane.traffic import Traffic
-from crossover.keys import Keys
+from crossover.cli import deployment
+from crossover.data.documents import sealed
+from crossover.data.keys import Keys
+from crossover.data.protocols import Traffic
+from crossover.data.s3 import S3ObjectStore
 from crossover.reports import display
 from crossover.running import prepare
-from crossover.running.results import so_far
+from crossover.running.account import Owner
+from crossover.running.results import bill_so_far
 from tests.architectures.harness import small
 from tests.decisions import decision
 from tests.unit.reports.example_run import spirt
@@ -27,7 +27,9 @@ MACHINE = "AWS::StepFunctions::StateMachine"
 
 @pytest.fixture(autouse=True)
 def account() -> Iterator[None]:
-    with mock_aws():
+    with mock_aws(
+        config={"stepfunctions": {"execute_state_machine": False}}
+    ):  # whatever another test of this process left
         yield
 
 
@@ -45,7 +47,7 @@ def publish(machine: str) -> None:
 
 
 def lines(owner: Owner, *, now: float) -> list[str]:
-    return list(status.running(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
+    return list(deployment.running(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
 
 
 def owner(*machines: str) -> Owner:
@@ -70,7 +72,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     prepared.records["only"] = record
     prepared.decisions.append({"epoch": 1})
     now = prepared.facts["created_at"] + 100.0
-    cost = so_far(prepared, now=now).until(now)
+    cost = bill_so_far(prepared, now=now).until(now)
     (said,) = lines(owner(arn), now=now)
     assert said.startswith(f"running: {prepared.run} since ") and f", 1 of {MINE.training.epochs} epochs; " in said
     assert f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers" in said

@@ -2,9 +2,9 @@ import threading
 
 import pytest
 
-from crossover.clients.memory import MemoryClients
+from crossover.data.clients import MemoryClients
 from crossover.errors import RunFailed
-from crossover.runtime.threads import side_by_side
+from crossover.processes import side_by_side
 
 WAIT_S = 60.0
 

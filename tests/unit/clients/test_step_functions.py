@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossover.clients.step_functions import plain_cause
+from crossover.data.deployed_clients import plain_cause
 from crossover.errors import RunFailed
-from crossover.running.deployed_run import StateMachineExecution
+from crossover.running.deployed import StateMachineExecution
 
 WHERE = "compute_gradients failed, worker 1, epoch 2, round 3"
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.costs import budget
+from crossover.reports import spending
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), st.floats(0.01, 5.0))
 def test_an_epoch_starts_only_where_the_dearest_so_far_still_fits(epochs: list[float], limit: float) -> None:
     spent, dearest = 0.0, 0.0
     for cost in epochs:
-        if budget.no_room(limit, spent, dearest_usd=dearest):
+        if spending.why_no_further_epoch(limit, spent, dearest_usd=dearest):
             assert spent + dearest > limit
             return
         assert spent + dearest <= limit
@@ -19,11 +19,13 @@ def test_an_epoch_starts_only_where_the_dearest_so_far_still_fits(epochs: list[f
 
 
 def test_within_an_epoch_it_stops_at_the_limit() -> None:
-    budget.check(0.5, 0.49)
-    with pytest.raises(budget.BudgetReached, match=r"stopped at \$0\.5000: lifetime\.budget_usd is 0\.5"):
-        budget.check(0.5, 0.5)
+    spending.check(0.5, 0.49)
+    with pytest.raises(spending.BudgetReached, match=r"stopped at \$0\.5000: lifetime\.budget_usd is 0\.5"):
+        spending.check(0.5, 0.5)
 
 
 def test_no_room_for_another_epoch() -> None:
-    assert budget.no_room(0.5, 0.25, dearest_usd=0.25) == ""
-    assert "training until the next evaluation costs up to $0.3000" in budget.no_room(0.5, 0.3, dearest_usd=0.3)
+    assert spending.why_no_further_epoch(0.5, 0.25, dearest_usd=0.25) == ""
+    assert "training until the next evaluation costs up to $0.3000" in spending.why_no_further_epoch(
+        0.5, 0.3, dearest_usd=0.3
+    )

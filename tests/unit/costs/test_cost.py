@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.costs import billing, cost, infrastructure, paper_method, prices
-from crossover.costs.infrastructure import Fleet, Infrastructure
-from crossover.costs.invocations import Unrecorded, billed_ms, object_requests
 from crossover.errors import ConfigError
 from crossover.experiment import Database, Experiment, PeerToPeer
+from crossover.reports import bill, prices
+from crossover.reports.bill import Fleet, Infrastructure
+from crossover.reports.usage import Unrecorded, billed_ms, object_requests
 from tests.unit.reports.example_run import SPIRT, spirt
 
 PRICES = prices.load()
@@ -39,8 +39,8 @@ def record(**changes: Any) -> dict[str, Any]:
     return plain | changes
 
 
-def of_run(experiment: Experiment, records: list[dict[str, Any]], **rest: Any) -> cost.Cost:
-    return cost.BilledRun(experiment=experiment, records=records, started_at=100.0, **rest).cost()
+def of_run(experiment: Experiment, records: list[dict[str, Any]], **rest: Any) -> bill.Cost:
+    return bill.BilledRun(experiment=experiment, records=records, started_at=100.0, **rest).cost()
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_whole_milliseconds_are_billed_as_they_are(ms: int) -> None:
 
 
 def test_the_papers_gigabyte_is_not_amazons() -> None:
-    assert cost.lambda_usd(1.0, memory_mb=1_000) == pytest.approx(0.0000166667)
-    line = billing.lambda_duration(PRICES, billing.gb_seconds(1_000, memory_mb=1_024))
+    assert bill.lambda_usd(1.0, memory_mb=1_000) == pytest.approx(0.0000166667)
+    line = bill.lambda_duration(PRICES, bill.gb_seconds(1_000, memory_mb=1_024))
     assert (line.quantity, line.unit) == (1.0, "GB-second")
     assert line.usd == pytest.approx(0.0000133334)
 
@@ -126,8 +126,8 @@ def test_transitions_nobody_counted_are_a_lower_bound() -> None:
 
 
 def test_instances_are_billed_from_their_boot_and_for_a_minute_at_least() -> None:
-    assert billing.instance_hours(count=2, seconds=10.0) == pytest.approx(2 * 60 / 3_600)
-    assert billing.instance_hours(count=1, seconds=100.0, boot_s=180.0) == pytest.approx(280 / 3_600)
+    assert bill.instance_hours(count=2, seconds=10.0) == pytest.approx(2 * 60 / 3_600)
+    assert bill.instance_hours(count=1, seconds=100.0, boot_s=180.0) == pytest.approx(280 / 3_600)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_computing_beyond_a_burstable_baseline_is_on_the_bill(
 ) -> None:
     fleet = Fleet(purpose="peer", instance_type=instance_type, count=3, busy=busy)
 
-    found = [each for each in billing.fleet(PRICES, fleet, seconds=3_600) if "credits" in each.item]
+    found = [each for each in bill.fleet_lines(PRICES, fleet, seconds=3_600) if "credits" in each.item]
 
     assert sum(each.quantity for each in found) == pytest.approx(3 * vcpu_hours) and len(found) == bool(vcpu_hours)
     assert sum(each.usd for each in found) == pytest.approx(3 * vcpu_hours * (0.04 if "4g" in instance_type else 0.05))
@@ -160,10 +160,10 @@ def test_requests_by_kind_or_all_at_the_dearer_price() -> None:
 def test_table_2_from_records() -> None:
     """MobileNet, SPIRT: 4 x 24 functions of 15.44 s and 2,685 MB; the paper prints 0.0660."""
     records = [record(worker=w, minibatch=m, wall_s=15.44, memory_mb=2_685) for w in range(4) for m in range(24)]
-    formula, usd = paper_method.paper_method(
+    formula, usd = bill.paper_method(
         Experiment(name="x", architecture="spirt"), records, infrastructure=SPIRT, prices=PRICES, duration_s=15.44
     )
-    assert formula == paper_method.FORMULA_2025
+    assert formula == bill.FORMULA_2025
     assert usd == pytest.approx(0.0660, rel=0.006)
 
 
@@ -171,13 +171,11 @@ def test_table_2_gpu_from_time() -> None:
     fleet = Fleet(purpose="GPU worker", instance_type="g4dn.xlarge", count=4)
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 92.0}
     experiment = Experiment(name="x", architecture="gpu")
-    formula, usd = paper_method.paper_method(
-        experiment, [], infrastructure=Infrastructure(fleets=(fleet,)), **arguments
-    )
-    assert formula == paper_method.FORMULA_2025_GPU
+    formula, usd = bill.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(fleet,)), **arguments)
+    assert formula == bill.FORMULA_2025_GPU
     assert usd == pytest.approx(0.0538, abs=5e-5)
     other = replace(fleet, instance_type="g5.xlarge", count=1)
-    _, usd = paper_method.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(other,)), **arguments)
+    _, usd = bill.paper_method(experiment, [], infrastructure=Infrastructure(fleets=(other,)), **arguments)
     assert usd == pytest.approx(92 / 3_600 * 1.006)
 
 
@@ -198,13 +196,13 @@ def test_table_2_and_3_of_the_2023_paper_from_records() -> None:
     functions = [record(worker=w, minibatch=b, memory_mb=4_400) for w in range(4) for b in range(15)]
     retried = [record(outcome="error", memory_mb=4_400)]  # a failed attempt is no batch of the paper's equation
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 300.0}
-    formula, usd = paper_method.paper_method(
+    formula, usd = bill.paper_method(
         experiment, [*programs, *functions, *retried], infrastructure=infrastructure_, **arguments
     )
-    assert formula == paper_method.FORMULA_2023
+    assert formula == bill.FORMULA_2023
     assert usd / 4 == pytest.approx(0.03567, rel=0.004)
     infrastructure_, programs = peers("t2.large", seconds=258.0)
-    _, usd = paper_method.paper_method(experiment, programs, infrastructure=infrastructure_, **arguments)
+    _, usd = bill.paper_method(experiment, programs, infrastructure=infrastructure_, **arguments)
     assert usd / 4 == pytest.approx(0.00665, abs=1e-5)
 
 
@@ -225,9 +223,9 @@ def test_a_run_in_one_process_is_priced_with_the_memory_it_would_deploy() -> Non
     kept = Infrastructure(memory_mb={"compute_gradient": 2_000})
     experiment = Experiment(name="x", architecture="spirt")
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 1.0}
-    _, usd = paper_method.paper_method(experiment, [record(memory_mb=0)], infrastructure=kept, **arguments)
+    _, usd = bill.paper_method(experiment, [record(memory_mb=0)], infrastructure=kept, **arguments)
     assert usd == pytest.approx(2.0 * 0.0000166667)
-    _, usd = paper_method.paper_method(experiment, [record(memory_mb=0)], infrastructure=Infrastructure(), **arguments)
+    _, usd = bill.paper_method(experiment, [record(memory_mb=0)], infrastructure=Infrastructure(), **arguments)
     assert usd == pytest.approx(1.769 * 0.0000166667)
 
 
@@ -258,7 +256,7 @@ def test_an_instance_type_without_price_is_refused() -> None:
 
 def test_spirts_infrastructure_follows_from_its_tree() -> None:
     experiment = Experiment(name="x", architecture="spirt", workers=3, database=Database(instance_type="t4g.medium"))
-    found = infrastructure.of(experiment)
+    found = bill.of(experiment)
     assert found.fleets == (Fleet(purpose="tensor database", instance_type="t4g.medium", count=3),)
     assert (found.broker_instance_type, found.interface_endpoints, found.secrets) == ("mq.m7g.medium", 1, 2)
     assert found.memory_mb["compute_gradients"] == 1_769

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.architecture import load
-from crossover.costs import cost, infrastructure, prices, spending
-from crossover.costs.expectations import state_transitions
-from crossover.costs.invocations import end
-from crossover.costs.stopped import begin, stopped_at, under_way
 from crossover.experiment import Experiment
+from crossover.reports import bill, prices, spending
+from crossover.reports.bill import begin, record_until, under_way
+from crossover.reports.usage import end, state_transitions
+from crossover.workflow.architecture import load
 from tests.unit.costs.test_cost import record
 
 PRICES = prices.load()
@@ -24,11 +23,11 @@ def experiment(architecture: str) -> Experiment:
     return Experiment(name="x", architecture=architecture, workers=2)
 
 
-def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> cost.BilledRun:
+def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> bill.BilledRun:
     setting = experiment(architecture)
     duration_s = max([0.0, *(end(each) - STARTED_AT for each in records)])
-    arguments = {"infrastructure": infrastructure.of(setting), "prices": PRICES, "duration_s": duration_s}
-    return cost.BilledRun(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
+    arguments = {"infrastructure": bill.of(setting), "prices": PRICES, "duration_s": duration_s}
+    return bill.BilledRun(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
 
 
 def objects(requests: int, sent: int) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def test_a_run_whose_records_are_the_beginning_of_anothers_never_costs_more(
 def test_a_stopped_invocation_is_none_a_part_or_whole(records: list[dict[str, Any]], seconds: float) -> None:
     moment = STARTED_AT + seconds
     for each in records:
-        part = stopped_at(each, moment)
+        part = record_until(each, moment)
         assert (part is None) == (moment < begin(each))
         assert part is not each or moment >= end(each)
         assert part is None or 0 <= part["wall_s"] <= each["wall_s"]
@@ -142,7 +141,7 @@ def test_marks_say_where_an_invocation_worked_and_where_it_waited() -> None:
     """A wait for a core of this machine is not billed: the first half of the time was a quarter of the work."""
     marks = [{"at": STARTED_AT + 50.0, "wall_s": 20.0, "traffic": objects(10, 0)}]
     each = record(started_at=STARTED_AT, wall_s=80.0, slot_wait_s=20.0, traffic=objects(100, 0), marks=marks)
-    part = stopped_at(each, STARTED_AT + 50.0)
+    part = record_until(each, STARTED_AT + 50.0)
     assert part is not None and part["wall_s"] == 20.0
     assert part["traffic"]["object_store"]["operations"] == {"get": 5, "put": 5}
 
@@ -175,14 +174,14 @@ def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
     workers = [long(wall_s=98.0, marks=14, started_s=2.0, worker=rank, request_id=str(rank)) for rank in range(2)]
     collected = record(step="collect", started_at=STARTED_AT + 100.0, wall_s=1.0)
     moment, setting = STARTED_AT + 51.0, experiment("all_reduce")
-    live = spending.going_on(
+    live = spending.bill_running(
         setting,
         ended=[begun],
         marks=[{**worker, **worker["marks"][7], "marks": worker["marks"][:8]} for worker in workers],
         began=STARTED_AT,
         epochs=7,
         now=moment + 0.25,
-        infrastructure=infrastructure.of(setting),
+        infrastructure=bill.of(setting),
         prices=PRICES,
     )
     records = [begun, *workers, collected]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from crossover.architecture import load
-from crossover.asl import definitions
-from crossover.costs.expectations import state_transitions
+from crossover.reports.usage import state_transitions
+from crossover.workflow.architecture import load
+from crossover.workflow.state_machines import definitions
 from tests.architectures.harness import small
 
 

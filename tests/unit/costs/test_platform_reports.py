@@ -4,8 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from crossover.costs.invocations import billed_ms
-from crossover.costs.platform_reports import Report, joined, read, unrecorded, wait_for
+from crossover.reports.usage import Report, billed_ms, joined, read, unrecorded, wait_for
 
 
 def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1_000.0) -> dict[str, Any]:

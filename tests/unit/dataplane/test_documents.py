@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crossover.dataplane.documents import opened, sealed
+from crossover.data.documents import opened, sealed
 from crossover.errors import Corrupt
 
 PLAIN = {"epoch": 3, "val_metric": 0.9375, "history": [[0.1, 0.5]], "reason": 'ü, "crc32": "1"}', "by": None}

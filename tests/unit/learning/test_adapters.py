@@ -7,14 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from crossover import own_code
+from crossover import user_code
 from crossover.algorithms import buffers
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Adapters, Data, Experiment, Training
 from crossover.learning.datasets import load as load_data
-from crossover.learning.learner import learner_for
-from crossover.learning.saving import safetensors_bytes
+from crossover.learning.learner import learner_for, safetensors_bytes
 from crossover.learning.staging import first_samples
 from tests.architectures import zoo
 
@@ -23,7 +22,7 @@ MANIFEST = {"classes": zoo.CLASSES, "input_shape": [zoo.PLACES, zoo.WIDTH]}
 
 
 def experiment_of(**training: object) -> Experiment:
-    own_code.look_in(Path(zoo.__file__).parent)
+    user_code.look_in(Path(zoo.__file__).parent)
     asked = Training(**{"model": "zoo:transformer", "adapters": TARGETS, **training})  # type: ignore[arg-type]
     data = Data(dataset="zoo:rows", validation=0.25, preprocess="none")
     return Experiment(name="tuned", architecture="all-reduce", training=asked, data=data)
@@ -55,7 +54,7 @@ def test_what_would_train_nothing_is_refused_before_anything_starts(training: di
 
 
 def test_many_names_are_cut() -> None:
-    from crossover.learning.models.adapters import matching
+    from crossover.learning.weights import matching
 
     with pytest.raises(ConfigError, match=r"layers, which are l0, .*, l19 and 5 more$"):
         matching(["x"], [f"l{number}" for number in range(25)], field="f", of="layers")

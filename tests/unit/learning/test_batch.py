@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.errors import Corrupt
-from crossover.learning.batch import INPUTS, LABELS, Batch, decode, encode
+from crossover.learning.batches import INPUTS, LABELS, Batch, decode_batch, encode_batch
 
 
 def batch(samples: int = 3, *, dtype: torch.dtype = torch.uint8, shape: tuple[int, int, int] = (3, 5, 4)) -> Batch:
@@ -22,7 +22,7 @@ def batch(samples: int = 3, *, dtype: torch.dtype = torch.uint8, shape: tuple[in
 @given(st.integers(0, 5), st.sampled_from([torch.uint8, torch.float32]), st.sampled_from([(1, 8, 8), (3, 5, 7)]))
 def test_a_round_trip_keeps_everything(samples: int, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
     given_ = batch(samples, dtype=dtype, shape=shape)
-    read = decode(encode(given_))
+    read = decode_batch(encode_batch(given_))
     assert read.samples == samples
     for name in ("inputs", "labels", "sample_ids"):
         before, after = getattr(given_, name), getattr(read, name)
@@ -30,26 +30,26 @@ def test_a_round_trip_keeps_everything(samples: int, dtype: torch.dtype, shape: 
 
 
 def test_reading_does_not_copy() -> None:
-    buffer = bytearray(encode(batch()))
-    read = decode(buffer)
+    buffer = bytearray(encode_batch(batch()))
+    read = decode_batch(buffer)
     buffer[-1] ^= 255
     assert int(read.inputs[-1, -1, -1, -1]) == buffer[-1]
 
 
 @given(st.data())
 def test_any_changed_byte_behind_the_header_is_noticed(data: st.DataObject) -> None:
-    body = bytearray(encode(batch()))
+    body = bytearray(encode_batch(batch()))
     body[data.draw(st.integers(64, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Corrupt, match="checksum"):
-        decode(body)
+        decode_batch(body)
 
 
 @given(st.data())
 def test_any_changed_byte_of_the_header_is_noticed_or_without_effect(data: st.DataObject) -> None:
-    body = bytearray(encode(batch()))
+    body = bytearray(encode_batch(batch()))
     body[data.draw(st.integers(0, 63))] ^= data.draw(st.integers(1, 255))
     try:
-        read = decode(body)
+        read = decode_batch(body)
     except Corrupt:
         return
     assert read.samples * read.inputs[0].numel() == batch().inputs.numel()
@@ -58,7 +58,7 @@ def test_any_changed_byte_of_the_header_is_noticed_or_without_effect(data: st.Da
 @pytest.mark.parametrize("cut", [0, 3, 63, 64, 100, -1])
 def test_a_cut_object_is_noticed(cut: int) -> None:
     with pytest.raises(Corrupt):
-        decode(encode(batch())[:cut])
+        decode_batch(encode_batch(batch())[:cut])
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
@@ -71,7 +71,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
         (Batch(good.inputs[:, :0], good.labels, good.sample_ids), "one row for each sample is expected"),
     ):
         with pytest.raises(ValueError, match=says):
-            encode(wrong)
+            encode_batch(wrong)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
 def test_the_bytes_of_images_are_those_of_version_1(dtype: torch.dtype, shape: tuple[int, ...], digest: str) -> None:
     """What is staged somewhere is read by its fingerprint, which knows nothing of a program's version."""
     images = (torch.arange(3 * math.prod(shape)) % 251).view(3, *shape).to(dtype)
-    written = encode(Batch(images, torch.tensor([2, 0, 9]), torch.tensor([7, 1, 2**40])))
+    written = encode_batch(Batch(images, torch.tensor([2, 0, 9]), torch.tensor([7, 1, 2**40])))
     assert hashlib.sha256(written).hexdigest()[:16] == digest
 
 
@@ -97,7 +97,7 @@ def test_any_shape_and_dtype_goes_and_comes_back(
     samples: int, inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
 ) -> None:
     given_ = general(samples, inputs, labels, kind, label_kind)
-    read = decode(encode(given_))
+    read = decode_batch(encode_batch(given_))
     for name in ("inputs", "labels", "sample_ids"):
         before, after = getattr(given_, name), getattr(read, name)
         assert before.shape == after.shape and before.dtype == after.dtype and torch.equal(before, after)
@@ -118,12 +118,12 @@ def test_no_changed_byte_of_a_header_makes_other_tensors(
     inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
 ) -> None:
     given_ = general(2, inputs, labels, kind, label_kind)
-    written = encode(given_)
+    written = encode_batch(given_)
     for place, change in itertools.product(range(64), range(1, 32)):
         body = bytearray(written)
         body[place] ^= change
         try:
-            read = decode(body)
+            read = decode_batch(body)
         except Corrupt:
             continue
         for name in ("inputs", "labels"):  # what has no meaning was changed, then

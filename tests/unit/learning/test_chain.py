@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from crossover.learning.models import chain
-from crossover.learning.models.chain import Chain
-from crossover.learning.models.layers import ConvNorm
+from crossover.learning import layers
+from crossover.learning.layers import Chain, ConvNorm
 
 
 def units(*, last: bool = True) -> Sequence[ConvNorm]:
@@ -115,11 +114,11 @@ def test_graphs_side_by_side_do_not_disturb_each_other() -> None:
 def test_nothing_is_left_behind_after_a_step() -> None:
     own, _ = both()
     out = own(images())
-    lives = [chain._own.scratch() is not None]  # outside the assertion, which would hold what it looks at
+    lives = [layers._own.scratch() is not None]  # outside the assertion, which would hold what it looks at
     out.sum().backward()
     del out
     gc.collect()
-    lives.append(chain._own.scratch() is not None)
+    lives.append(layers._own.scratch() is not None)
     assert lives == [True, False]
 
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Data, Experiment, Metric, Training
-from crossover.learning import cifar10, datasets, download, mnist
+from crossover.learning import datasets
 
 DATA = Path(os.environ.get("CROSSOVER_DATA") or Path(__file__).parents[4] / "shared" / "datasets")
 
@@ -95,17 +95,17 @@ def idx(shape: tuple[int, ...], data: bytes) -> bytes:
 def tiny_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "mnist"
     folder.mkdir()
-    for name in mnist.FILES:
+    for name in datasets.FILES:
         shape = (2, 2, 2) if "images" in name else (2,)
         (folder / name).write_bytes(idx(shape, bytes(range(8 if "images" in name else 2))))
-        monkeypatch.setitem(mnist.FILES, name, hashlib.md5((folder / name).read_bytes()).hexdigest())
-    monkeypatch.setattr(mnist, "MIRRORS", ())
+        monkeypatch.setitem(datasets.FILES, name, hashlib.md5((folder / name).read_bytes()).hexdigest())
+    monkeypatch.setattr(datasets, "MIRRORS", ())
     return folder
 
 
 @pytest.mark.parametrize("level", ["itself", "above"])
 def test_mnist_is_found_in_the_folder_or_below(tiny_mnist: Path, level: str) -> None:
-    images, labels, test_images, _ = mnist.read(str(tiny_mnist if level == "itself" else tiny_mnist.parent))
+    images, labels, test_images, _ = datasets.read_mnist(str(tiny_mnist if level == "itself" else tiny_mnist.parent))
     assert images.shape == (2, 1, 2, 2) and labels.tolist() == [0, 1]
     assert test_images.flatten().tolist() == list(range(8))
 
@@ -114,7 +114,7 @@ def test_a_damaged_mnist_file_is_refused(tiny_mnist: Path) -> None:
     path = tiny_mnist / "train-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"train-labels.*MD5 .* where the published file has"):
-        mnist.read(str(tiny_mnist))
+        datasets.read_mnist(str(tiny_mnist))
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,15 @@ def test_a_file_that_is_no_idx_is_refused(tiny_mnist: Path, monkeypatch: pytest.
     """Even with the right checksum: an own variant of the files may be wrong in itself."""
     name = "train-images-idx3-ubyte.gz"
     (tiny_mnist / name).write_bytes(content)
-    monkeypatch.setitem(mnist.FILES, name, hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(datasets.FILES, name, hashlib.md5(content).hexdigest())
     with pytest.raises(DataError, match=r"not an idx file|not a whole gzip"):
-        mnist.read(str(tiny_mnist))
+        datasets.read_mnist(str(tiny_mnist))
 
 
 def test_a_missing_file_says_what_to_do(tiny_mnist: Path) -> None:
     (tiny_mnist / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(DataError, match=r"t10k-labels.*Put the official file into .*--data DIR"):
-        mnist.read(str(tiny_mnist))
+        datasets.read_mnist(str(tiny_mnist))
 
 
 # --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ MEMBER = member(PIXELS, [3, 9])
 
 
 def test_a_member_is_decoded_without_numpy_objects() -> None:
-    images, labels = cifar10.decode(MEMBER, name="data_batch_1")
+    images, labels = datasets.decode(MEMBER, name="data_batch_1")
     assert images.shape == (2, 3, 32, 32) and bytes(images.flatten().tolist()) == PIXELS
     assert labels.tolist() == [3, 9]
     theirs = pickle.loads(MEMBER.replace(b"numpy.core", b"numpy._core"), encoding="bytes")  # noqa: S301 - written above
@@ -196,7 +196,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
     target = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Evil(target), b"labels": [1]}, protocol=protocol)
     with pytest.raises(DataError, match="which such a file does not need"):
-        cifar10.decode(hostile, name="data_batch_1")
+        datasets.decode(hostile, name="data_batch_1")
     assert not target.exists()
 
 
@@ -206,7 +206,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
 )
 def test_only_three_names_are_known(named: str) -> None:
     with pytest.raises(DataError, match="does not need"):
-        cifar10.decode(b"\x80\x02c" + named.encode() + b"\n.", name="data_batch_1")
+        datasets.decode(b"\x80\x02c" + named.encode() + b"\n.", name="data_batch_1")
 
 
 @given(st.data())
@@ -216,7 +216,7 @@ def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(places)] = data.draw(st.integers(0, 255))
     try:
-        images, labels = cifar10.decode(bytes(body), name="data_batch_1")
+        images, labels = datasets.decode(bytes(body), name="data_batch_1")
     except DataError:
         return
     assert images.shape[0] == labels.numel()
@@ -224,37 +224,37 @@ def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
 
 def test_labels_outside_the_classes_are_refused() -> None:
     with pytest.raises(DataError, match="labels outside 0 to 9"):
-        cifar10.decode(member(PIXELS, [3, 10]), name="data_batch_1")
+        datasets.decode(member(PIXELS, [3, 10]), name="data_batch_1")
 
 
 @pytest.fixture
 def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    members = {name: member(PIXELS, [number, 9]) for number, name in enumerate(cifar10.MEMBERS)}
+    members = {name: member(PIXELS, [number, 9]) for number, name in enumerate(datasets.MEMBERS)}
     for name, body in members.items():
-        monkeypatch.setitem(cifar10.MEMBERS, name, hashlib.md5(body).hexdigest())
-    monkeypatch.setattr(cifar10, "ARCHIVE_URLS", ())
+        monkeypatch.setitem(datasets.MEMBERS, name, hashlib.md5(body).hexdigest())
+    monkeypatch.setattr(datasets, "ARCHIVE_URLS", ())
     return members
 
 
 def pack(members: dict[str, bytes], into: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(into / cifar10.ARCHIVE, "w:gz") as archive:
+    with tarfile.open(into / datasets.ARCHIVE, "w:gz") as archive:
         for name, body in members.items():
             entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
             entry.size = len(body)
             archive.addfile(entry, io.BytesIO(body))
-    return into / cifar10.ARCHIVE
+    return into / datasets.ARCHIVE
 
 
 @pytest.mark.parametrize("form", ["archive", "archive below", "folder"])
 def test_cifar_is_found_packed_and_unpacked(tmp_path: Path, tiny_cifar: dict[str, bytes], form: str) -> None:
     if form == "folder":
-        (tmp_path / cifar10.FOLDER).mkdir()
+        (tmp_path / datasets.FOLDER).mkdir()
         for name, body in tiny_cifar.items():
-            (tmp_path / cifar10.FOLDER / name).write_bytes(body)
+            (tmp_path / datasets.FOLDER / name).write_bytes(body)
     else:
         pack(tiny_cifar, tmp_path / "cifar-10" if "below" in form else tmp_path)
-    images, labels, test_images, test_labels = cifar10.read(str(tmp_path))
+    images, labels, test_images, test_labels = datasets.read_cifar10(str(tmp_path))
     assert images.shape == (10, 3, 32, 32) and test_images.shape == (2, 3, 32, 32)
     assert labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9] and test_labels.tolist() == [5, 9]
 
@@ -263,29 +263,29 @@ def test_a_member_with_another_checksum_is_never_interpreted(
     tmp_path: Path, tiny_cifar: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    monkeypatch.setattr(cifar10._Reader, "load", lambda _: read.append("interpreted"))
+    monkeypatch.setattr(datasets._Reader, "load", lambda _: read.append("interpreted"))
     changed = bytearray(tiny_cifar["data_batch_1"])
     changed[300] ^= 1
     pack(tiny_cifar | {"data_batch_1": bytes(changed)}, tmp_path)
     with pytest.raises(DataError, match=r"data_batch_1: MD5 .* where the published file has"):
-        cifar10.read(str(tmp_path))
+        datasets.read_cifar10(str(tmp_path))
     assert not read
 
 
 def test_a_missing_member_and_a_cut_archive_are_refused(tmp_path: Path, tiny_cifar: dict[str, bytes]) -> None:
     archive = pack({name: body for name, body in tiny_cifar.items() if name != "test_batch"}, tmp_path)
     with pytest.raises(DataError, match="test_batch: not among"):
-        cifar10.read(str(tmp_path))
+        datasets.read_cifar10(str(tmp_path))
     whole = pack(tiny_cifar, tmp_path).read_bytes()
     for cut in (0, 10, len(whole) // 2):
         archive.write_bytes(whole[:cut])
         with pytest.raises(DataError, match=r"not a whole tar\.gz archive|not among"):
-            cifar10.read(str(tmp_path))
+            datasets.read_cifar10(str(tmp_path))
 
 
 def test_no_archive_at_all_says_what_to_do(tmp_path: Path, tiny_cifar: dict[str, bytes]) -> None:
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: neither in .*--data DIR"):
-        cifar10.read(str(tmp_path))
+        datasets.read_cifar10(str(tmp_path))
 
 
 # --- downloads --------------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_a_download_is_checked_and_kept(served: tuple[Path, str], tmp_path: Path
     (folder / "file").write_bytes(b"content")
     md5 = hashlib.md5(b"content").hexdigest()
     urls = [f"{address}missing", f"{address}file"]  # the first mirror does not have it
-    path = download.fetch("file", urls=urls, md5=md5, into=tmp_path / "into")
+    path = datasets.fetch("file", urls=urls, md5=md5, into=tmp_path / "into")
     assert path.read_bytes() == b"content"
     assert [entry.name for entry in (tmp_path / "into").iterdir()] == ["file"]
 
@@ -324,10 +324,10 @@ def test_a_download_of_something_else_leaves_nothing(served: tuple[Path, str], t
     folder, address = served
     (folder / "file").write_bytes(b"an error page")
     with pytest.raises(DataError, match=r"MD5 .*Put the official file into"):
-        download.fetch("file", urls=[f"{address}file"], md5="0" * 32, into=tmp_path / "into")
+        datasets.fetch("file", urls=[f"{address}file"], md5="0" * 32, into=tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
 
 
 def test_no_connection_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nor to be fetched \(http://127\.0\.0\.1:9/file: .*Put the official file"):
-        download.fetch("file", urls=["http://127.0.0.1:9/file"], md5="0" * 32, into=tmp_path)
+        datasets.fetch("file", urls=["http://127.0.0.1:9/file"], md5="0" * 32, into=tmp_path)

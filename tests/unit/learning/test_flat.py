@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from crossover.errors import ConfigError, Corrupt, Refused
-from crossover.learning import tensor_file
+from crossover.learning import batches
 from crossover.learning.flat import FlatModel, flattened
 from crossover.learning.learner import take_constants
 
@@ -60,7 +60,7 @@ def frozen(seed: int) -> FlatModel:
 
 
 def constants_of(flat: FlatModel) -> bytes:
-    return tensor_file.encode(flat.constants(), {"frozen": tensor_file.digest(flat.frozen())})
+    return batches.encode_tensors(flat.constants(), {"frozen": batches.digest(flat.frozen())})
 
 
 def test_the_vector_has_what_is_trained_and_moving_statistics() -> None:

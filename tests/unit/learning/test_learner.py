@@ -20,9 +20,9 @@ from crossover.algorithms import buffers
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Aggregation, Data, Experiment, ImageSize, Training
 from crossover.learning import learner as learner_module
-from crossover.learning.batch import Batch
-from crossover.learning.images import Preparation, to_side
+from crossover.learning.batches import Batch
 from crossover.learning.learner import Learner
+from crossover.learning.samples import Preparation, to_side
 
 AFFINE = {"scale": [0.02, 0.01, 0.015], "shift": [-1.0, -0.5, 0.1]}
 WHERE = {"epoch": 1, "round": 3, "worker": 2, "minibatch": 1}
@@ -381,11 +381,11 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
 
         sys.meta_path.insert(0, NoNumpy())
         import torch
-        from crossover.algorithms import attacks, averaging, buffers, randomness, robust
-        from crossover.algorithms.optimizers.step import step
-        from crossover.algorithms.update import Update
+        from crossover.algorithms import averaging, buffers, compression, robust
+        from crossover.algorithms.updates import step
+        from crossover.algorithms.optimizers import Update
         from crossover.experiment import Aggregation, Data, Experiment, Training
-        from crossover.learning.batch import Batch, decode, encode
+        from crossover.learning.batches import Batch, decode_batch, encode_batch
         from crossover.learning.learner import Learner
 
         settings = Training(model="mobilenet_v3_small", precision="bf16", label_smoothing=0.1)
@@ -393,14 +393,14 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
         own = Learner(experiment, classes=10, input_shape=(1, 28, 28), affine={{"scale": [0.01], "shift": [0.0]}})
         own.initial_model()
         raw = Batch(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.arange(4), torch.arange(4))
-        own.compute_gradient(decode(encode(raw)), epoch=1, round=0, worker=0, minibatch=0)
+        own.compute_gradient(decode_batch(encode_batch(raw)), epoch=1, round=0, worker=0, minibatch=0)
         gradients = [buffers.tensor(bytes(own.gradient)) for _ in range(5)]
         model, state = buffers.tensor(own.model), ()
         update = Update(number=1, learning_rate=0.1, momentum=0.9, buffers=own.buffers)
         for combined in (averaging.mean(gradients, [1, 2, 3, 4, 5]), robust.median(gradients),
                          robust.trimmed_mean(gradients, trim=1), robust.krum(gradients, faulty=1)):
             model, state = step(model, combined, state, update)
-        attacks.attacked(gradients[0], attack="gaussian", scale=1.0, generator=randomness.generator("attack", 1))
+        robust.attacked(gradients[0], attack="gaussian", scale=1.0, generator=compression.generator("attack", 1))
         own.model[:] = buffers.view(model)
         print(own.evaluate([raw]).samples, "numpy" in sys.modules)
     """

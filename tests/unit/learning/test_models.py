@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from crossover.errors import ConfigError
-from crossover.learning.models import layers, registry
+from crossover.learning import layers, zoo
 
 
 @pytest.mark.parametrize(
@@ -28,16 +28,16 @@ from crossover.learning.models import layers, registry
 )
 def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
     with torch.device("meta"):
-        model = registry.factory(name)(classes, (3, 32, 32))
+        model = zoo.factory(name)(classes, (3, 32, 32))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 65, 64)])
-@pytest.mark.parametrize("name", sorted(registry.MODELS.keys() - {"vgg11"}))
+@pytest.mark.parametrize("name", sorted(zoo.MODELS.keys() - {"vgg11"}))
 def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
-    model = registry.factory(name)(7, shape).eval()
+    model = zoo.factory(name)(7, shape).eval()
     with torch.inference_mode():
         logits = model(torch.randn(2, *shape, generator=torch.Generator().manual_seed(1)))
     assert logits.shape == (2, 7)
@@ -47,7 +47,7 @@ def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
 def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
     """By He's initialisation the quickest layer turns about 10,000 times as fast as the slowest."""
     torch.manual_seed(1)
-    model = registry.factory("mobilenet")(10, (3, 32, 32))
+    model = zoo.factory("mobilenet")(10, (3, 32, 32))
     images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     F.cross_entropy(model(images), torch.arange(64) % 10).backward()
     turns = [
@@ -61,15 +61,15 @@ def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
 
 def test_vgg11_takes_small_images() -> None:
     with torch.device("meta"):
-        model = registry.factory("vgg11")(10, (1, 28, 28))
+        model = zoo.factory("vgg11")(10, (1, 28, 28))
         assert model(torch.empty(2, 1, 28, 28)).shape == (2, 10)
 
 
 def test_an_unknown_name_gets_the_likely_one_and_all_others() -> None:
     with pytest.raises(ConfigError, match=r"'resnet-18' is unknown \(did you mean resnet18\?\); one of mobilenet, "):
-        registry.factory("resnet-18")
+        zoo.factory("resnet-18")
     with pytest.raises(ConfigError, match="'zzz' is unknown; one of"):
-        registry.factory("zzz")
+        zoo.factory("zzz")
 
 
 def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module.linear = lambda classes, shape: nn.Linear(shape[0], classes)  # type: ignore[attr-defined]
     module.number = 3  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_models", module)
-    assert registry.factory("own_models:linear")(3, (4, 1, 1)).weight.shape == (3, 4)
+    assert zoo.factory("own_models:linear")(3, (4, 1, 1)).weight.shape == (3, 4)
     for name, message in (
         ("own_models:missing", "defines no 'missing'"),
         ("no_such_package:model", "there is no module no_such_package"),
@@ -85,7 +85,7 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("own_models:number", "is of type int; a function"),
     ):
         with pytest.raises(ConfigError, match=message):
-            registry.factory(name)
+            zoo.factory(name)
 
 
 def test_dropout_draws_from_its_generator_alone() -> None:

@@ -5,10 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms.randomness import hashes
+from crossover.algorithms.compression import hashes
 from crossover.experiment import Data
-from crossover.learning.affine import constants
-from crossover.learning.images import Preparation, augmented, crop_flip, to_side
+from crossover.learning.samples import Preparation, augmented, constants, crop_flip, to_side
 
 
 def images(samples: int = 50, channels: int = 3, size: int = 16) -> torch.Tensor:

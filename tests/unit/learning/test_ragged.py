@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from crossover import own_code
+from crossover import user_code
 from crossover.algorithms import buffers
 from crossover.errors import UserError
 from crossover.experiment import Data, Experiment, Training
@@ -18,7 +18,7 @@ from tests.architectures import zoo
 
 
 def experiment_of(model: str = "pooled", data: str = "ragged", **training: object) -> Experiment:
-    own_code.look_in(Path(zoo.__file__).parent)
+    user_code.look_in(Path(zoo.__file__).parent)
     asked = Training(model=f"zoo:{model}", batch_size=8, **training)  # type: ignore[arg-type]
     return Experiment(
         name="ragged",

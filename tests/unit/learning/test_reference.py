@@ -13,10 +13,9 @@ from crossover.algorithms import buffers
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Aggregation, Data, Exchange, Experiment, Faults, Training
 from crossover.learning import learner as learner_module
-from crossover.learning.affine import constants
 from crossover.learning.datasets import load
-from crossover.learning.images import Preparation
 from crossover.learning.reference import train_reference
+from crossover.learning.samples import Preparation, constants
 from crossover.learning.staging import Minibatches, plan
 
 

@@ -6,12 +6,11 @@ from safetensors.torch import load
 from torch import nn
 
 from crossover.algorithms import buffers
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment, Training
-from crossover.learning.learner import Learner
-from crossover.learning.models import registry
-from crossover.learning.saving import safetensors_bytes
+from crossover.learning import zoo
+from crossover.learning.learner import Learner, safetensors_bytes
 
 MANIFEST = {"classes": 10, "input_shape": [3, 32, 32]}
 
@@ -24,7 +23,7 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
     learner.initial_model()
     buffers.tensor(learner.model)[learner.parameters :] = torch.rand(learner.buffers) + 0.5
     saved = load(safetensors_bytes(experiment, MANIFEST, Vector(VectorKind.MODEL, learner.model)))
-    module = registry.factory(model)(10, (3, 32, 32))
+    module = zoo.factory(model)(10, (3, 32, 32))
     module.load_state_dict(saved, strict=False)  # without BatchNorm's counts, which mean nothing here
     missing = set(module.state_dict()) - set(saved)
     assert all(name.endswith("num_batches_tracked") for name in missing)

@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover import keys
+from crossover.data import keys
 from crossover.errors import ConfigError
 from crossover.experiment import Data, Exchange, Experiment, Faults, Training
-from crossover.learning.batch import decode
+from crossover.learning.batches import decode_batch
 from crossover.learning.datasets import Dataset, Samples, load
 from crossover.learning.staging import plan, stage
 
@@ -143,7 +143,7 @@ def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
     seen = []
     for worker in range(4):
         for number in range(manifest["minibatches"]):
-            batch = decode(store[keys.minibatch(digits.fingerprint, worker, number)])
+            batch = decode_batch(store[keys.minibatch(digits.fingerprint, worker, number)])
             assert batch.samples == manifest["counts"][worker][number]
             assert torch.equal(batch.inputs, digits.train_inputs[batch.sample_ids])
             assert torch.equal(batch.labels, digits.train_labels[batch.sample_ids])
@@ -151,7 +151,7 @@ def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
     assert sorted(seen) == list(range(digits.train_labels.numel()))
     assert seen != sorted(seen)  # shuffled
     assert manifest["train_samples"] == len(seen)
-    chunk = decode(store[keys.validation_chunk(digits.fingerprint, 0)])
+    chunk = decode_batch(store[keys.validation_chunk(digits.fingerprint, 0)])
     assert torch.equal(chunk.inputs, digits.validation_inputs)
     assert (manifest["validation_chunks"], manifest["validation_samples"]) == (1, chunk.samples)
     assert (manifest["classes"], manifest["input_shape"], manifest["dataset"]) == (10, [1, 8, 8], "digits")
@@ -193,7 +193,7 @@ def test_flipped_labels_are_the_faulty_workers_alone() -> None:
     stage(faulty, second, [stores[1]])
     for worker in range(4):
         labels = [
-            decode(store[keys.minibatch(data.fingerprint, worker, 0)]).labels
+            decode_batch(store[keys.minibatch(data.fingerprint, worker, 0)]).labels
             for store, data in zip(stores, (first, second), strict=True)
         ]
         assert torch.equal(labels[1], 9 - labels[0] if worker == 2 else labels[0])

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load
 
 from crossover.errors import Corrupt
-from crossover.learning import tensor_file
+from crossover.learning import batches
 
 TENSORS = {
     "scalar": torch.tensor(3),
@@ -17,8 +17,8 @@ TENSORS = {
 
 
 def test_what_is_written_is_read_here_and_elsewhere() -> None:
-    body = tensor_file.encode(TENSORS, {"about": "this"})
-    here, about = tensor_file.decode(body)
+    body = batches.encode_tensors(TENSORS, {"about": "this"})
+    here, about = batches.decode_tensors(body)
     assert about == {"about": "this"}
     for found in (here, load(body)):
         assert found.keys() == TENSORS.keys()
@@ -30,18 +30,18 @@ def test_what_is_written_is_read_here_and_elsewhere() -> None:
 @pytest.mark.parametrize("length", [0, 4, 9, 60, -1])
 def test_a_part_of_a_file_is_none(length: int) -> None:
     with pytest.raises(Corrupt, match="tensor file"):
-        tensor_file.decode(tensor_file.encode(TENSORS, {})[:length])
+        batches.decode_tensors(batches.encode_tensors(TENSORS, {})[:length])
 
 
 def test_a_tensor_that_has_no_place_is_named() -> None:
-    assert tensor_file.problem(TENSORS) == ""
-    assert "sparse is Tensor" in tensor_file.problem({"sparse": torch.eye(2).to_sparse()})
-    assert "state is dict" in tensor_file.problem({"state": {}})
-    assert "wave is torch.complex64" in tensor_file.problem({"wave": torch.ones(2, dtype=torch.complex64)})
+    assert batches.tensors_problem(TENSORS) == ""
+    assert "sparse is Tensor" in batches.tensors_problem({"sparse": torch.eye(2).to_sparse()})
+    assert "state is dict" in batches.tensors_problem({"state": {}})
+    assert "wave is torch.complex64" in batches.tensors_problem({"wave": torch.ones(2, dtype=torch.complex64)})
 
 
 def test_a_digest_is_of_names_and_values() -> None:
     one = {"a": torch.ones(2)}
-    assert tensor_file.digest({}) == ""
-    assert tensor_file.digest(one) == tensor_file.digest({"a": torch.ones(2)})
-    assert len({tensor_file.digest(each) for each in (one, {"b": torch.ones(2)}, {"a": torch.zeros(2)})}) == 3
+    assert batches.digest({}) == ""
+    assert batches.digest(one) == batches.digest({"a": torch.ones(2)})
+    assert len({batches.digest(each) for each in (one, {"b": torch.ones(2)}, {"a": torch.zeros(2)})}) == 3

@@ -4,17 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.context.run_facts import RunFacts
-from crossover.dataplane.documents import sealed
+from crossover.data.clients import MemoryClients
+from crossover.data.documents import sealed
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
-from crossover.training import checkpoints
+from crossover.training import checkpoints, waits
 from crossover.training.checkpoints import Checkpoint, Position
-from crossover.training.long_worker import waits
-from crossover.training.long_worker.waits import say_why
+from crossover.training.waits import report_failure
 from crossover.workflow import first_event
+from crossover.workflow.context import Context, Resources, RunFacts
 from functions.mlless import words
 from functions.mlless.supervisor import supervise
 from functions.mlless.words import StepReport
@@ -86,7 +84,7 @@ def test_nobody_waits_for_the_decision_of_workers_who_said_why_they_left(
 ) -> None:
     for worker in range(2):
         report(ctx, 0, worker)
-        say_why(ctx, attempt=0, member=worker, cause=RuntimeError(f"worker {worker} is out of memory"))
+        report_failure(ctx, attempt=0, member=worker, cause=RuntimeError(f"worker {worker} is out of memory"))
     failure = live(ctx)
     assert isinstance(failure, RunFailed) and "worker 1 is out of memory" in str(failure)
     assert ctx.clock() - 1000 < LIFE_S

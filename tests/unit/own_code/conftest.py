@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover import own_code
+from crossover import user_code
 from tests.unit.own_code.folders import Folders
 
 
@@ -11,6 +11,6 @@ from tests.unit.own_code.folders import Folders
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiment").mkdir()
-    own_code.look_in(tmp_path / "experiment", tmp_path)
+    user_code.look_in(tmp_path / "experiment", tmp_path)
     yield Folders(tmp_path)
-    own_code.look_in()
+    user_code.look_in()

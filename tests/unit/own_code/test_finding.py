@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover import own_code
+from crossover import bundling, user_code
 from crossover.errors import ConfigError, OwnCodeError
 from crossover.experiment import Experiment, Training
 from tests.unit.own_code.folders import Folders
@@ -14,15 +14,15 @@ from tests.unit.own_code.folders import Folders
 
 def message(name: str, field: str = "training.model") -> str:
     with pytest.raises(ConfigError) as failed:
-        own_code.load(name, field=field)
+        user_code.load(name, field=field)
     return str(failed.value)
 
 
 def test_found_beside_the_experiment_first_then_in_the_current_folder(folders: Folders) -> None:
     folders.experiment(both="def who(): return 'experiment'")
     folders.current(both="def who(): return 'current'", other="def who(): return 'current'")
-    assert own_code.load("both:who", field="training.model")() == "experiment"
-    assert own_code.load("other:who", field="training.model")() == "current"
+    assert user_code.load("both:who", field="training.model")() == "experiment"
+    assert user_code.load("other:who", field="training.model")() == "current"
 
 
 def test_imports_of_own_packages_are_found_too(folders: Folders) -> None:
@@ -36,12 +36,12 @@ def test_imports_of_own_packages_are_found_too(folders: Folders) -> None:
             "late": "x = 4",
         }
     )
-    assert own_code.load("mine.net:who", field="training.model")() == (2, 3, 4)
+    assert user_code.load("mine.net:who", field="training.model")() == (2, 3, 4)
 
 
 def test_what_own_code_does_not_reach_stands_before_nobodys_package(folders: Folders) -> None:
     folders.experiment(task="def who(): return 1", colorsys_="", sklearn="raise RuntimeError('not this one')")
-    assert own_code.load("task:who", field="training.model")() == 1
+    assert user_code.load("task:who", field="training.model")() == 1
     import sklearn
 
     assert hasattr(sklearn, "__version__")
@@ -49,12 +49,12 @@ def test_what_own_code_does_not_reach_stands_before_nobodys_package(folders: Fol
 
 def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: Path) -> None:
     folders.experiment(task="def who(): return 1")
-    own_code.load("task:who", field="training.model")
+    user_code.load("task:who", field="training.model")
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text("def who(): return 2")
-    own_code.look_in(other)
-    assert own_code.load("task:who", field="training.model")() == 2
+    user_code.look_in(other)
+    assert user_code.load("task:who", field="training.model")() == 2
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_module_that_is_not_there_names_the_folders(folders: Folders) -> None:
 
 def test_printing_is_fine_and_so_are_others_imports(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
     folders.experiment(task="print('hello')\nimport multiprocessing.pool\ndef factory(): return 7")
-    assert own_code.load("task:factory", field="training.model")() == 7
-    assert "hello" in capsys.readouterr().out
+    assert user_code.load("task:factory", field="training.model")() == 7
+    assert capsys.readouterr() == ("", "hello\n")
 
 
 def far_away(factory: Callable[[], object]) -> None:
@@ -116,14 +116,14 @@ def test_a_failure_names_the_innermost_own_line(
     folders: Folders, task: str, fails: Callable[[object], None], said: str
 ) -> None:
     folders.experiment(task=task, helper="def half(x):\n    return 1 / x")
-    factory = own_code.load("task:factory", field="training.model")
+    factory = user_code.load("task:factory", field="training.model")
     with pytest.raises(OwnCodeError, match=rf"your code, experiment/{said}"):
-        with own_code.blame("training.model", "task:factory", what=factory):
+        with user_code.blame("training.model", "task:factory", what=factory):
             fails(factory)
 
 
 def test_failures_of_our_own_models_pass(folders: Folders) -> None:
-    with pytest.raises(ZeroDivisionError), own_code.blame("training.model", "small_cnn"):
+    with pytest.raises(ZeroDivisionError), user_code.blame("training.model", "small_cnn"):
         raise ZeroDivisionError
     assert "task" not in sys.modules
 
@@ -157,14 +157,14 @@ def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: 
     helper = "import pathlib\ndef words():\n    return pathlib.Path('experiment/words.txt').read_text()\nwords()\n"
     (folders.experiment(task=text, helper=helper) / "words.txt").write_text("a b c")
     with pytest.raises(OwnCodeError, match=said) as failed:
-        own_code.check(experiment(model="task:factory"))
+        bundling.check(experiment(model="task:factory"))
     assert "the loader of data.dataset, which runs on this machine" in str(failed.value)
 
 
 def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
     folders.experiment(both="import late\ndef who(): import colorama_of_mine")
     folders.current(both="def who(): pass", late="")
-    assert own_code.check(experiment(model="both:who")) == [
+    assert bundling.check(experiment(model="both:who")) == [
         "experiment/both.py is taken, not both.py",
         "experiment/both.py, line 2: functions have no colorama_of_mine; only what runs on this machine, such as a data set's loader, "
         "can reach this line",
@@ -173,11 +173,11 @@ def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
 
 def test_digests_follow_what_own_code_reaches(folders: Folders) -> None:
     folders.experiment(task="import late\ndef factory(): pass", late="x = 1", other="")
-    before = own_code.digests(experiment(model="task:factory"))
+    before = bundling.digests(experiment(model="task:factory"))
     assert before.keys() == {"task.py", "late.py"}
     folders.experiment(other="y = 2")
-    assert own_code.digests(experiment(model="task:factory")) == before
+    assert bundling.digests(experiment(model="task:factory")) == before
     folders.experiment(late="x = 2")
-    after = own_code.digests(experiment(model="task:factory"))
+    after = bundling.digests(experiment(model="task:factory"))
     assert {name for name in after if after[name] != before[name]} == {"late.py"}
-    assert own_code.fingerprint(experiment(model="small_cnn")) == ""
+    assert bundling.fingerprint(experiment(model="small_cnn")) == ""

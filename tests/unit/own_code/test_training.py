@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, OwnCodeError, UserError
 from crossover.experiment import Data, Experiment, Faults, ImageSize, Metric, Training
-from crossover.learning.affine import constants
 from crossover.learning.datasets import load
-from crossover.learning.images import Preparation
-from crossover.learning.objectives import Objective
+from crossover.learning.learner import Objective
+from crossover.learning.samples import Preparation, constants
 from crossover.running.preparing import Prepared, prepare
 from tests.unit.own_code.folders import Folders
 
@@ -124,7 +123,11 @@ def test_a_loader_that_returns_something_else(folders: Folders) -> None:
 @pytest.mark.parametrize(
     ("loss", "samples", "said"),
     [
-        ("mse", "INPUTS, INPUTS.double()", "training.loss: mse takes torch.float32, such as labels.float()"),
+        (
+            "mse",
+            "INPUTS, INPUTS.long()",
+            "training.loss: mse takes torch.float32 or torch.float64, such as labels.float()",
+        ),
         ("bce_with_logits", "INPUTS, INPUTS", "labels lie beyond 0 and 1"),
     ],
 )
@@ -271,12 +274,13 @@ def test_losses_and_metrics_against_their_definitions() -> None:
 
 
 def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Folders) -> None:
-    from crossover.running.trying import try_out
+    from crossover.running.preparing import try_out
 
     folders.experiment(task=TASK.format(**{**GOOD, "samples": "INPUTS.long(), LABELS, 3", "model": "Sum()"}) + SUM)
     data = Data(dataset="task:loader")
     own = Experiment(name="own", architecture="all-reduce", workers=2, training=OWN, data=data)
-    found = try_out(own)
+    found, data = try_out(own)
+    assert data is not None and (data["rows"], data["label"]["kind"], data["label"]["classes"]) == (20, "classes", 3)
     assert found is not None and found.endswith(
         "9 parameters; 16 samples to train on, 4 to validate; inputs: rows of the shape (2) torch.int64, as they are: whole "
         "numbers, so names; labels: single values torch.int64, 3 classes"

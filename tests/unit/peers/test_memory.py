@@ -10,19 +10,19 @@ import pytest
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Training
-from crossover.training.peer import algorithm
+from crossover.training import peer
 
 PARAMETERS = 128_807_306  # VGG-11 for ten classes
 EXPERIMENT = Experiment(name="vgg", architecture="p2p_instance", training=Training(model="vgg11", batch_size=1))
 
 
 def check(free_mb: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithm, "available_mb", lambda: free_mb)
+    monkeypatch.setattr(peer, "available_mb", lambda: free_mb)
     facts = SimpleNamespace(parameters=PARAMETERS, buffers=0)
     ctx: Any = SimpleNamespace(
         facts=facts, experiment=replace(EXPERIMENT, p2p=replace(EXPERIMENT.p2p, instance_type="t2.medium"))
     )
-    algorithm.check_memory(ctx)
+    peer.check_memory(ctx)
 
 
 def test_too_little_for_vgg11_is_said_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_enough_or_unknown_memory_is_no_reason_to_refuse(
 
 STEP = """
 import re, torch
-from crossover.learning.batch import Batch
+from crossover.learning.batches import Batch
 from crossover.learning.learner import Learner
 from tests.unit.peers.test_memory import EXPERIMENT, PARAMETERS
 torch.set_num_threads(1)

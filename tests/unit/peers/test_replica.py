@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from crossover.context import Context, Resources
 from crossover.errors import StaleAttempt
-from crossover.training.peer.replica import Replica
+from crossover.training.peer import Replica
+from crossover.workflow.context import Context, Resources
 from tests.architectures.harness import Job, small
 
 
@@ -54,7 +54,7 @@ def test_an_overtaken_attempt_neither_saves_nor_takes_away(ctx: Context) -> None
     before = saved(ctx)
 
     def overtaken() -> None:
-        raise StaleAttempt("attempt 0 was overtaken by attempt 1")
+        raise StaleAttempt("attempt 0 was superseded by attempt 1")
 
     older = Replica(ctx, 0, confirm=overtaken)
     older.restore()

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossover.costs.infrastructure import Fleet, Infrastructure
 from crossover.experiment import Experiment, Functions, Training
-from crossover.reports import result
+from crossover.reports import folder
+from crossover.reports.bill import Fleet, Infrastructure
 
 STARTED_AT = 1_795_000_000.0
 ALL = [
@@ -77,7 +77,7 @@ class Example:
             "final": {"val_metric": self.epochs[-1]["val_metric"], "parameters_sha256": "5f" * 32},
             "data": {"dataset": "digits", "train_samples": 1_437, "validation_samples": 360, "minibatches": 6},
         }
-        return result.build(**(arguments | changes))
+        return folder.build(**(arguments | changes))
 
 
 def spirt(

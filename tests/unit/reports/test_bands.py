@@ -5,16 +5,16 @@ from math import inf, isnan
 import pytest
 
 from crossover.reports import display
-from crossover.reports.bands import Band, ahead, band, is_sure, lead, won
+from crossover.reports.display import Band, ahead, band_of, is_sure, lead, won
 
 SESSIONS = [1.0 + n / 20 for n in range(20)]  # a factor of two from the fastest to the slowest
 
 
 def test_percentiles_lie_in_the_middles_of_their_parts() -> None:
-    assert band(range(1, 31)) == Band(pytest.approx(2.0), pytest.approx(15.5), pytest.approx(29.0))  # type: ignore[arg-type]
-    assert band([3.0]) == (3.0, 3.0, 3.0)
-    assert isnan(band([]).p50) and isnan(band([inf]).p5)
-    assert band([inf, 1.0]) == (1.0, 1.0, 1.0)  # of those that have an end
+    assert band_of(range(1, 31)) == Band(pytest.approx(2.0), pytest.approx(15.5), pytest.approx(29.0))  # type: ignore[arg-type]
+    assert band_of([3.0]) == (3.0, 3.0, 3.0)
+    assert isnan(band_of([]).p50) and isnan(band_of([inf]).p5)
+    assert band_of([inf, 1.0]) == (1.0, 1.0, 1.0)  # of those that have an end
     assert Band(1.0, 2.0, 3.0).as_json() == {"label": "projected", "p5": 1.0, "p50": 2.0, "p95": 3.0}
 
 

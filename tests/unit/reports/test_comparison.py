@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from crossover.errors import ConfigError, DataError
-from crossover.reports import comparison, comparison_page, folder, run_page, tables
+from crossover.reports import comparison, folder, report_pages, tables
 from crossover.reports.display import GAP
 from crossover.reports.folder import RunFolder
 from crossover.reports.on_aws import OnAws
@@ -72,7 +72,7 @@ def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> N
     assert found.verdict.startswith(
         "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85)"
     )
-    page = comparison_page.page(found)
+    page = report_pages.comparison_page(found)
     assert not [column for sheet in page.sheets for column in sheet.head if "goal" in column]
     assert page.plots[0].title == "Accuracy against time"
 
@@ -94,7 +94,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
     assert (
         "[projected] fast on AWS, by simulation: 1.48 s (1.02 s to 1.92 s); $1.48 ($1.02 to $1.92)" in text.getvalue()
     )
-    (sheet,) = [each for each in comparison_page.page(found).sheets if each.title == "On AWS, by simulation"]
+    (sheet,) = [each for each in report_pages.comparison_page(found).sheets if each.title == "On AWS, by simulation"]
     assert sheet.label == "projected" and sheet.rows[1][2:] == ["$1.48 ($1.02 to $1.92)", "too [large]"]
     rows = list(csv.DictReader(io.StringIO(comparison.to_csv(found))))
     assert [float(rows[1][f"on_aws_usd_{name}"]) for name in ("p5", "p50", "p95")] == pytest.approx(
@@ -105,7 +105,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
 def test_of_what_nobody_can_simulate_nothing_is_said(save: Save) -> None:
     found = comparison.of([save("spirt", SPIRT), save("fast", FAST)], simulated=lambda results: [None, None])
     assert found.on_aws == {} and "On AWS" not in found.verdict
-    assert not [each for each in comparison_page.page(found).sheets if each.title == "On AWS, by simulation"]
+    assert not [each for each in report_pages.comparison_page(found).sheets if each.title == "On AWS, by simulation"]
 
 
 def test_a_margin_that_repeats_do_not_show_is_no_victory(save: Save) -> None:
@@ -168,7 +168,7 @@ def test_different_data_or_models_are_refused_or_stand_without_verdict(
 ) -> None:
     first, second = save("a", SPIRT), save("b", FAST)
     other = changed(second, **change(second.result))
-    with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*With --mixed"):
+    with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*--mixed shows"):
         comparison.of([first, other])
     found = comparison.of([first, other], mixed=True)
     assert found.verdict == "no verdict: different data or models"
@@ -350,7 +350,7 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
     errors = [epoch["val_metric"] for epoch in found.runs[0].result["epochs"]]
     assert found.entries[0].best_metric == min(errors) < max(errors)
     text = rendered(tables.comparison(found)) + rendered(tables.summary(found.runs[0].result))
-    page = str(comparison_page.page(found)) + str(run_page.page(found.runs[0]))
+    page = str(report_pages.comparison_page(found)) + str(report_pages.run_page(found.runs[0]))
     for told in (text, page):
         assert "mean error" in told and "ccuracy" not in told.split("What the papers printed")[0]
     with pytest.raises(ConfigError, match=r"training\.metric\.name differs"):

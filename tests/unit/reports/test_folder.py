@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from safetensors.torch import save as safetensors
 
 from crossover.errors import DataError
-from crossover.reports import comparison, folder, html, tables
+from crossover.reports import comparison, folder, report_pages, tables
 from tests.commands import status
 from tests.unit.mutants import mutated
 from tests.unit.reports.example_run import spirt
@@ -99,7 +99,7 @@ def test_a_result_of_another_shape_is_compared_or_refused(result: object) -> Non
         said = "result.json: "
         try:
             found = comparison.read([run])
-            html.write_comparison(found, Path(name) / "comparison")
+            report_pages.write_comparison(found, Path(name) / "comparison")
             tables.comparison(found)
         except DataError as error:
             said = str(error)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from crossover.reports import comparison, display, folder, html
-from crossover.reports.page import Page
+from crossover.reports import comparison, display, folder, report_pages
+from crossover.reports.pages import Page
 from tests.browser.pages import EXAMPLE, FAST, comparison_page
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -20,7 +20,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 @pytest.fixture
 def report(tmp_path: Path) -> str:
     folder.write(tmp_path / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records)
-    return html.write_report(tmp_path / "spirt").read_text()
+    return report_pages.write_report(tmp_path / "spirt").read_text()
 
 
 class Outline(HTMLParser):
@@ -65,12 +65,24 @@ def outline(text: str) -> Outline:
 def test_the_page_is_whole_and_asks_for_nothing_from_elsewhere(report: str) -> None:
     page = outline(report)
     assert not page.tags & {"script", "link", "img", "iframe", "object"}
-    assert all(link.startswith("#") for link in page.links)
+    files = {link for link in page.links if not link.startswith(("#", "data:text/csv;", "data:image/svg+xml;"))}
+    assert files == {"result.json", "metrics.jsonl"}, "files of the same folder"
     assert "@import" not in report and "url(http" not in report
     for directive in ("default-src", "base-uri", "form-action"):
         assert f"{directive} 'none';" in report or f"{directive} 'none'\"" in report
     ids = re.findall(r'\bid="([^"]+)"', report)
     assert len(ids) == len(set(ids))
+
+
+def test_tables_and_plots_can_be_downloaded_from_the_page_alone(report: str) -> None:
+    links = [
+        base64.b64decode(link.split(",", 1)[1]).decode() for link in outline(report).links if link.startswith("data:")
+    ]
+    tables = [link for link in links if not link.startswith("<svg")]
+    stages = next(link for link in tables if link.startswith("stage,count,wall"))
+    assert len(stages.splitlines()) == 1 + len(EXAMPLE.result()["stages"])
+    pictures = [link for link in links if link.startswith("<svg")]
+    assert len(pictures) == 6 and all("var(--" not in each and "currentColor" not in each for each in pictures)
 
 
 def test_what_the_page_says(report: str) -> None:
@@ -95,7 +107,7 @@ def test_what_is_missing_stands_on_the_page(tmp_path: Path) -> None:
     records = [r for r in EXAMPLE.records if r["step"] != "update_model"]
     result = EXAMPLE.result(records=records, failure="worker 2: Unavailable", final=None)
     folder.write(tmp_path, result=result, records=records)
-    text = outline(html.write_report(tmp_path).read_text()).text
+    text = outline(report_pages.write_report(tmp_path).read_text()).text
     assert "this run failed: worker 2: Unavailable" in text
     assert "incomplete: update_model: 16 of 16 records missing" in text
 
@@ -107,9 +119,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     versions = {evil: '"><img src=x>'}
     other = folder.write(tmp_path / "x", result=FAST.result(versions=versions), records=FAST.records)
     for text in (
-        html.write_report(run).read_text(),
-        html.write_report(other).read_text(),
-        html.write_comparison(comparison.of([run, other]), tmp_path / "out").read_text(),
+        report_pages.write_report(run).read_text(),
+        report_pages.write_report(other).read_text(),
+        report_pages.write_comparison(comparison.of([run, other]), tmp_path / "out").read_text(),
     ):
         page = outline(text)
         assert not page.tags & {"script", "img", "b>"}
@@ -119,7 +131,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_a_run_without_epochs_or_records(tmp_path: Path) -> None:
     result = EXAMPLE.result(records=[], epochs=[], final=None, failure="nothing started")
     folder.write(tmp_path, result=result, records=[])
-    assert "nothing started" in outline(html.write_report(tmp_path).read_text()).text
+    assert "nothing started" in outline(report_pages.write_report(tmp_path).read_text()).text
 
 
 def test_the_comparisons_page(tmp_path: Path) -> None:
@@ -137,7 +149,9 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
 
 def test_data_cannot_end_their_script_and_the_policy_names_ours_alone() -> None:
     evil, script = {"name": "</script><script>alert(1)</script><!--"}, 'say("<b>&")'
-    text = html.render(Page(title="t", subtitle="s", labels=[], data=json.dumps(evil), scripts=[Markup(script)]))
+    text = report_pages.render(
+        Page(title="t", subtitle="s", labels=[], data=json.dumps(evil), scripts=[Markup(script)])
+    )
     found = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
     assert [json.loads(found[0]), *found[1:]] == [evil, script]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

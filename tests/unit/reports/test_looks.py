@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from crossover.architecture import architectures
-from crossover.reports.looks import LOOKS, PALETTE, PLAIN, SeriesLook
+from crossover.reports.display import LOOKS, PALETTE, PLAIN, SeriesLook
+from crossover.workflow.architecture import architectures
 from tests.browser.colours import SIGHTS, apart, ciede2000, contrast
 
 LEAST = 10.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.costs.invocations import busy_s, init_s
-from crossover.reports import display, plots, timeline
-from crossover.reports.looks import LOOKS
-from crossover.reports.timeline import COLD, WAIT, Span
+from crossover.reports import display, plots
+from crossover.reports.display import LOOKS
+from crossover.reports.plots import COLD, WAIT, Span
+from crossover.reports.usage import busy_s, init_s
 from tests.unit.reports.example_run import STARTED_AT, spirt
 
 EXAMPLE = spirt(epochs=3)
@@ -101,7 +101,7 @@ def test_curves_are_told_apart_without_colours() -> None:
 
 
 def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:
-    spans = timeline.spans(EXAMPLE.records, started_at=STARTED_AT)
+    spans = plots.spans(EXAMPLE.records, started_at=STARTED_AT)
     steps = [span for span in spans if span.kind not in (COLD, WAIT)]
     assert len(steps) == len(EXAMPLE.records)
     assert len([s for s in spans if s.kind == COLD]) == sum(bool(init_s(r)) for r in EXAMPLE.records)
@@ -114,7 +114,7 @@ def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:
 
 def test_no_two_spans_of_a_lane_overlap() -> None:
     lanes: dict[tuple[str, int], list[Span]] = {}
-    for span in timeline.spans(EXAMPLE.records, started_at=STARTED_AT):
+    for span in plots.spans(EXAMPLE.records, started_at=STARTED_AT):
         lanes.setdefault((span.row, span.lane), []).append(span)
     for spans in lanes.values():
         ordered = sorted(spans, key=lambda s: (s.begin_s, s.end_s))
@@ -131,12 +131,12 @@ def test_no_two_spans_of_a_lane_overlap() -> None:
 )
 def test_a_coarser_picture_covers_the_same_spans(raw: list[tuple[int, float, float, str, bool]]) -> None:
     spans = [Span(f"w{lane}", 0, begin, begin + length, kind, bad) for lane, begin, length, kind, bad in raw]
-    coarse = timeline.coarsened(spans, limit=1)
+    coarse = plots.merge_to_limit(spans, limit=1)
     assert len(coarse) <= min(len(spans), len({(s.row, s.kind, s.failed) for s in spans}) + 1)
     for span in spans:
         same = [s for s in coarse if (s.row, s.kind, s.failed) == (span.row, span.kind, span.failed)]
         assert any(s.begin_s <= span.begin_s and span.end_s <= s.end_s for s in same)
-    assert timeline.coarsened(spans) == spans
+    assert plots.merge_to_limit(spans) == spans
 
 
 @pytest.mark.slow
@@ -145,20 +145,20 @@ def test_a_long_runs_timeline_stays_small() -> None:
         EXAMPLE.records[5] | {"worker": n % 4, "started_at": STARTED_AT + n * 0.05, "wall_s": 0.04, "slot_wait_s": 0.0}
         for n in range(60_000)
     ]
-    text = timeline.draw(records, started_at=STARTED_AT, epochs=[], name="t")
+    text = plots.draw(records, started_at=STARTED_AT, epochs=[], name="t")
     assert len(text) < 1_500_000
 
 
 def test_the_first_epochs_are_shown_singly_where_all_are_too_many() -> None:
     epochs = EXAMPLE.result()["epochs"]
     count = len(EXAMPLE.records)
-    assert timeline.opening(EXAMPLE.records, epochs, started_at=STARTED_AT) == []
-    first = timeline.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=count)
+    assert plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT) == []
+    first = plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=count)
     assert 0 < len(first) < count
     assert {0, 1} <= {record["epoch"] for record in first} <= {0, 1, 2}
-    assert timeline.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=1), "one epoch at least"
+    assert plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=1), "one epoch at least"
 
 
 def test_the_timeline_of_nothing_but_a_failed_step() -> None:
     record = EXAMPLE.records[0] | {"outcome": "error"}
-    ET.fromstring(timeline.draw([record], started_at=STARTED_AT, epochs=[], name="t"))
+    ET.fromstring(plots.draw([record], started_at=STARTED_AT, epochs=[], name="t"))

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from crossover.costs import paper_cost, prices
-from crossover.reports import published
+from crossover.reports import bill, prices, published
 from crossover.reports.published import Row
 
 TOLERANCE = 0.004
@@ -19,19 +18,19 @@ def derived(row: Row) -> Iterator[tuple[str, float]]:
     f = row.figures
     match row.table:
         case "Table 2" if "function_s" in f:
-            yield "function_usd", paper_cost.lambda_usd(f["function_s"], memory_mb=f["memory_mb"])
+            yield "function_usd", bill.lambda_usd(f["function_s"], memory_mb=f["memory_mb"])
             yield "total_s", f["function_s"] * f["functions_per_worker"]
             yield "worker_usd", f["function_usd"] * f["functions_per_worker"]
             yield "total_usd", f["function_usd"] * f["functions_per_worker"] * f["workers"]
         case "Table 2":
-            yield "worker_usd", paper_cost.gpu_usd(f["epoch_s"])
-            yield "total_usd", paper_cost.gpu_usd(f["epoch_s"], instances=f["workers"])
+            yield "worker_usd", bill.gpu_usd(f["epoch_s"])
+            yield "total_usd", bill.gpu_usd(f["epoch_s"], instances=f["workers"])
         case "Table II":
             yield "ec2_usd_per_s", prices.load().of(f"ec2.{f['instance_type']}").usd / 3_600
-            yield "lambda_usd_per_s", paper_cost.lambda_usd_per_s(f["memory_mb"])
+            yield "lambda_usd_per_s", bill.lambda_usd_per_s(f["memory_mb"])
             yield (
                 "peer_usd",
-                paper_cost.peer_serverless_usd(
+                bill.peer_serverless_usd(
                     f["compute_s"],
                     batches=f["batches"],
                     lambda_usd_per_s=f["lambda_usd_per_s"],
@@ -40,7 +39,7 @@ def derived(row: Row) -> Iterator[tuple[str, float]]:
             )
         case "Table III":
             yield "ec2_usd_per_s", prices.load().of(f"ec2.{f['instance_type']}").usd / 3_600
-            yield "peer_usd", paper_cost.peer_instance_usd(f["compute_s"], ec2_usd_per_s=f["ec2_usd_per_s"])
+            yield "peer_usd", bill.peer_instance_usd(f["compute_s"], ec2_usd_per_s=f["ec2_usd_per_s"])
 
 
 def last_digit(path: tuple[str, str, str], figure: str) -> float:
@@ -78,7 +77,7 @@ def test_only_one_row_of_table_2_reproduces_to_the_printed_digit() -> None:
     exact = [
         row.row
         for row in rows
-        if f"{paper_cost.lambda_usd(row.figures['function_s'], memory_mb=row.figures['memory_mb']):.6f}"
+        if f"{bill.lambda_usd(row.figures['function_s'], memory_mb=row.figures['memory_mb']):.6f}"
         == PRINTED[row.paper, row.table, row.row]["function_usd"]
     ]
     assert exact == ["ResNet-18 / SPIRT"]

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from crossover.errors import ConfigError
-from crossover.reports import race
+from crossover.reports import comparison
 from tests.unit.reports import recorded
 
 HAD_A_CORE = 0.8  # of the recorded runs three quarters; the others were made while the machine was busy
@@ -90,11 +90,11 @@ def test_a_goal_is_a_value_that_the_metric_can_have() -> None:
         {"seed": 1, "elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 1.0}, "a"
     )
     with pytest.raises(ConfigError, match=r"--at: 85 is no accuracy, which is a share; did you mean 0\.85\?"):
-        race.goal([run.result], 85.0)
-    assert race.goal([run.result]) == (None, "")
+        comparison.race_goal([run.result], 85.0)
+    assert comparison.race_goal([run.result]) == (None, "")
 
 
 def test_the_interval_is_students() -> None:
     """By hand: mean 2, deviation 1, three values: 4.849 / sqrt(3) on both sides."""
-    low, middle, high = race.interval([1.0, 2.0, 3.0])
+    low, middle, high = comparison.interval([1.0, 2.0, 3.0])
     assert (low, middle, high) == (pytest.approx(2 - 2.7996, abs=1e-3), 2.0, pytest.approx(2 + 2.7996, abs=1e-3))

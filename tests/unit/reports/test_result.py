@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.reports import result
+from crossover.reports import folder
 from tests.unit.reports.example_run import ALL, STARTED_AT, spirt
 
 EXAMPLE = spirt()
@@ -121,7 +121,7 @@ def test_training_loss_is_the_mean_over_samples_and_counts_a_cell_once() -> None
         base | {"minibatch": 1, "loss": 2.0, "samples": 10},
         base | {"minibatch": 2, "loss": 9.0, "samples": 99, "outcome": "error"},
     ]
-    assert result.train_losses(records) == {1: pytest.approx(1.25)}
+    assert folder.train_losses(records) == {1: pytest.approx(1.25)}
 
 
 def test_epochs_by_moment_or_by_duration() -> None:
@@ -151,7 +151,7 @@ def test_a_diverged_loss_is_null_not_nan() -> None:
 
 def test_a_dropped_workers_loss_does_not_count() -> None:
     record = next(r for r in EXAMPLE.records if r.get("loss") is not None)
-    found = result.train_losses([record, record | {"worker": 63, "loss": math.nan}])
+    found = folder.train_losses([record, record | {"worker": 63, "loss": math.nan}])
     assert found == {record["epoch"]: pytest.approx(record["loss"])}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from crossover.reports import comparison, display, folder, run_page, tables
+from crossover.reports import comparison, display, folder, report_pages, tables
 from crossover.reports.folder import RunFolder
 from crossover.reports.on_aws import OnAws
 from tests.unit.reports.example_run import spirt
@@ -26,9 +26,12 @@ EXAMPLE = spirt(epochs=3)
 def test_a_runs_summary() -> None:
     result = EXAMPLE.result()
     text = printed(tables.summary(result))
-    assert "spirt  [measured-local]  small_cnn on digits, 4 workers, 3 epochs, local" in text
+    assert (
+        "spirt  small_cnn on digits, 4 workers, 3 epochs, local" in text
+        and "On this machine  [measured-local]\n" in text
+    )
     assert text.count("[projected]") == 2, "both costs of a local run are projections"
-    assert "projected from local seconds, prices of 2026-11" in text
+    assert "projected from local seconds, prices of us-east-1, 2026-11" in text
     assert display.usd(result["cost"]["full_usd"]) in text
     assert "1 failed, 1 stale, 1 retried" in text
     assert "in all for a core of this machine" in text
@@ -41,21 +44,28 @@ def test_a_runs_summary() -> None:
 def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     known = OnAws(seconds=(60.0, 50.0, 70.0), usd=(2.0, 1.5, 3.0), words="of a test")
     shown = " ".join(printed(tables.summary(EXAMPLE.result(), known)).split())
-    assert "on AWS, by simulation: 60.0 s (50.0 s to 70.0 s); $2.00 ($1.50 to $3.00) [projected]" in shown
-    assert "on AWS" not in printed(tables.summary(EXAMPLE.result()))
+    assert (
+        "On AWS, by simulation: 60.0 s (50.0 s to 70.0 s); $2.00 ($1.50 to $3.00) [projected] On this machine [measured-local]"
+        in shown
+    )
+    assert "On AWS" not in printed(tables.summary(EXAMPLE.result()))
     never = OnAws(seconds=(inf,), usd=(inf,), words="of a test", problems=("too large",))
     unable = printed(tables.summary(EXAMPLE.result(), never))
-    assert "on AWS, by simulation: would not run" in unable and "\n  too large\n" in unable
+    assert "On AWS, by simulation: would not run" in unable and "\n  too large\n" in unable
     far = replace(known, outside=("9 functions at once",))
     assert "outside what was measured: 9 functions at once" in printed(tables.summary(EXAMPLE.result(), far))
     run = RunFolder(path=Path("spirt"), result=EXAMPLE.result(), records=[])
-    told, refused = (run_page.page(run, each) for each in (known, never))
-    assert [(tile.value, tile.label) for tile in told.tiles[1:]] == [
-        ("60.0\u00a0s", "projected"),
-        ("$2.00", "projected"),
+    told, refused = (report_pages.run_page(run, each) for each in (known, never))
+    on_aws, here = told.groups
+    assert on_aws[0] == "On AWS"
+    assert [(tile.value, tile.label) for tile in on_aws[1]] == [("60.0\u00a0s", "projected"), ("$2.00", "projected")]
+    assert here[0] == "On this machine" and [tile.name for tile in here[1]][1:] == [
+        "time",
+        "its seconds at AWS's prices",
     ]
-    assert "60.0\u00a0s (50.0\u00a0s to 70.0\u00a0s)" in told.answer and "$2.00 ($1.50 to $3.00)" in told.answer
-    assert "AWS would not run it: too large" in refused.warnings and "on AWS" not in refused.answer
+    assert [where for where, _ in refused.groups] == ["On this machine"]
+    assert "60.0\u00a0s (50.0\u00a0s to 70.0\u00a0s)" in told.title and "$2.00 ($1.50 to $3.00)" in told.title
+    assert "AWS would not run it: too large" in refused.warnings and "on AWS" not in refused.title
     assert never.as_json()["seconds"] is None and known.as_json()["usd"]["p50"] == 2.0
 
 
@@ -67,6 +77,8 @@ def test_warnings_are_printed() -> None:
     assert "! this run failed: worker 3 is gone" in text
     assert "! incomplete: collect: 1 of 1 records missing" in text
     assert "! diverged" in text
+    told = EXAMPLE.result(damaged=["runs/a/checkpoint/1: checksum differs; it was passed over"] * 2)
+    assert printed(tables.summary(told)).count("! damaged: runs/a/checkpoint/1: checksum differs") == 1
     assert "! completeness not checked" in printed(tables.summary(EXAMPLE.result(expected=None)))
 
 

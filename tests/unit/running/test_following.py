@@ -11,15 +11,13 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ParamValid
 from botocore.stub import Stubber
 
 from crossover import runtime
-from crossover.clients.memory import MemoryClients
-from crossover.costs import platform_reports
-from crossover.costs.platform_reports import Report
-from crossover.dataplane.traffic import Traffic
+from crossover.data.clients import MemoryClients
+from crossover.data.protocols import Traffic
 from crossover.errors import Refused, RunFailed, Unavailable
-from crossover.reports import display, folder
-from crossover.running.deployed_run import ask_platform, started
-from crossover.running.following import finish, follow, read_records
-from crossover.running.patience import AwsPatience, renewing_session
+from crossover.reports import display, folder, usage
+from crossover.reports.usage import Report
+from crossover.running.deployed import fetch_lambda_reports, start_execution
+from crossover.running.monitor import AwsRetryPolicy, finish, follow, read_records, renewing_session
 from crossover.running.preparing import Prepared, prepare
 from tests.architectures.harness import Proxy, small
 from tests.clocks import Passing
@@ -55,7 +53,7 @@ def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed
     machine = "arn:aws:states:us-east-1:123456789012:stateMachine:x-run"
     with Stubber(states) as stub:
         stub.add_client_error("start_execution", "ExecutionAlreadyExists")  # boto3 had asked before, in vain
-        arn = started(prepared, states, machine, again=False)
+        arn = start_execution(prepared, states, machine, again=False)
 
     assert arn == f"arn:aws:states:us-east-1:123456789012:execution:x-run:{prepared.run}-0"
 
@@ -98,8 +96,10 @@ def test_what_was_killed_is_told_and_billed(
     prepared.records["record"]["request_id"] = "r"
     every = (reported("r", "setup"), reported("k", "compute-gradients"), reported("g", "stop-instances"))
     found = {each.request_id: each for each in every}
-    monkeypatch.setattr(platform_reports, "wait_for", lambda session, stack, records, *, wait_s: found)
-    run = ended(prepared, tmp_path, RunFailed("no memory left"), partial(ask_platform, session=None, where=where))
+    monkeypatch.setattr(usage, "wait_for", lambda session, stack, records, *, wait_s: found)
+    run = ended(
+        prepared, tmp_path, RunFailed("no memory left"), partial(fetch_lambda_reports, session=None, where=where)
+    )
     assert run.result["unrecorded"] == {"count": 1, "gb_s": 6.0}
     assert ("billed_ms" in run.records[0]) == (where == "aws")  # here a report holds waits for a core
     assert "1 killed and billed without a record" in display.attempts(run.result)
@@ -138,9 +138,9 @@ PASSING = [
 
 def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tmp_path: Path) -> None:
     renewed, told, pauses = list[int](), list[str](), list[float]()
-    look = AwsPatience(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
+    look = AwsRetryPolicy(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
     execution = Ending(*PASSING)
-    found = finish(prepared, execution, tmp_path, lambda progress: None, where="aws", look=look)
+    found = finish(prepared, execution, tmp_path, lambda progress: None, where="aws", retry=look)
     assert found.result["outcome"] == "finished" and execution.stopped == 0
     assert len(renewed) == len(PASSING) == len(pauses) and pauses == sorted(pauses) and max(pauses) <= 60
     assert ["sign in again" in words for words in told] == [True, False]  # each once
@@ -158,9 +158,9 @@ def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tm
 )
 def test_whatever_else_ends_the_looking_stops_the_run(prepared: Prepared, tmp_path: Path, error: BaseException) -> None:
     execution = Ending(error)
-    look = AwsPatience(lambda: None, pause=lambda seconds: None)
+    look = AwsRetryPolicy(lambda: None, pause=lambda seconds: None)
     with pytest.raises(type(error)):
-        finish(prepared, execution, tmp_path, lambda progress: None, where="aws", look=look)
+        finish(prepared, execution, tmp_path, lambda progress: None, where="aws", retry=look)
     assert execution.stopped == 1
 
 
@@ -189,7 +189,7 @@ def test_a_stop_that_is_refused_hides_nothing(
     monkeypatch.setattr(execution, "stop", stop)
     with pytest.raises(KeyboardInterrupt):
         finish(prepared, execution, tmp_path, lambda progress: None, where="aws")
-    assert "goes on until its deadline" in capsys.readouterr().err
+    assert "at most until its deadline" in capsys.readouterr().err
     assert folder.read(tmp_path).result["failure"] == "interrupted"
 
 

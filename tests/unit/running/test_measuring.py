@@ -10,25 +10,25 @@ from unittest.mock import MagicMock
 import pytest
 from botocore.exceptions import ClientError
 
-from crossover.architecture import load
-from crossover.cli import memory_tuning
-from crossover.costs import platform_reports, prices
-from crossover.costs.platform_reports import Report
-from crossover.errors import ConfigError, RunFailed, UserError
+from crossover.cli import advise
+from crossover.errors import ConfigError, CrossoverError, RunFailed, UserError
 from crossover.learning.staging import check_rounds, plan
+from crossover.reports import prices, usage
+from crossover.reports.usage import Report
 from crossover.running import measuring
 from crossover.running.measuring import (
     BudgetTooSmall,
-    Calls,
+    BudgetTracker,
     Measured,
-    NotPutBack,
-    Purse,
-    Remote,
+    NotRestored,
+    RemoteStep,
+    StepInvoker,
     Unmeasured,
-    one_round,
+    reduce_to_one_round,
 )
 from crossover.validation import load as read
 from crossover.workflow import first_event, mapped, walk
+from crossover.workflow.architecture import load
 
 CONFIG = Path(__file__).parents[3] / "config"
 MOST_USD = 900 * 1_769 / 1_024 * 0.0000133334 + 0.0000002
@@ -97,12 +97,12 @@ def reported(*requests: str) -> dict[str, Report]:
     }
 
 
-def calls(session: Lambda, budget_usd: float = 1.0) -> Calls:
-    return Calls("crossover-small", session, Purse(budget_usd, prices.load()))
+def calls(session: Lambda, budget_usd: float = 1.0) -> StepInvoker:
+    return StepInvoker("crossover-small", session, BudgetTracker(budget_usd, prices.load()))
 
 
 def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform_reports, "wait_for", lambda *_, **__: reported("r1", "r2", "another"))
+    monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported("r1", "r2", "another"))
     client, event = Lambda(), first_event("run", workers=1)
     found = calls(client, 2.5 * MOST_USD)
     assert [found.invoke("train", event) for _ in range(2)] == [event] * 2
@@ -110,17 +110,17 @@ def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytes
         with pytest.raises(BudgetTooSmall, match="could cost"):
             found.invoke("train", event)
     assert client.invoked == 2
-    assert [each.request_id for each in found.settled(wait_s=0.0)] == ["r1", "r2"]
-    assert found.purse.spent_usd == pytest.approx(2 * BILLED_USD)
+    assert [each.request_id for each in found.collect_reports(wait_s=0.0)] == ["r1", "r2"]
+    assert found.budget.spent_usd == pytest.approx(2 * BILLED_USD)
     found.invoke("train", event)
 
 
 def test_one_of_which_nothing_is_known_counts_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform_reports, "wait_for", lambda *_, **__: reported())
+    monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported())
     found = calls(Lambda(), 1.0)
     found.invoke("train", first_event("run", workers=1))
-    assert found.settled(wait_s=0.0) == []
-    assert found.purse.spent_usd == pytest.approx(MOST_USD)
+    assert found.collect_reports(wait_s=0.0) == []
+    assert found.budget.spent_usd == pytest.approx(MOST_USD)
     with pytest.raises(RunFailed, match="crossover-small-train: Unhandled"):
         calls(Lambda(error="Unhandled"), 1.0).invoke("train", first_event("run", workers=1))
 
@@ -130,7 +130,7 @@ def test_functions_are_left_as_they_were(end: type[BaseException]) -> None:
     client, seen = Lambda(), list[dict[str, Any]]()
 
     def interrupted() -> None:
-        with calls(client).sized("train", memory_mb=3_008, timeout_s=60):
+        with calls(client).resize("train", memory_mb=3_008, timeout_s=60):
             seen.append(client.now)
             client.busy = 3  # which the functions' own invocations cause
             raise end("over")
@@ -142,43 +142,43 @@ def test_functions_are_left_as_they_were(end: type[BaseException]) -> None:
 
 def test_a_function_that_could_not_be_left_as_it_was_is_named_with_what_mends_it() -> None:
     client = Lambda()
-    with pytest.raises(NotPutBack, match=r"crossover-small-train --memory-size 1769 --timeout 900"):
-        with calls(client).sized("train", memory_mb=3_008, timeout_s=60):
+    with pytest.raises(NotRestored, match=r"crossover-small-train --memory-size 1769 --timeout 900"):
+        with calls(client).resize("train", memory_mb=3_008, timeout_s=60):
             client.busy = 99
 
 
 def test_a_round_begins_only_if_the_whole_of_it_is_there() -> None:
     client = Lambda()
     found = calls(client, 3.5 * MOST_USD)
-    found.afford({"initialise": 1, "train": 2})
+    found.check_affordable({"initialise": 1, "train": 2})
     with pytest.raises(BudgetTooSmall, match=r"a round of 4 invocations, .* could cost"):
-        found.afford({"initialise": 1, "train": 2, "collect": 1})
-    assert (client.invoked, found.purse.spent_usd) == (0, 0.0)
+        found.check_affordable({"initialise": 1, "train": 2, "collect": 1})
+    assert (client.invoked, found.budget.spent_usd) == (0, 0.0)
 
 
 def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest has too little memory, the largest is more than a new account's functions may have."""
     lambda_, stack = Lambda(largest=3_008), MagicMock(bucket="runs", data_buckets=())
-    monkeypatch.setattr(measuring.Deployed, "of", lambda *_: stack)
-    monkeypatch.setattr(measuring, "under_way", lambda *_: None)
+    monkeypatch.setattr(measuring.Deployed, "load", lambda *_: stack)
+    monkeypatch.setattr(measuring, "find_run_under_way", lambda *_: None)
     monkeypatch.setattr(measuring, "prepare", lambda *_, **__: MagicMock())
-    monkeypatch.setattr("crossover.dataplane.s3.S3ObjectStore", MagicMock())
-    monkeypatch.setattr(platform_reports, "wait_for", lambda *_, **__: reported(f"r{lambda_.invoked}"))
+    monkeypatch.setattr("crossover.data.s3.S3ObjectStore", MagicMock())
+    monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported(f"r{lambda_.invoked}"))
 
-    def one_round(found: Calls, *_: object) -> None:
+    def one_round(found: StepInvoker, *_: object) -> None:
         lambda_.error = "Runtime.OutOfMemory" if lambda_.now["MemorySize"] == 512 else ""
         found.invoke("train", first_event("run", workers=1))
 
-    monkeypatch.setattr(Calls, "one_round", one_round)
-    experiment, purse = replace(read(CONFIG / "all-reduce-s3.yaml"), name="small"), Purse(1.0, prices.load())
-    found = measuring.measured(
-        experiment, "train", [512, 1_769, 7_076], session=lambda_, purse=purse, timeout_s=60, wait_s=0.0
+    monkeypatch.setattr(StepInvoker, "run_round", one_round)
+    experiment, budget = replace(read(CONFIG / "all-reduce-s3.yaml"), name="small"), BudgetTracker(1.0, prices.load())
+    found = measuring.measure_sizes(
+        experiment, "train", [512, 1_769, 7_076], session=lambda_, budget=budget, timeout_s=60, wait_s=0.0
     )
     first, second, third = found
     assert isinstance(first, Unmeasured) and "Runtime.OutOfMemory" in first.reason
     assert isinstance(second, Measured) and second.memory_mb == 1_769
     assert isinstance(third, Unmeasured) and "does not allow 7076 MB" in third.reason
-    assert purse.spent_usd == pytest.approx(2 * BILLED_USD), "what was not used went back"
+    assert budget.spent_usd == pytest.approx(2 * BILLED_USD), "what was not used went back"
     assert lambda_.now == {"MemorySize": 1_769, "Timeout": 900}
 
 
@@ -189,25 +189,30 @@ def test_what_was_measured_is_told_whatever_ended_it(
         yield Measured(1_769, 4, 2.0, 0.00004, 300)
         raise ClientError({"Error": {"Code": "ServiceException", "Message": "gone"}}, "Invoke")
 
-    monkeypatch.setattr(measuring, "measured", measured)
-    monkeypatch.setattr("crossover.running.patience.renewing_session", lambda: (MagicMock(), None))
-    monkeypatch.setattr("crossover.account.proofs.evidence.is_aws", lambda _: False)
-    monkeypatch.setattr("crossover.advice.subject.of", lambda _: (MagicMock(), None, ()))
-    monkeypatch.setattr("crossover.advice.tuning.to_measure", lambda *_: ("train", [1_769], 1.0))
-    with pytest.raises(ClientError):
-        memory_tuning.measure(read(CONFIG / "all-reduce-s3.yaml"), 0.25, asks="")
+    monkeypatch.setattr(measuring, "measure_sizes", measured)
+    monkeypatch.setattr("crossover.running.monitor.renewing_session", lambda: (MagicMock(), None))
+    monkeypatch.setattr("crossover.cli.advise.is_aws", lambda _: False)
+    monkeypatch.setattr("crossover.advice.question.of", lambda _: (MagicMock(), None, ()))
+    monkeypatch.setattr("crossover.advice.tuning.choose_sizes_to_measure", lambda *_: ("train", [1_769], 1.0))
+    with pytest.raises(CrossoverError, match="ServiceException"):
+        advise.measure(read(CONFIG / "all-reduce-s3.yaml"), 0.25, asks="")
     told = capsys.readouterr().out
     assert "cheapest: functions.memory_mb: {train: 1769}" in told
     assert "sizes and time limit are as they were; spent at most" in told
 
 
 def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring.Deployed, "of", lambda *_: None)
+    monkeypatch.setattr(measuring.Deployed, "load", lambda *_: None)
     experiment = read(CONFIG / "p2p-serverless.yaml")
     with pytest.raises(ConfigError, match="p2p_serverless are started by a program; only --tune memory without --on"):
         next(
-            measuring.measured(
-                experiment, "compute_gradient", [512], session=None, purse=Purse(1.0, prices.load()), timeout_s=60
+            measuring.measure_sizes(
+                experiment,
+                "compute_gradient",
+                [512],
+                session=None,
+                budget=BudgetTracker(1.0, prices.load()),
+                timeout_s=60,
             )
         )
 
@@ -215,26 +220,26 @@ def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: py
 def test_the_tree_is_the_architectures_with_invocations_for_steps() -> None:
     tree, found = load("spirt").run, calls(Lambda(), 1.0)
     assert tree is not None
-    remote = mapped(tree, found.remote)
+    remote = mapped(tree, found.make_remote)
     names = [getattr(node, "name", type(node).__name__) for node in walk(tree)]
     assert [getattr(node, "name", type(node).__name__) for node in walk(remote)] == names
-    assert {type(node) for node in walk(remote) if hasattr(node, "body") and hasattr(node, "module")} == {Remote}
+    assert {type(node) for node in walk(remote) if hasattr(node, "body") and hasattr(node, "module")} == {RemoteStep}
 
 
 def test_one_round_is_an_epoch_of_as_many_samples() -> None:
-    made = one_round(read(CONFIG / "all-reduce-cifar10.yaml"))
+    made = reduce_to_one_round(read(CONFIG / "all-reduce-cifar10.yaml"))
     assert (made.training.epochs, made.data.limit) == (1, 4 * 512)
 
 
 def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> None:
     local = ["exchange.what=model", "exchange.every=48", "training.epochs=4", "training.image_size.begin=16"]
-    made = one_round(read(CONFIG / "all-reduce-cifar10.yaml", local))
+    made = reduce_to_one_round(read(CONFIG / "all-reduce-cifar10.yaml", local))
     assert made.training.epochs == 2
     assert made.training.image_size.begin is None
     check_rounds(made, len(plan(made, 50_000).counts[0]))
 
 
 def test_without_a_budget_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "measured", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(measuring, "measure_sizes", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(UserError, match="--budget says how many dollars"):
-        memory_tuning.measure(read(CONFIG / "all-reduce-s3.yaml"), None, asks="")
+        advise.measure(read(CONFIG / "all-reduce-s3.yaml"), None, asks="")

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from crossover import runtime
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
-from crossover.keys import Keys
+from crossover.data.keys import Keys
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.running.preparing import attempt_number
 
 NOW_S = 1_767_225_642.5

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from crossover import running
-from crossover.architecture import load
-from crossover.dataplane.documents import sealed
+from crossover.data.documents import sealed
+from crossover.data.keys import Keys
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
-from crossover.keys import Keys
-from crossover.running.unattended import taken_up
+from crossover.running.monitor import attach_to_run
+from crossover.workflow.architecture import load
 
 SPIRT = Experiment(name="spirt", architecture="spirt")
 RUN = "20270101-100000-abcdef"
@@ -27,7 +27,7 @@ def objects(experiment: Experiment) -> Any:
 
 
 def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
-    found = taken_up(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
+    found = attach_to_run(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
     assert (found.run, found.facts["run"], found.architecture.name) == (RUN, RUN, "spirt")
     assert found.experiment.exchange.every == "epoch"  # as it was resolved when it was started
 
@@ -35,14 +35,14 @@ def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
 def test_other_settings_are_refused_by_name() -> None:
     other = replace(SPIRT, training=Training(epochs=3))
     with pytest.raises(UserError, match=rf"run {RUN} is under way with other settings: training\.epochs: 3, there 20"):
-        taken_up(RUN, other, objects=objects(SPIRT), resume="")
-    followed = taken_up(RUN, other, objects=objects(SPIRT), resume=RUN)
+        attach_to_run(RUN, other, objects=objects(SPIRT), resume="")
+    followed = attach_to_run(RUN, other, objects=objects(SPIRT), resume=RUN)
     assert followed.experiment.training.epochs == 20
 
 
 def test_another_run_is_not_resumed_beside_it() -> None:
     with pytest.raises(UserError, match=rf"--resume older: run {RUN} is under way"):
-        taken_up(RUN, SPIRT, objects=objects(SPIRT), resume="older")
+        attach_to_run(RUN, SPIRT, objects=objects(SPIRT), resume="older")
 
 
 class Session:
@@ -89,4 +89,4 @@ FACTS = {"bucket": "b", "shape": "{}"}
     ],
 )
 def test_what_is_under_way_is_asked_of_the_machine_or_the_fleet(session: Session, expected: Any) -> None:
-    assert running.under_way(SPIRT, session) == expected
+    assert running.find_run_under_way(SPIRT, session) == expected

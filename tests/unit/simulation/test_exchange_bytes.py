@@ -38,6 +38,18 @@ def test_projected_bytes_are_those_of_the_real_steps(exchange: Exchange, tmp_pat
     assert moved[0] == moved[1]
 
 
+def test_a_program_alone_reads_as_much_as_projected_each_object_once(tmp_path: Path) -> None:
+    experiment = replace(small("single", epochs=3), sections={"single": {"on": "instance"}})
+    experiment = replace(experiment, functions=replace(experiment.functions, checkpoint_every=1_000))
+    run, told = run_inline(experiment, tmp_path, lambda progress: None), simulate(experiment, STILL, keep_records=True)
+    read = []
+    for records in (run.records, told.records):
+        traffics = [record["traffic"]["object_store"] for record in records if record["step"] == "train_single"]
+        read.append([(each["bytes_in"] > 1_000, each["operations"].get("get", 0)) for each in traffics])
+    assert read[0] == read[1]
+    assert [much for much, _ in read[0]] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("architecture", "moving"), [("all_reduce", "store"), ("gpu", "send"), ("p2p_instance", "send")]
 )

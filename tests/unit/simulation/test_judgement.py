@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from crossover.calibration import judgement, papers_deployments
-from crossover.calibration.papers import HELD_OUT, held_out, is_held_out
 from crossover.reports import published as printed
-from docs import judged as documented
+from crossover.simulation import papers
+from crossover.simulation.papers import HELD_OUT, held_out, is_held_out
+from tools import judged as documented
 
 ROOT = Path(__file__).parents[3]
 TABLES = (
@@ -37,18 +37,18 @@ def test_the_rows_held_out_follow_the_rule() -> None:
 def test_a_fit_cannot_ask_for_a_row_held_out() -> None:
     for paper, table, row in held_out():
         with pytest.raises(AssertionError, match="is held out"):
-            papers_deployments._row(paper, table, row)
+            papers._row(paper, table, row)
 
 
 def test_fits_do_not_change_when_rows_held_out_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every figure held out a hundred times as large: the same calibrations."""
     fits = (
-        papers_deployments.lambdaml,
-        papers_deployments.spirt,
-        papers_deployments.peers,
-        papers_deployments.vgg_functions,
-        papers_deployments.vgg_instances,
-        papers_deployments.gpus,
+        papers.lambdaml,
+        papers.spirt,
+        papers.peers,
+        papers.vgg_functions,
+        papers.vgg_instances,
+        papers.gpus,
     )
     before = [fit() for fit in fits]
     true = printed.load()
@@ -77,29 +77,31 @@ def _inflated(row: printed.Row) -> printed.Row:
 
 
 def test_every_figure_held_out_is_judged() -> None:
-    judged = {(each.row.paper, each.row.table, each.row.row) for each in judgement.judged() if each.held_out}
+    judged = {(each.row.paper, each.row.table, each.row.row) for each in papers.judge_figures() if each.held_out}
     assert judged == set(held_out())
     for (paper, table, name), figures in held_out().items():
         found = [
             each
-            for each in judgement.judged()
+            for each in papers.judge_figures()
             if (each.row.paper, each.row.table, each.row.row) == (paper, table, name)
         ]
         assert {each.figure.partition(".")[0] for each in found} == set(figures)
 
 
 def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
-    assert judgement.median_error() <= yaml.safe_load(HELD_OUT.read_text("utf-8"))["goal_median_error"]
-    assert judgement.median_error() <= 0.08  # what it had come to, when calibrations by measurements joined the papers'
+    assert papers.median_error() <= yaml.safe_load(HELD_OUT.read_text("utf-8"))["goal_median_error"]
+    assert papers.median_error() <= 0.08  # what it had come to, when calibrations by measurements joined the papers'
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
     for line in documented.of_rows().splitlines():
         assert line in page.splitlines(), (
-            "docs/calibration.md: the table is not what the simulator says now; see docs/judged.py"
+            "docs/calibration.md: the table is not what the simulator says now; see tools/judged.py"
         )
 
 
 def test_fitted_figures_are_fitted() -> None:
     """Where there are as many unknowns as rows, calibration rows come out as printed."""
-    exact = [each for each in judgement.judged() if not each.held_out and each.row.table in ("Table II", "Table III")]
+    exact = [
+        each for each in papers.judge_figures() if not each.held_out and each.row.table in ("Table II", "Table III")
+    ]
     assert exact
     assert all(each.error < 1e-6 for each in exact)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.calibration.measured import calibrated
 from crossover.errors import DataError
 from crossover.experiment import Experiment, ImageSize
 from crossover.running import run_inline
 from crossover.simulation import AWS, Workload, simulate
+from crossover.simulation.measured import calibrate_from_runs
 from tests.architectures.harness import small
 
 
@@ -48,7 +48,7 @@ def with_compute(seconds_per_sample: float, *, figure: str) -> object:
 @pytest.mark.slow
 def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp_path: Path) -> None:
     """The clock's seconds would count what other processes did meanwhile."""
-    found = calibrated([written(folder, tmp_path / "run", with_compute(0.25, figure="cpu_s"))])
+    found = calibrate_from_runs([written(folder, tmp_path / "run", with_compute(0.25, figure="cpu_s"))])
     assert found.sample_s["small_cnn"] == pytest.approx(0.25)
     assert found.compute_sigma == pytest.approx(0.0, abs=1e-9)
     assert found.objects == AWS.objects
@@ -71,7 +71,7 @@ def test_a_run_on_aws_gives_init_and_the_clocks_seconds_at_one_vcpu(folder: Path
             | ({"cold": True, "init_s": 7.0 if torch else 1.5} if record["round"] == 0 else {})
         )
 
-    found = calibrated([written(folder, tmp_path / "run", change, where="aws")])
+    found = calibrate_from_runs([written(folder, tmp_path / "run", change, where="aws")])
     assert (found.cold_s, found.cold_torch_s) == (1.5, 7.0)
     assert found.sample_s["small_cnn"] == pytest.approx(0.5)  # one thread: two vCPUs' worth of memory adds nothing
     assert "on AWS" in found.basis[-1]
@@ -86,7 +86,7 @@ def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Pat
         factor = factors[(int(str(record["worker"])) + int(str(record["round"]))) % 3]
         return with_compute(0.1 * factor, figure="cpu_s")(record)  # type: ignore[operator,no-any-return]
 
-    found = calibrated([written(folder, tmp_path / "run", change)])
+    found = calibrate_from_runs([written(folder, tmp_path / "run", change)])
     assert 0.3 < found.compute_sigma < 0.8  # of logarithms -0.69, 0, 0.69
     assert found.sample_s["small_cnn"] == pytest.approx(0.1, rel=0.5)
 
@@ -95,7 +95,7 @@ def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Pat
 def test_what_a_filter_lets_through_comes_from_the_bytes_stored(tmp_path: Path) -> None:
     setting = small("mlless", epochs=3)
     run = run_inline(setting, tmp_path, lambda progress: None)
-    found = calibrated([tmp_path])
+    found = calibrate_from_runs([tmp_path])
     stored = sum(r["traffic"]["tensor_store"]["bytes_out"] for r in run.records if r["step"] == "train")
     projected = simulate(setting, found, keep_records=True)
     told = sum(r["traffic"]["tensor_store"]["bytes_out"] for r in projected.records if r["step"] == "train")
@@ -106,16 +106,13 @@ def test_what_a_filter_lets_through_comes_from_the_bytes_stored(tmp_path: Path) 
 def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> None:
     none = written(folder, tmp_path / "none", lambda record: record | {"stages": []})
     with pytest.raises(DataError, match="no record has a stage compute"):
-        calibrated([none])
+        calibrate_from_runs([none])
     plain: Experiment = small("gpu")
     fleet = written(folder, tmp_path / "fleet", experiment=plain.resolved())
     with pytest.raises(DataError, match="says nothing of functions"):
-        calibrated([fleet])
-    averaged = written(folder, tmp_path / "averaged", data={"gradient_bytes": 4, "clients": 2})
-    with pytest.raises(DataError, match="a run that trains nothing says nothing of computing"):
-        calibrated([averaged])
+        calibrate_from_runs([fleet])
     grown = small("spirt", image_size=ImageSize(begin=4, step=2))
     with pytest.raises(DataError, match="its images grew with the epochs"):
-        calibrated([written(folder, tmp_path / "grown", experiment=grown.resolved())])
+        calibrate_from_runs([written(folder, tmp_path / "grown", experiment=grown.resolved())])
     with pytest.raises(DataError, match="is not there"):
-        calibrated([tmp_path / "nowhere"])
+        calibrate_from_runs([tmp_path / "nowhere"])

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from crossover.calibration import measurements, service_fits
-from crossover.calibration.clock_rows import SERVICES
-from crossover.calibration.measurements import AGGREGATION, SKYRISE, rounds
-from crossover.calibration.papers import HELD_OUT, measured_held_out
 from crossover.errors import ConfigError, DataError
 from crossover.simulation import figures
+from crossover.simulation.papers import HELD_OUT, measured_held_out
+from lab import measurements, service_fits
+from lab.clock_rows import SERVICES
+from lab.measurements import AGGREGATION, SKYRISE, rounds
 
 FOLDER = measurements.FOLDER
 Change = Callable[[dict[str, Any]], object]
@@ -161,7 +161,7 @@ def test_what_is_written_down_is_what_the_measurements_give(tmp_path: Path) -> N
     out = tmp_path / "fitted.yaml"
     service_fits.fit(FOLDER, out)
     assert out.read_text("utf-8") == figures.FITTED.read_text("utf-8"), (
-        "config/calibration/fitted.yaml is not what its measurements give: crossover project --fit config/calibration"
+        "config/calibration/fitted.yaml is not what its measurements give: python -m lab fit config/calibration"
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from crossover import validation
 from crossover.errors import ConfigError
-from crossover.simulation.own_steps import check_fits
+from crossover.simulation.processors import check_fits
 from crossover.simulation.simulate import simulate
 from tests.commands import status
 

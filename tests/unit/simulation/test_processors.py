@@ -10,7 +10,7 @@ from crossover import validation
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.simulation import AWS, simulate
-from crossover.simulation.processors import fixed, idle, paid
+from crossover.simulation.processors import count_paid_vcpus, describe_idle_vcpus, fix_threads
 from crossover.simulation.repetitions import project
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -25,18 +25,18 @@ def experiment(name: str, *overrides: str) -> Experiment:
 )
 def test_auto_is_every_vcpu_of_a_function_that_is_begun(memory_mb: int, threads: int) -> None:
     asked = experiment("all-reduce", "training.threads=auto", f"functions.memory_mb.default={memory_mb}")
-    assert fixed(asked).training.threads == threads
-    assert fixed(asked, cores=1).training.threads == 1  # of the machine that it runs on
-    assert fixed(replace(asked, training=replace(asked.training, threads=3)), cores=1).training.threads == 3
+    assert fix_threads(asked).training.threads == threads
+    assert fix_threads(asked, cores=1).training.threads == 1  # of the machine that it runs on
+    assert fix_threads(replace(asked, training=replace(asked.training, threads=3)), cores=1).training.threads == 3
 
 
 def test_of_an_instance_it_is_its_own_and_what_computes_decides() -> None:
-    assert paid(experiment("p2p-instance", "p2p.instance_type=c7g.xlarge")) == 4
-    assert paid(experiment("single", "single.on=instance")) == 4
+    assert count_paid_vcpus(experiment("p2p-instance", "p2p.instance_type=c7g.xlarge")) == 4
+    assert count_paid_vcpus(experiment("single", "single.on=instance")) == 4
     serverless = experiment("p2p-serverless", "p2p.instance_type=c7g.xlarge", "functions.memory_mb.default=1769")
-    assert paid(serverless) == 1  # functions compute for its peers
+    assert count_paid_vcpus(serverless) == 1  # functions compute for its peers
     trained = experiment("all-reduce", "functions.memory_mb.train=7000")
-    assert paid(trained) == pytest.approx(7_000 / 1_769)
+    assert count_paid_vcpus(trained) == pytest.approx(7_000 / 1_769)
 
 
 def test_vcpus_that_idle_are_told_with_the_dollars_that_they_waste() -> None:
@@ -44,26 +44,29 @@ def test_vcpus_that_idle_are_told_with_the_dollars_that_they_waste() -> None:
     one, two = (
         simulate(replace(asked, training=replace(asked.training, epochs=1, threads=n)), AWS).usd for n in (1, 2)
     )
-    assert f"leaves 0.52 of the 1.52 vCPUs idle that a worker pays for: ${one - two:.4f} of ${one:.4f}" in idle(asked)
-    assert idle(experiment("all-reduce-cifar10", "training.threads=auto")) == ""
-    assert idle(experiment("spirt")) == idle(experiment("gpu-cifar10")) == idle(experiment("lifl")) == ""
+    assert (
+        f"leaves 0.52 of the 1.52 vCPUs idle that a worker pays for: ${one - two:.4f} of ${one:.4f}"
+        in describe_idle_vcpus(asked)
+    )
+    assert describe_idle_vcpus(experiment("all-reduce-cifar10", "training.threads=auto")) == ""
+    assert describe_idle_vcpus(experiment("spirt")) == describe_idle_vcpus(experiment("gpu-cifar10")) == ""
     unknown = experiment("all-reduce-cifar10", "data.dataset=some:loader", "data.validation=0.2")
-    assert "vCPUs idle" in idle(unknown) and "$" not in idle(unknown)
+    assert "vCPUs idle" in describe_idle_vcpus(unknown) and "$" not in describe_idle_vcpus(unknown)
 
 
 @pytest.mark.parametrize(("name", "every"), [("all-reduce-cifar10", 48), ("gpu", 12), ("p2p-instance", 18)])
 def test_of_rounds_that_go_on_beyond_an_epoch_one_is_projected(name: str, every: int) -> None:
     """What warns must not refuse: one epoch of such a run is no run."""
     asked = experiment(name, "exchange.what=model", f"exchange.every={every}", "training.epochs=3")
-    assert ("an epoch [projected]" in idle(asked)) is (
+    assert ("an epoch [projected]" in describe_idle_vcpus(asked)) is (
         name == "all-reduce-cifar10"
     )  # the others would waste next to nothing
 
 
 def test_more_threads_than_there_are_vcpus_are_told() -> None:
     asked = experiment("all-reduce-cifar10", "training.threads=3")
-    assert idle(asked).startswith("training.threads: 3 share the 1.52 vCPUs")
-    assert "2, which auto would be" in idle(asked)
+    assert describe_idle_vcpus(asked).startswith("training.threads: 3 share the 1.52 vCPUs")
+    assert "2, which auto would be" in describe_idle_vcpus(asked)
 
 
 def test_two_threads_are_as_measured_and_more_are_a_range() -> None:

@@ -1,6 +1,6 @@
 """What must hold of every projection, whatever its sizes."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.architecture import load
-from crossover.costs import cost, infrastructure, prices
 from crossover.experiment import Data, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
+from crossover.learning.sizes import StepCounts
+from crossover.reports import bill as cost
+from crossover.reports import bill as infrastructure
+from crossover.reports import prices
 from crossover.simulation import AWS, PURE_COMPUTE, Calibration, Simulated, Workload, simulate
+from crossover.workflow.architecture import load
 
 SERVERLESS = ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless")
 ALL = (*SERVERLESS, "p2p_instance", "gpu")
@@ -28,6 +31,7 @@ sizes = st.builds(
     image_bytes=st.just(3_072),
     validation_samples=st.integers(0, 2_000),
     training_share=st.sampled_from([1.0, 0.25]),
+    step=st.builds(StepCounts, **{each.name: st.floats(0, 1e8, allow_subnormal=False) for each in fields(StepCounts)}),
 )
 
 
@@ -148,7 +152,7 @@ def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
             "bus": replace(AWS.bus, host_bytes_s=2e6),
             "instances": {},
         },
-        {"function_speed": 0.3, "instance_speed": 0.3, "gpu_efficiency": 0.01},
+        {"function_speed": 0.3, "instance_speed": 0.3, "gpu_pace": 30.0},
     ):
         assert simulate(setting, replace(STILL, **change)).seconds >= quick.seconds, change
 

@@ -6,25 +6,24 @@ from statistics import NormalDist
 
 import pytest
 
-from crossover.costs import prices
 from crossover.experiment import Training
-from crossover.reports.bands import band
+from crossover.reports import prices
+from crossover.reports.display import band_of
 from crossover.simulation import AWS, Workload, simulate
-from crossover.simulation.calibration import Calibration
-from crossover.simulation.of_runs import on_aws
+from crossover.simulation.calibration import Calibration, Service
 from crossover.simulation.repetitions import (
     Draw,
     Outcome,
     RepeatedRun,
+    apply_session,
     draws,
     figures,
-    in_session,
-    outcome,
-    possible,
+    keep_feasible,
+    on_aws,
     problems,
-    repeated,
+    run_repetitions,
+    simulate_draw,
 )
-from crossover.simulation.services import Service
 from tests.architectures.harness import small
 
 EVEN = replace(AWS.calm(), session_sigma=0.3)
@@ -44,21 +43,21 @@ def came_to(seconds: float, *found: str) -> Outcome:
 def test_a_seed_draws_the_same_repetitions_whatever_the_processes() -> None:
     tasks, drawn = [task("spirt"), task("gpu")], draws(7, 7)
     assert drawn == draws(7, 7) != draws(8, 7)
-    alone = repeated(tasks, drawn, processes=1)
+    alone = run_repetitions(tasks, drawn, processes=1)
     assert [len(each) for each in alone] == [7, 7]
     assert len({each.seconds for each in alone[0]}) == 7
-    assert repeated(tasks, drawn, processes=2, worth_s=0.0) == alone
-    assert alone[1][3] == outcome(tasks[1], drawn[3])
+    assert run_repetitions(tasks, drawn, processes=2, min_work_s=0.0) == alone
+    assert alone[1][3] == simulate_draw(tasks[1], drawn[3])
 
 
 def test_sessions_are_spread_as_a_normal_distribution_is() -> None:
-    found = band([each.session for each in draws(0)])
+    found = band_of([each.session for each in draws(0)])
     assert (found.p5, found.p50) == (pytest.approx(NormalDist().inv_cdf(0.05)), pytest.approx(0.0))
     assert len({each.seed for each in draws(0)}) == 30
 
 
 def test_a_session_slows_the_requests_of_all_and_nothing_else() -> None:
-    slow = in_session(EVEN, 2.0)
+    slow = apply_session(EVEN, 2.0)
     factor = exp(2.0 * 0.3)
     for name in ("objects", "tensors", "bus", "instance_objects", "instance_bus"):
         usual, slowed = getattr(EVEN, name), getattr(slow, name)
@@ -70,13 +69,13 @@ def test_a_session_slows_the_requests_of_all_and_nothing_else() -> None:
     services = [name for name in EVEN.as_json() if isinstance(getattr(EVEN, name), Service)]
     others = EVEN.as_json().keys() - set(services)
     assert {name: getattr(slow, name) for name in others} == {name: getattr(EVEN, name) for name in others}
-    assert in_session(EVEN, 0.0) == EVEN
+    assert apply_session(EVEN, 0.0) == EVEN
 
 
 def test_one_session_holds_for_the_whole_run() -> None:
     """Without stragglers a run's store requests take what they take in the middle, times one factor."""
     experiment = small("all_reduce")
-    usual, run = (simulate(experiment, in_session(EVEN, session)) for session in (0.0, 1.0))
+    usual, run = (simulate(experiment, apply_session(EVEN, session)) for session in (0.0, 1.0))
     fetched = run.steps["train"].stages["fetch"][0] / usual.steps["train"].stages["fetch"][0]
     assert fetched == pytest.approx(exp(0.3))
     assert run.steps["train"].stages["compute"][0] == pytest.approx(usual.steps["train"].stages["compute"][0])
@@ -85,7 +84,7 @@ def test_one_session_holds_for_the_whole_run() -> None:
 def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
     mixed = [came_to(1.0), came_to(9.0, "too long, 9 s"), came_to(8.0, "too long, 8 s"), came_to(2.0)]
     assert figures(mixed, "usd") == [1.0, inf, inf, 2.0]
-    assert [each.seconds for each in possible(mixed)] == [1.0, 2.0]
+    assert [each.seconds for each in keep_feasible(mixed)] == [1.0, 2.0]
     assert problems(mixed) == ("in 2 of 4 repetitions: too long, 9 s",)
     assert problems(mixed[1:2]) == ("too long, 9 s",)
     assert problems(mixed[:1]) == ()
@@ -97,7 +96,7 @@ def test_epochs_that_a_repetition_leaves_out_are_like_its_mean_one(architecture:
     """The bill too, whose hosts cost a minute at least. A peer deletes nothing before its third checkpoint: short runs end sooner."""
     whole = task(architecture, AWS.calm())._replace(epochs=20)
     whole = whole._replace(experiment=small(architecture, epochs=20, every=1 if steps else None, steps=steps))
-    full, short = outcome(whole, Draw(3, 1.0)), outcome(whole._replace(epochs=5), Draw(3, 1.0))
+    full, short = simulate_draw(whole, Draw(3, 1.0)), simulate_draw(whole._replace(epochs=5), Draw(3, 1.0))
     for name in ("seconds", "usd", "paper_method_usd", "moved_bytes"):
         assert getattr(short, name) == pytest.approx(getattr(full, name), rel=0.03), name
 
@@ -112,6 +111,7 @@ def test_runs_are_projected_in_the_same_draws_for_their_reports() -> None:
     assert first is not None and none is None and second is not None
     for run, architecture in ((first, "spirt"), (second, "all_reduce")):
         outcomes = [
-            outcome(task(architecture, AWS.unsure_of("small_cnn")), draw) for draw in draws(small("spirt").seed, 4)
+            simulate_draw(task(architecture, AWS.unsure_of("small_cnn")), draw)
+            for draw in draws(small("spirt").seed, 4)
         ]
         assert run.usd == tuple(each.usd for each in outcomes)  # of two epochs, as the run had, not of nine

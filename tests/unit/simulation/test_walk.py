@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import pytest
 
-from crossover.architecture import load
-from crossover.costs.expectations import expected_records, state_transitions
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment
-from crossover.reports.completeness import missing
+from crossover.reports.folder import missing
+from crossover.reports.usage import expected_records, state_transitions
 from crossover.running import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
 from crossover.simulation.workload import calendar
+from crossover.workflow.architecture import load
 from tests.architectures.harness import small
 
 STILL = AWS.calm()

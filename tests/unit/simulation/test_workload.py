@@ -11,9 +11,10 @@ from torch import nn
 
 from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, ImageSize, Training
-from crossover.learning import footprint
-from crossover.learning.batch import Batch, encode
-from crossover.learning.models.registry import MODELS as REGISTRY
+from crossover.learning import fitness
+from crossover.learning.batches import Batch, encode_batch
+from crossover.learning.zoo import MODELS as REGISTRY
+from crossover.simulation import AWS
 from crossover.simulation.workload import DATA, MODELS, ModelSize, Workload
 
 
@@ -38,13 +39,13 @@ def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> Non
         module.eval()(torch.zeros(1, *image))
     parameters = sum(each.numel() for each in module.parameters())
     buffers = sum(each.numel() for key, each in module.named_buffers() if key.endswith(("running_mean", "running_var")))
-    assert MODELS[name][image] == ModelSize(parameters, buffers, macs)
+    assert MODELS[name][image] == ModelSize(parameters, buffers, macs, MODELS[name][image].step)
 
 
 def test_batches_are_as_long_as_they_are_staged() -> None:
     work = Workload.of(Experiment(name="some", architecture="spirt", training=Training(batch_size=60)))
     images = torch.zeros(60, *DATA["digits"].image, dtype=torch.uint8)
-    staged = encode(Batch(images, torch.zeros(60, dtype=torch.int64), torch.arange(60)))
+    staged = encode_batch(Batch(images, torch.zeros(60, dtype=torch.int64), torch.arange(60)))
     assert work.batch_bytes(60) == len(staged)
 
 
@@ -96,4 +97,20 @@ def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: 
     work = Workload.of(Experiment(name="some", architecture="spirt", training=training, data=Data(dataset="cifar10")))
     assert work.training_share == pytest.approx((3 * share + 1) / 4, rel=0.01)
     assert work.evaluated == replace(work, training_share=1.0)
-    assert footprint.training_share(replace(training, image_size=ImageSize()), classes=10, shape=(3, 32, 32)) == 1.0
+    assert fitness.training_share(replace(training, image_size=ImageSize()), classes=10, shape=(3, 32, 32)) == 1.0
+
+
+def test_another_size_is_the_same_model_larger() -> None:
+    """A curve over sizes passes through the model's own: multiply-accumulates, buffers and stored weights per parameter stay."""
+    own = Workload.of(Experiment(name="own", architecture="spirt"))
+    assert own.sized(own.parameters) == own
+    doubled = own.sized(2 * own.parameters)
+    assert (doubled.macs, doubled.buffers) == (2 * own.macs, 2 * own.buffers)
+    known = Workload.of(
+        Experiment(name="own", architecture="spirt", training=Training(model="mobilenet"))
+    )  # its speed was measured
+    assert AWS.of_sample(known.sized(2 * known.parameters)) == pytest.approx(2 * AWS.of_sample(known))
+    near = own.sized(own.parameters + 1)
+    assert near.macs == pytest.approx(own.macs, rel=1e-3) and near.vector_bytes == pytest.approx(
+        own.vector_bytes, rel=1e-3
+    )

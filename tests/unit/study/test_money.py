@@ -11,14 +11,14 @@ import moto
 import pytest
 import yaml
 
-from crossover.account import standing
 from crossover.errors import ConfigError, UserError
-from crossover.study import forecast
-from crossover.study.conduct import Conductor
+from crossover.running import running_costs
+from crossover.study import runner
 from crossover.study.file import Study, read
-from crossover.study.on_aws import STACKS, OnTheAccount
-from crossover.study.search import Searching
-from crossover.study.trials import Accepting, StudyTrial, of_grid
+from crossover.study.plan import STACKS, AwsTrials
+from crossover.study.runner import Conductor
+from crossover.study.search import OptunaSearch
+from crossover.study.trials import StudyTrial, TrialFactory, make_grid_trials
 from tests.cloud import made
 
 BASE: dict[str, Any] = {
@@ -37,7 +37,7 @@ def study(folder: Path, *, base: dict[str, Any] | None = None, **fields: Any) ->
 
 def first(folder: Path, **base: Any) -> StudyTrial:
     of = study(folder, base=base)
-    return of_grid(of, Accepting(of, travels=False))[0]
+    return make_grid_trials(of, TrialFactory(of, travels=False))[0]
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_a_stack_that_the_study_has_not_made_is_left_as_it_is(session: Any, tmp_
     out.mkdir()
     name = f"{trial.experiment.project}-{trial.stack}"
     stack(session, name)
-    machine = OnTheAccount(out, tell=lambda line: None, session=session)
-    with pytest.raises(UserError, match="stands and is not of this study"):
+    machine = AwsTrials(out, tell=lambda line: None, session=session)
+    with pytest.raises(UserError, match="exists and is not of this study"):
         machine.run(trial.experiment, out / "run", lambda progress: None)
-    machine.leave(trial.experiment)
+    machine.release(trial.experiment)
     assert session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
 
 
@@ -77,7 +77,7 @@ def test_another_stack_of_the_same_name_made_since_is_not_deleted(session: Any, 
     name = f"{trial.experiment.project}-{trial.stack}"
     stack(session, name)
     told(out, trial, stood=[[time.time(), None]], id="arn:aws:cloudformation:us-east-1:1:stack/gone")
-    OnTheAccount(out, tell=lambda line: None, session=session).leave(trial.experiment)
+    AwsTrials(out, tell=lambda line: None, session=session).release(trial.experiment)
     assert session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
 
 
@@ -86,9 +86,9 @@ def test_what_was_gone_is_not_billed_for_that_time(session: Any, tmp_path: Path)
     trial, out = first(tmp_path, architecture="spirt", workers=2), tmp_path / "out"
     began = time.time() - 1_000_000
     told(out, trial, stood=[[began, began + 3_600], [began + 500_000, None]], until=began + 503_600)
-    hour = standing.usd(standing.lines(trial.experiment))
-    with OnTheAccount(out, tell=lambda line: None, session=session) as machine:
-        assert machine.standing_usd() == pytest.approx(2 * hour) and hour > 0
+    hour = running_costs.sum_usd(running_costs.list_hourly_costs(trial.experiment))
+    with AwsTrials(out, tell=lambda line: None, session=session) as machine:
+        assert machine.idle_usd() == pytest.approx(2 * hour) and hour > 0
 
 
 def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, tmp_path: Path) -> None:
@@ -96,16 +96,16 @@ def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, 
     arn = stack(session, f"{other.experiment.project}-{other.stack}")
     told(out, other, stood=[[time.time(), None]], id=arn)
     of = study(tmp_path, name="lone")
-    (trial,) = of_grid(of, Accepting(of, travels=False))
-    p95 = forecast.of_trial(trial).band("usd").p95
-    machine = OnTheAccount(out, tell=lambda line: None, session=session)
+    (trial,) = make_grid_trials(of, TrialFactory(of, travels=False))
+    p95 = runner.project_trial(trial).band("usd").p95
+    machine = AwsTrials(out, tell=lambda line: None, session=session)
     conductor = Conductor(study=of, out=out, machine=machine, budget_usd=p95 * 1.01, where="aws")
     assert conductor.carry_out([trial], total=1) == []
     assert "not begun: up to $" in conductor.outcome.missing[trial.name]
 
 
 def drawn_rate(of: Study) -> float:
-    return float(Searching(of).drawn(1)[0]["training.learning_rate"])
+    return float(OptunaSearch(of).draw_settings(1)[0]["training.learning_rate"])
 
 
 def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: P
     order = next(n for n in range(1, 99) if drawn_rate(study(tmp_path, search=of.plain["search"], order=n)) > 0)
     of = study(tmp_path, search=of.plain["search"], order=order)
     missing = dict[str, str]()
-    searching = Searching(of)
-    trials = list(searching.trials(Accepting(of, travels=False), {}, missing))
+    searching = OptunaSearch(of)
+    trials = list(searching.trials(TrialFactory(of, travels=False), {}, missing))
     assert trials and missing and len(trials) + len(missing) + searching.repeated == 12
     assert all("training.learning_rate" in why for why in missing.values())
 
@@ -123,13 +123,13 @@ def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: P
 def test_a_baseline_is_refused(tmp_path: Path) -> None:
     of = study(tmp_path, base={"baseline": "gpu"}, grid={"training.epochs": [1, 0]})
     with pytest.raises(ConfigError) as refused:
-        of_grid(of, Accepting(of, travels=False))
+        make_grid_trials(of, TrialFactory(of, travels=False))
     assert "baseline: a study compares by pairs" in str(refused.value) and "training.epochs: 0" in str(refused.value)
 
 
 def test_settings_that_were_drawn_refuse_no_budget(tmp_path: Path) -> None:
     grid = {"training.epochs": list(range(1, 31))}
     of = study(tmp_path, grid=grid)
-    found = forecast.of_study(of, travels=False)
-    forecast.check_budget(found, found.cheapest_p95 / 2)
+    found = runner.forecast_study(of, travels=False)
+    runner.check_budget(found, found.cheapest_p95 / 2)
     assert "of those drawn" in found.lines[1] and "AWS's default of 1,000 concurrent executions" in found.lines[1]

@@ -1,5 +1,6 @@
 """Cells of a study's tables from rows made by hand."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,16 @@ import pytest
 from crossover.errors import ConfigError
 from crossover.experiment import Metric
 from crossover.reports.display import DASH
-from crossover.study import report, tables
-from crossover.study.conduct import TrialRow
-from crossover.study.file import MEASURES, Study, of
+from crossover.study import report
+from crossover.study.file import MEASURES, Study, parse_study
+from crossover.study.runner import TrialRow
 
 RATES = {"training.learning_rate": [1.0, 2]}
 
 
 def study(*pair: Any, **changes: Any) -> Study:
     pairs = {"rate": [{"training.learning_rate": value} for value in pair]} if pair else {}
-    return of({"base": {}, "grid": RATES, "pairs": pairs, "seeds": 3, **changes}, Path("small.yaml"))
+    return parse_study({"base": {}, "grid": RATES, "pairs": pairs, "seeds": 3, **changes}, Path("small.yaml"))
 
 
 def row(rate: float, seed: int, value: float, *, trial: str = "") -> TrialRow:
@@ -40,7 +41,7 @@ def row(rate: float, seed: int, value: float, *, trial: str = "") -> TrialRow:
 
 
 def found(study: Study, rows: list[TrialRow]) -> dict[tuple[str, str], float | None]:
-    return {(cell.row, cell.column): cell.value for cell in tables.cells(study, rows)}
+    return {(cell.row, cell.column): cell.value for cell in report.make_cells(study, rows)}
 
 
 def test_a_pair_finds_the_grids_value_however_the_number_is_written() -> None:
@@ -61,21 +62,55 @@ def test_a_pair_of_which_nothing_was_run_is_told_and_counts_for_holm() -> None:
 
 def test_one_run_twice_is_one_draw() -> None:
     rows = [row(1.0, 1, 0.9, trial=f"000{n}_seed=1") for n in (1, 2, 3)]
-    (first, *_) = tables.cells(study(), rows)
+    (first, *_) = report.make_cells(study(), rows)
     assert (first.column, first.value) == ("n", 1)
 
 
 def test_differences_all_alike_are_called_nothing_else() -> None:
     rows = [row(1.0, seed, 0.94 + seed / 100) for seed in (1, 2, 3)]
     rows += [row(2, seed, 0.93 + seed / 100) for seed in (1, 2, 3)]
-    (_, compared) = report.sheets(study(1, 2), rows, tables.cells(study(1, 2), rows))
+    (_, compared) = report.make_sheets(study(1, 2), rows, report.make_cells(study(1, 2), rows))
     assert compared.rows[0][1:] == ["3", "+0.01", DASH, DASH, "all differences alike: no test"]
 
 
 def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
     why = {"learning_rate=2_seed=3": "no projection: odd", "learning_rate=1.0_seed=1": "it failed here: no room"}
-    one, two, three = tables.tidy(study(), [row(1.0, 2, 0.9)], why)
+    one, two, three = report.make_tidy_rows(study(), [row(1.0, 2, 0.9)], why)
     assert one.keys() == two.keys() == three.keys()
     names = ("training.learning_rate", "seed", "outcome", "reason", "final_metric")
     assert [two[name] for name in names] == [2, 3, "not begun", "no projection: odd", None]
     assert [three[name] for name in names] == [1.0, 1, "failed", "it failed here: no room", None]
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("moved_bytes", {"moved_bytes", "difference", "p"}),
+        ("full_usd", {"p"}),
+        ("final_metric", set()),
+    ],
+)
+def test_what_follows_from_no_seed_is_not_called_comparable(metric: str, told: set[str]) -> None:
+    """Bytes of two equal runs differ by who came first to evaluate: neither equal nor wrong. What computes is held to its bits."""
+    of = study(1, 2, metric=metric)
+    there = report.make_cells(of, [row(rate, seed, 5.0 + rate * seed**2) for rate in (1.0, 2) for seed in (1, 2, 3)])
+    there = [replace(cell, low=cell.value, high=cell.value) if cell.low is not None else cell for cell in there]
+    here = [replace(cell, value=cell.value + 0.001) if cell.value and cell.column != "n" else cell for cell in there]
+    held = list(report.compare_cells(there, here, incomparable=report.list_incomparable(of)))
+    stands = {cell.column: how for cell, _, how in held if cell}
+    assert {column for column, how in stands.items() if how == report.INCOMPARABLE} - {"p, Holm"} == told
+    assert all(how == report.NOT for column, how in stands.items() if column not in {*told, "n", "p, Holm"})
+    assert report.INCOMPARABLE not in {how for *_, how in report.compare_cells(there, here)}
+
+
+def test_the_title_of_its_page_is_the_answer() -> None:
+    rows = [
+        row(rate, seed, 0.9 + seed / 1_000 + (0.05 if rate == 2 else 0.0) * seed)
+        for rate in (1.0, 2)
+        for seed in (1, 2)
+    ]
+    asked = study(1, 2, metric="best_metric")
+    title = report.summarize(asked, rows, report.make_cells(asked, rows))
+    assert title.startswith("learning_rate=2 has the best accuracy: 97.7")
+    assert title.endswith("; 0 of 1 named pairs differ significantly (95 %, after Holm); 4 of 6 trials count.")
+    assert report.summarize(asked, [], report.make_cells(asked, [])) == "Nothing to compare: 0 of 6 trials count."

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from crossover.dataplane.documents import sealed
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.documents import sealed
+from crossover.data.keys import Keys
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import StaleAttempt
-from crossover.keys import Keys
-from crossover.training import attempts
+from crossover.training import progress
 
 BEFORE, OWN = Keys("r", 0), Keys("r", 1)
 
@@ -22,7 +22,7 @@ class Race:
 
     def __init__(self) -> None:
         self.objects = MemoryObjectStore(Traffic())
-        attempts.begin(self._ctx(BEFORE))
+        progress.begin_attempt(self._ctx(BEFORE))
         self.objects.put(BEFORE.checkpoint(0, 5), b"state")
 
     def _ctx(self, keys: Keys) -> Any:
@@ -42,14 +42,14 @@ class Race:
             for keys in of:
                 self.objects.delete_prefix(keys.own_checkpoints)
 
-        with attempts.setting_up(ctx, lambda: None, clear) as before:
+        with progress.set_up_attempt(ctx, lambda: None, clear) as before:
             if not self.own():
                 state = self.objects.get(BEFORE.checkpoint(0, 5))
                 yield
                 self.objects.put_new(OWN.checkpoint(0, 5), state)
             else:
                 yield
-            attempts.take(ctx, before)
+            progress.mark_taken_over(ctx, before)
 
     def own(self) -> list[str]:
         return self.objects.list(OWN.own_checkpoints)

@@ -11,7 +11,7 @@ from crossover.algorithms import buffers, contributions
 from crossover.algorithms.contributions import Contribution
 from crossover.errors import Corrupt
 from crossover.experiment import Aggregation, Exchange, Experiment
-from crossover.training.peer.bodies import Bodies
+from crossover.training.peer import ContributionMessages
 
 WAYS = [{}, {"compression": "qsgd"}, {"compression": "fp16"}, {"compression": "top_k"}]
 
@@ -27,16 +27,16 @@ class Peer:
             name="x", architecture="p2p_instance", exchange=Exchange(**exchange), aggregation=aggregation
         )
         self.codec = contributions.encoder(experiment, worker=1, shapes=[(parameters,)], parameters=parameters)
-        self.bodies, self.round = Bodies(experiment), round
+        self.bodies, self.round = ContributionMessages(experiment), round
 
     def contribution(self, gradient: torch.Tensor) -> Contribution:
         return Contribution(gradient) if self.codec is None else self.codec.begin(gradient, round=self.round)
 
     def body(self, gradient: torch.Tensor) -> bytes:
-        return b"".join(bytes(part) for part in self.bodies.of(self.contribution(gradient), samples=7))
+        return b"".join(bytes(part) for part in self.bodies.encode(self.contribution(gradient), samples=7))
 
     def read(self, body: bytes, *, like: torch.Tensor, samples: int = 7) -> torch.Tensor:
-        return self.bodies.read(body, own=self.contribution(like), samples=samples, what="x").clone()
+        return self.bodies.decode(body, own=self.contribution(like), samples=samples, what="x").clone()
 
 
 def random(elements: int, seed: int = 1) -> torch.Tensor:
@@ -77,7 +77,7 @@ def test_gradients_of_other_models_or_with_nan_are_refused(settings: dict[str, A
     good = each.body(ones)
     with pytest.raises(Corrupt, match="trains another model"):
         other.read(good, like=torch.ones(1007))
-    with pytest.raises(Corrupt, match="stands for 7 samples where 8"):
+    with pytest.raises(Corrupt, match="stands for 7 samples; the sender announced 8"):
         each.read(good, like=ones, samples=8)
     bad = torch.ones(1006)
     bad[1005] = float("nan")  # a statistic: what stands before it may be refused by the compression already

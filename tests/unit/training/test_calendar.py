@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossover.algorithms.calendar import Calendar
+from crossover.algorithms.schedule import Calendar
 
 
 @pytest.mark.parametrize(

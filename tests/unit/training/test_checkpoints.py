@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.clients import MemoryClients
+from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt, Missing
-from crossover.training.checkpoints import Checkpoint, Journal, Position, common_rounds, encode, read
+from crossover.training.checkpoints import Checkpoint, CheckpointPace, Journal, Position, common_rounds, encode, read
+from crossover.workflow.context import Context, Resources
 
 
 def vector(*values: int) -> Vector:
@@ -117,9 +117,9 @@ def test_saving_again_changes_nothing(ctx: Context) -> None:
 
 def test_a_later_attempt_is_noticed(ctx: Context) -> None:
     journal = Journal(ctx, 0, every=4)
-    assert not journal.overtaken(3)
+    assert not journal.is_superseded(3)
     Journal(ctx, 0, every=4).save(Position(4), {}, {})
-    assert journal.overtaken(3) and not journal.overtaken(4)
+    assert journal.is_superseded(3) and not journal.is_superseded(4)
 
 
 def test_a_resumed_run_starts_where_all_can(ctx: Context) -> None:
@@ -131,3 +131,19 @@ def test_a_resumed_run_starts_where_all_can(ctx: Context) -> None:
     assert common_rounds(ctx, ctx.keys, [0, 1])[-1] == 6
     with pytest.raises(Missing, match="workers 0, 1, 2"):
         common_rounds(ctx, ctx.keys, [0, 1, 2])
+
+
+def test_a_program_alone_spends_two_percent_of_its_time_on_checkpoints_and_saves_every_ten_minutes() -> None:
+    now = [0.0]
+    pace = CheckpointPace(8, lambda: now[0])
+    assert pace.is_due(8) and not pace.is_due(9)
+    pace.note_saved(2.0)
+    now[0] = 99.0
+    assert not pace.is_due(16)
+    now[0] = 100.0
+    assert pace.is_due(16) and not pace.is_due(17)
+    pace.note_saved(60.0)
+    now[0] = 699.0
+    assert not pace.is_due(24)
+    now[0] = 700.0
+    assert pace.is_due(25)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crossover.dataplane.memory import MemoryObjectStore, MemoryTensorStore
-from crossover.dataplane.traffic import Traffic
-from crossover.dataplane.vector import Vector, VectorKind
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.keys import Keys
+from crossover.data.memory import MemoryObjectStore, MemoryTensorStore
+from crossover.data.protocols import Traffic
 from crossover.errors import Missing, StaleAttempt
 from crossover.experiment import Exchange
-from crossover.keys import Keys
 from crossover.training import databases
 from tests.architectures.harness import small
 
@@ -29,7 +29,7 @@ class Stored:
 
     def settle(self) -> None:
         ctx: Any = SimpleNamespace(run="r", keys=KEYS, objects=self.objects, tensors=[self.tensors])
-        databases.settle_in(ctx, ROUND, HOLDER, CONTRIBUTION, following=[VELOCITY])
+        databases.roll_back_if_round_over(ctx, ROUND, HOLDER, CONTRIBUTION, following=[VELOCITY])
 
     def left(self) -> set[str]:
         return {key for key in (CONTRIBUTION, VELOCITY) if self.tensors.exists(key)}
@@ -61,7 +61,7 @@ def test_the_run_was_resumed(taken_over: bool) -> None:
     stored.objects.put_new(KEYS.overtaken, b"")
     if taken_over:
         stored.objects.put_new(KEYS.taken_over, b"")
-    with pytest.raises(StaleAttempt, match="overtaken"):
+    with pytest.raises(StaleAttempt, match="superseded"):
         stored.settle()
 
     assert stored.left() == (set() if taken_over else {CONTRIBUTION, VELOCITY})  # the next attempt is yet to read them
@@ -77,7 +77,7 @@ def test_a_database_that_has_lost_what_no_other_holds_is_named() -> None:
             store.create(key, vector)
     tensors[0].create(KEYS.own_optimizer(ROUND, 0, "velocity"), vector)
     ctx: Any = SimpleNamespace(run="r", keys=Keys("r", 7), experiment=experiment, tensors=tensors)
-    with pytest.raises(Missing, match=r"worker 1's database holds no more .*; start a new run"):
+    with pytest.raises(Missing, match=r"worker 1's database has lost .*; start a new run"):
         databases._share(ctx, (0, 1), ROUND, KEYS)
 
     assert not any(store.exists(ctx.keys.model(ROUND, worker)) for worker, store in enumerate(tensors))

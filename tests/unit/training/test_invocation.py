@@ -4,15 +4,14 @@ import json
 
 import pytest
 
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.context.run_facts import RunFacts
-from crossover.dataplane.documents import sealed
+from crossover.data.clients import MemoryClients
+from crossover.data.documents import sealed
 from crossover.experiment import Exchange, Experiment, Functions, Training
-from crossover.training.long_worker import waits
-from crossover.training.long_worker.invocation import Invocation
-from crossover.training.long_worker.waits import NearDeadline, say_why
+from crossover.training import waits
+from crossover.training.long_worker import Invocation
+from crossover.training.waits import NearDeadline, report_failure
 from crossover.workflow import first_event
+from crossover.workflow.context import Context, Resources, RunFacts
 from tests.clocks import Stepping
 from tests.decisions import decision
 
@@ -59,7 +58,7 @@ def test_the_others_take_its_decision(ctx: Context) -> None:
 
 def test_one_that_left_with_an_error_is_not_waited_for(ctx: Context) -> None:
     elsewhere(ctx, 1)
-    say_why(ctx, attempt=0, member=1, cause=RuntimeError("out of memory"))
+    report_failure(ctx, attempt=0, member=1, cause=RuntimeError("out of memory"))
     clock(ctx).step_s = 0.1
     assert not elsewhere(ctx, 0)
     assert clock(ctx).now_s < 1000 + PATIENCE_S / 2

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from crossover.clients.memory import MemoryClients
-from crossover.context import Context, Resources
-from crossover.context.run_facts import RunFacts
-from crossover.dataplane.documents import sealed
+from crossover.data.clients import MemoryClients
+from crossover.data.documents import sealed
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.runtime import use
-from crossover.training.long_worker.waits import POLLING, NearDeadline, Settled, Waits, patience_s, say_why
+from crossover.training.waits import POLLING, NearDeadline, ResultExists, Waits, patience_s, report_failure
+from crossover.workflow.context import Context, Resources, RunFacts
 from tests.clocks import Passing, Stepping
 
 EXPERIMENT = Experiment(
@@ -38,7 +37,7 @@ def never() -> Any:
 
 def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
     waiting = waits(step_s=5.0)
-    with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key did not come"):
+    with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key was not stored"):
         waiting.until(never, round=4, key="the/key", sender=2)
     assert waiting.since is not None
 
@@ -61,7 +60,7 @@ def test_the_deadline_comes_before_the_end_of_the_wait() -> None:
 def test_what_came_while_evidence_was_gathered_counts() -> None:
     there = []
     waiting = waits()
-    waiting.overtaken = lambda round: bool(there.append(round)) or True
+    waiting.is_superseded = lambda round: bool(there.append(round)) or True
 
     def look() -> str:
         return "found" if there else never()
@@ -72,8 +71,8 @@ def test_what_came_while_evidence_was_gathered_counts() -> None:
 @pytest.mark.parametrize(
     ("how", "sender", "settled", "error", "words"),
     [
-        ({"overtaken": True}, 2, False, StaleAttempt, "worker 1: round 4 is over for everybody, k is gone"),
-        ({}, 2, True, Settled, None),  # not needed any more
+        ({"overtaken": True}, 2, False, StaleAttempt, "worker 1: all workers have finished round 4, and k is deleted"),
+        ({}, 2, True, ResultExists, None),  # not needed any more
         ({"step_s": 5.0}, 3, False, WaitTimeout, "for the supervisor: k"),
     ],
 )
@@ -94,13 +93,13 @@ def test_a_finished_run_makes_every_attempt_late() -> None:
 @pytest.mark.parametrize(
     ("attempt", "error", "words"),
     [
-        (0, RunFailed, "worker 1, round 4: worker 2 left before k was there: RuntimeError: out of memory"),
+        (0, RunFailed, "worker 1, round 4: worker 2 failed before it stored k: RuntimeError: out of memory"),
         (7, WaitTimeout, "waited"),  # failures of another attempt do not count
     ],
 )
 def test_who_left_for_good_is_not_waited_for(attempt: int, error: type[BaseException], words: str) -> None:
     waiting = waits(step_s=5.0)
-    say_why(waiting.ctx, attempt=attempt, member=2, cause=RuntimeError("out of memory"))
+    report_failure(waiting.ctx, attempt=attempt, member=2, cause=RuntimeError("out of memory"))
     with pytest.raises(error, match=words):
         waiting.until(never, round=4, key="k", sender=2)
 
@@ -109,9 +108,9 @@ def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody(
     """Another invocation of this worker does its share of the round, and all go on, while this one is told of nothing for a while."""
     there: list[int] = []
     waiting = waits()
-    waiting.overtaken = lambda round: bool(there.append(round)) or True
+    waiting.is_superseded = lambda round: bool(there.append(round)) or True
 
-    with pytest.raises(Settled):
+    with pytest.raises(ResultExists):
         waiting.until(never, round=4, key="k", sender=2, settled=lambda: bool(there))
 
 
@@ -169,7 +168,7 @@ def test_a_key_beside_the_channel_has_pauses_of_its_own(passing: Passing) -> Non
 def test_whether_waiting_has_a_point_is_asked_soon_and_then_every_few_seconds(passing: Passing) -> None:
     asked_s = list[float]()
     waiting = waits()
-    waiting.overtaken = lambda round: bool(asked_s.append(passing.now_s))
+    waiting.is_superseded = lambda round: bool(asked_s.append(passing.now_s))
     waiting.until(there_at(passing, 60.0), round=4, key="k", sender=2)
     assert 0.2 <= asked_s[0] <= 0.3
     apart_s = [later - earlier for earlier, later in itertools.pairwise(asked_s)]
@@ -185,11 +184,11 @@ def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
             raise Unavailable("connection refused")
         return "done"
 
-    assert waits().steadily(lambda: call(20.0)) == "done"
+    assert waits().retry(lambda: call(20.0)) == "done"
     back_s = passing.now_s
     assert back_s < 22
     with pytest.raises(Unavailable, match="connection refused"):
-        waits().steadily(lambda: call(1e9))
+        waits().retry(lambda: call(1e9))
     assert passing.now_s - back_s == pytest.approx(60)
     assert max(passing.slept_s) == 1.0
 
@@ -199,7 +198,7 @@ def test_near_the_deadline_an_outage_is_passed_on_at_once(passing: Passing) -> N
         raise Unavailable("down")
 
     with pytest.raises(Unavailable):
-        waits(deadline=1001.0).steadily(call)
+        waits(deadline=1001.0).retry(call)
     assert passing.now_s == 0.0
 
 

@@ -6,13 +6,14 @@ from typing import Any, get_type_hints
 
 import pytest
 from annotated_types import Le
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from crossover.architecture import Architecture, architectures, load
-from crossover.asl.limits import ARRAY_LIMIT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.validation import combinations, fields, validate
+from crossover.validation import check_deployment, combinations, fields, validate
 from crossover.workflow import step
+from crossover.workflow.architecture import Architecture, architectures, load
+from crossover.workflow.state_machines import ARRAY_LIMIT
 
 
 @step(torch=True)
@@ -125,6 +126,12 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         {"training": {"loss": "mse", "label_smoothing": 0.1}},
         {"training": {"label_smoothing": 0.1}},
         "belongs to cross_entropy, not to mse",
+    ),
+    (
+        combinations.labels_are_scaled_of_numbers,
+        {"data": {"scale_labels": "always"}},
+        {"data": {"scale_labels": "always"}, "training": {"loss": "mse", "metric": {"name": "mean_absolute_error"}}},
+        "labels of cross_entropy are no numbers to scale",
     ),
     (
         combinations.metric_fits_the_loss,
@@ -388,7 +395,7 @@ OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"architecture": "mlless", "mlless": {"slack": 3}, "functions": {"checkpoint_every": 3}},
         {"architecture": "mlless", "mlless": {"slack": 3}, "functions": {"checkpoint_every": 4}},
-        "nobody is behind at a checkpoint; expected at most 2",
+        "no worker is behind at a checkpoint; expected at most 2",
     ),
     (
         {"architecture": "p2p_instance", "p2p": {"mode": "asynchronous", "min_gradients": 5}},
@@ -635,6 +642,59 @@ def test_more_invocations_than_a_history_holds_are_refused_on_aws() -> None:
         )
         is None
     )
+
+
+def test_more_epochs_or_rounds_than_a_history_holds_are_refused_on_aws() -> None:
+    check, spirt = combinations.loops_fit_a_history, load("spirt")
+    told = str(told_by(check, experiment({"training": {"epochs": 3_001}}), spirt))
+    assert "training.epochs: 3,001" in told and "expected at most 3,000 on AWS" in told
+    assert told_by(check, experiment({"training": {"epochs": 3_000}}), spirt) is None
+    assert "training.epochs" in str(told_by(check, experiment({"training": {"epochs": 3_001}}), load("all_reduce")))
+    assert (
+        told_by(check, experiment({"training": {"epochs": 100_000}}), load("p2p_instance")) is None
+    )  # a program's own loop
+    for limit, refused in ((12_000, False), (12_004, True)):
+        small = {"training": {"batch_size": 1}, "data": {"dataset": "cifar10", "limit": limit}}
+        told = told_by(check, experiment({**small, "workers": 4, "exchange": {"every": 1}}), spirt)
+        assert (told is not None) is refused
+    assert "exchange.every: 1: an epoch has 3,001 rounds" in str(told) and "expected at least 2 on AWS" in str(told)
+
+
+def test_hosts_that_ec2_would_not_start_are_refused_on_aws() -> None:
+    """Moto has a copy of what EC2 says of its types."""
+    check, unsupported, others = combinations.hosts_have_optimized_disks, set[str](), set[str]()
+    for kind, described in INSTANCE_TYPES.items():
+        optimized = described["EbsInfo"]["EbsOptimizedSupport"]
+        (unsupported if optimized == "unsupported" else others).add(kind)
+    assert len(unsupported) > 10 and len(others) > 1_000
+    for kinds, refused in ((unsupported, True), (others, False)):
+        for kind in kinds:
+            told = told_by(check, experiment({"database": {"instance_type": kind}}), load("spirt"))
+            assert (told is not None) is refused, (kind, told)
+    t2 = experiment({"database": {"instance_type": "t2.small"}})
+    assert str(told_by(check, t2, load("mlless"))).startswith("database.instance_type: 't2.small'")
+    assert told_by(check, t2, load("gpu")) is None  # no database
+
+
+@pytest.mark.parametrize("kind", ["mq.t3.micro", "mq.m5.large", "mq.m7g.huge", "mq.m7g.1xlarge"])
+def test_brokers_that_amazon_mq_would_not_make_are_refused_on_aws(kind: str) -> None:
+    check, asked = combinations.broker_type_has_the_version, experiment({"network": {"broker_instance_type": kind}})
+    assert f"network.broker_instance_type: '{kind}': Amazon MQ runs RabbitMQ 4.2" in str(
+        told_by(check, asked, load("spirt"))
+    )
+    assert told_by(check, asked, load("all_reduce")) is None  # no broker
+
+
+@pytest.mark.parametrize("size", ["medium", "large", "xlarge", "2xlarge", "16xlarge"])
+def test_brokers_of_the_family_are_taken(size: str) -> None:
+    asked = experiment({"network": {"broker_instance_type": f"mq.m7g.{size}"}})
+    assert told_by(combinations.broker_type_has_the_version, asked, load("spirt")) is None
+
+
+def test_synthesis_and_deployment_refuse_what_aws_would() -> None:
+    asked = validate({"name": "x", "architecture": "spirt", "database": {"instance_type": "t2.small"}})
+    with pytest.raises(ConfigError, match=r"database\.instance_type"):
+        check_deployment(asked)
 
 
 def test_an_unknown_architecture_is_reported_with_everything_else() -> None:

@@ -96,3 +96,9 @@ def test_an_override_sets_one_field_and_keeps_the_others() -> None:
 def test_an_override_that_names_no_field_is_refused(override: str) -> None:
     with pytest.raises(ConfigError, match=r"^--set "):
         documents.apply({"name": "spirt", "workers": 4}, override)
+
+
+def test_nesting_of_thousands_of_levels_is_refused() -> None:
+    for text in ("a: " + "[" * 50_000, "{a: " * 50_000):
+        with pytest.raises(ConfigError, match="nested too deeply"):
+            documents.parse(text, source="deep.yaml")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.architecture import sections
 from crossover.errors import ConfigError
 from crossover.experiment import MOVED, Exchange, Experiment, from_resolved
 from crossover.validation import fields
+from crossover.workflow.architecture import sections
 
 LEAST = {"name": "spirt", "architecture": "spirt"}
 

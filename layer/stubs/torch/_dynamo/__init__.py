@@ -1,4 +1,4 @@
-"""In place of PyTorch's compiler: what eager code calls of it, doing nothing."""
+"""The replacement of PyTorch's compiler: the functions that eager code calls, doing nothing."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def disable(fn: Callable[..., Any] | None = None, *arguments: Any, **options: Any) -> Any:
-    """The function itself, or a decorator that returns it."""
+    """Return the function itself, or a decorator that returns it."""
     return fn if fn is not None else lambda inner: inner
 
 
@@ -15,7 +15,7 @@ allow_in_graph = disallow_in_graph = forbid_in_graph = nonstrict_trace = disable
 
 
 def graph_break(*arguments: Any, **options: Any) -> None:
-    """There is no graph to break, nor to mark."""
+    """Do nothing: there is no graph to break, nor to mark."""
 
 
 mark_static = mark_dynamic = maybe_mark_dynamic = mark_static_address = reset = graph_break

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover.architecture import load
 from crossover.reports.folder import RunFolder
-from crossover.study.papers.measurement import Measurement, Scale
-from crossover.study.papers.runner import Replicated
+from crossover.study.paper_runs import Measurement, ReplicationOutcome, Scale
+from crossover.workflow.architecture import load
 
 FUNCTION_STAGES = ("fetch", "compute", "store", "average", "synchronise", "aggregate", "filter", "update", "evaluate")
 PEER_STAGES = ("compute gradients", "send", "receive", "model update", "convergence detection")
@@ -25,8 +24,6 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
     stages = [
         {"stage": n, "count": count, "wall_s": 0.5 * count, "cpu_s": 0.25 * count, "max_rss_mb": 300.0} for n in names
     ]
-    if not measurement.trains:
-        return aggregation(measurement, scale)
     step = {"spirt": "compute_gradients", "p2p_serverless": "compute_gradient"}.get(experiment.architecture, "train")
     records: list[dict[str, Any]] = [
         {"step": step, "outcome": "ok", "wall_s": WALL_S, "stages": [{"stage": "evaluate", "wall_s": EVALUATE_S}]}
@@ -65,25 +62,10 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
     return RunFolder(path=Path("runs") / measurement.key, result=result, records=records)
 
 
-def aggregation(measurement: Measurement, scale: Scale) -> RunFolder:
-    """Two functions that take 10 s each: 7 to read, 1 to add, 2 to write."""
-    stages = [
-        {"stage": name, "wall_s": seconds} for name, seconds in (("fetch", 7.0), ("aggregate", 1.0), ("store", 2.0))
-    ]
-    record = {"step": "aggregate", "outcome": "ok", "wall_s": WALL_S, "max_rss_mb": 300.0, "stages": stages}
-    result = {
-        "architecture": measurement.experiment(scale).architecture,
-        "outcome": "finished",
-        "stages": [],
-        "epochs": [],
-    }
-    return RunFolder(path=Path("runs") / measurement.key, result=result, records=[record, record])
-
-
-def outcome(measurements: Sequence[Measurement], scale: Scale, *, without: Sequence[str] = ()) -> Replicated:
+def outcome(measurements: Sequence[Measurement], scale: Scale, *, without: Sequence[str] = ()) -> ReplicationOutcome:
     """All of them finished, but those that need a GPU and those named."""
     left_out = {each.key for each in measurements if each.needs_gpu} | set(without)
-    return Replicated(
+    return ReplicationOutcome(
         runs={each.key: run(each, scale) for each in measurements if each.key not in left_out},
         missing=dict.fromkeys(left_out, "no GPU on this machine"),
     )

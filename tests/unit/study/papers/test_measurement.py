@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from crossover.errors import ConfigError
 from crossover.reports import published
-from crossover.study.papers import runs_2023, runs_2025
-from crossover.study.papers.measurement import Measurement, Scale, smaller
-from crossover.study.papers.parts import PARTS, chosen, measurements
+from crossover.study import runs_2023, runs_2025
+from crossover.study.paper_runs import Measurement, Scale, make_cut
+from crossover.study.papers import PARTS, choose_parts, list_measurements
 from crossover.validation import load
 
 WHOLE, SMALL = Scale(1), Scale(0.02)
@@ -24,12 +24,12 @@ def test_a_scale_is_a_share(share: float) -> None:
 
 @given(st.integers(1, 1000), st.floats(0.001, 1.0), st.integers(1, 8))
 def test_a_count_is_cut_but_not_to_nothing(count: int, share: float, least: int) -> None:
-    cut = Scale(share).of(count, least=least)
+    cut = Scale(share).reduce(count, least=least)
     assert min(least, count) <= cut <= count
 
 
 def every(scale: Scale) -> list[Measurement]:
-    return measurements(chosen(["all"]), scale)
+    return list_measurements(choose_parts(["all"]), scale)
 
 
 @pytest.mark.slow
@@ -52,36 +52,36 @@ def test_parts_share_their_runs() -> None:
 
 
 def test_the_published_size_is_the_papers() -> None:
-    for row in runs_2025.rows("Table 2"):
-        e = runs_2025.epoch(row).experiment(WHOLE)
+    for row in runs_2025.load_rows("Table 2"):
+        e = runs_2025.make_epoch_run(row).experiment(WHOLE)
         assert (e.workers, e.training.batch_size, e.data.drop_last, e.data.limit) == (4, 512, True, None)
         assert e.training.epochs == 1 and e.recipe == "none"
-    for row in runs_2023.rows("Table I"):
-        assert runs_2023.stages(row, WHOLE).experiment(WHOLE).workers == 4
-    for row in runs_2025.rows("Table 3"):
-        e = runs_2025.convergence(row.figures["architecture"]).experiment(WHOLE)
+    for row in runs_2023.load_rows("Table I"):
+        assert runs_2023.make_stages_run(row, WHOLE).experiment(WHOLE).workers == 4
+    for row in runs_2025.load_rows("Table 3"):
+        e = runs_2025.make_convergence_run(row.figures["architecture"]).experiment(WHOLE)
         assert (e.recipe, e.workers, e.training.batch_size, e.data.validation) == ("fast", 4, 512, "test")
 
 
 def test_what_the_scale_cuts_is_said() -> None:
     row = published.rows(table="Table 2", model="resnet18", architecture="spirt")[0]
-    cuts = runs_2025.epoch(row).cuts(SMALL)
+    cuts = runs_2025.make_epoch_run(row).list_cuts(SMALL)
     assert cuts["training.batch_size"] == (512, 61)
     assert cuts["data.limit"] == (None, 4 * 61)
     assert cuts["data.validation"] == ("test", 0.004)
     assert set(cuts) == {"training.batch_size", "data.limit", "data.validation"}
-    assert runs_2025.epoch(row).cuts(WHOLE) == {}
+    assert runs_2025.make_epoch_run(row).list_cuts(WHOLE) == {}
 
 
 def test_mobilenet_keeps_the_papers_minibatch() -> None:
     row = published.rows(table="Table 2", model="mobilenet", architecture="spirt")[0]
-    assert runs_2025.epoch(row).experiment(SMALL).training.batch_size == 512
-    assert runs_2025.epoch(row).experiment(SMALL).data.limit == 4 * 512
-    assert runs_2025.epoch(row).experiment(Scale(0.5)).data.limit == 4 * 512 * 12
+    assert runs_2025.make_epoch_run(row).experiment(SMALL).training.batch_size == 512
+    assert runs_2025.make_epoch_run(row).experiment(SMALL).data.limit == 4 * 512
+    assert runs_2025.make_epoch_run(row).experiment(Scale(0.5)).data.limit == 4 * 512 * 12
 
 
 def test_a_minibatch_shrinks_where_few_are_left() -> None:
-    cut = dict(each.split("=") for each in smaller(batch=512, minibatches=24, epochs=30, least_minibatches=4)(SMALL))
+    cut = dict(each.split("=") for each in make_cut(batch=512, minibatches=24, epochs=30, least_minibatches=4)(SMALL))
     assert cut == {
         "data.limit": str(4 * 61 * 4),
         "data.validation": "0.004",
@@ -96,10 +96,10 @@ def test_a_small_run_is_forecast_to_be_short() -> None:
 
 
 def test_parts_are_found_by_name_and_others_refused() -> None:
-    assert [part.name for part in chosen(["2025-table-3", "2025-table-2"])] == ["2025-table-2", "2025-table-3"]
-    assert chosen(["all"]) == list(PARTS.values())
-    assert {part.name[:4] for part in chosen(["2023"])} == {"2023"}
+    assert [part.name for part in choose_parts(["2025-table-3", "2025-table-2"])] == ["2025-table-2", "2025-table-3"]
+    assert choose_parts(["all"]) == list(PARTS.values())
+    assert {part.name[:4] for part in choose_parts(["2023"])} == {"2023"}
     with pytest.raises(
         ConfigError, match=r"2025-table-4: is no table or figure.*did you mean 2025-table-\d.*one of all, 2025"
     ):
-        chosen(["2025-table-4"])
+        choose_parts(["2025-table-4"])

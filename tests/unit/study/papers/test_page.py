@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from crossover.calibration.judgement import judged
 from crossover.reports import published
-from crossover.study.papers import book, book_page
-from crossover.study.papers.book_page import Book
-from crossover.study.papers.cells import NOT_RUN, NoFigure, Ours, TableCell
-from crossover.study.papers.measurement import Scale
-from crossover.study.papers.parts import PARTS, chosen, measurements
+from crossover.simulation.papers import judge_figures
+from crossover.study import paper_cells, papers
+from crossover.study.paper_cells import NOT_RUN, NoFigure, Section, TableCell, make_measured
+from crossover.study.paper_runs import Scale
+from crossover.study.papers import PARTS, Book, choose_parts, list_measurements
 from tests.unit.study.papers import made_up
 
 SMALL = Scale(0.02)
-WANTED = measurements(chosen(["all"]), SMALL)
+WANTED = list_measurements(choose_parts(["all"]), SMALL)
 
 
 def filled(*, without: tuple[str, ...] = ()) -> Book:
     outcome = made_up.outcome(WANTED, SMALL, without=without)
-    return book.of(chosen(["all"]), outcome, SMALL, command="crossover replicate all --scale 0.02")
+    return papers.fill_book(choose_parts(["all"]), outcome, SMALL, command="crossover replicate all --scale 0.02")
 
 
 BOOK = filled()
@@ -113,22 +112,22 @@ def test_what_is_not_run_says_why_and_how(tmp_path: Path) -> None:
         "crossover run config/mlless-cifar10.yaml --set training.epochs=1 --set functions.memory_mb.default=3024 "
         "--out results/epoch-mlless-mobilenet"
     )
-    assert cell.command in book_page.to_markdown(without) and cell.command in book_page.to_csv(without)
+    assert cell.command in papers.to_markdown(without) and cell.command in papers.to_csv(without)
     assert one("2025-table-2", "MobileNet / GPU", "epoch_s").remarks.startswith("no GPU on this machine")
 
 
 def test_unlike_tasks_have_no_part_in_the_verdict() -> None:
     cell = one("2025-table-3", "AllReduce", "accuracy")
-    assert cell.ratio is not None and not cell.compares and "unlike tasks" in cell.remarks
-    assert re.search(r"\d+ of \d+ printed figures have ours beside them", book_page.verdict(BOOK.sections))
+    assert cell.ratio is not None and not cell.is_comparable and "unlike tasks" in cell.remarks
+    assert re.search(r"\d+ of \d+ printed figures have ours beside them", papers.summarize_book(BOOK.sections))
 
 
 def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
     simulated = {
         (cell.by.source, cell.name): cell for s in BOOK.sections for cell in s.cells if cell.by and cell.simulated
     }
-    assert set(simulated) == {(each.row.source, each.figure) for each in judged()}
-    for each in judged():
+    assert set(simulated) == {(each.row.source, each.figure) for each in judge_figures()}
+    for each in judge_figures():
         cell = simulated[each.row.source, each.figure]
         assert cell.simulated == each.projected and cell.published == each.printed
         assert ("has not seen" in cell.remarks) == each.held_out
@@ -136,7 +135,7 @@ def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
 
 @pytest.mark.slow
 def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
-    path = book_page.write(BOOK, tmp_path)
+    path = papers.write(BOOK, tmp_path)
     text, markdown = path.read_text(), (tmp_path / "index.md").read_text()
     rows = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
     assert len(rows) == sum(len(section.cells) for section in BOOK.sections)
@@ -144,7 +143,9 @@ def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
     for part in PARTS.values():
         assert f"## {part.title}" in markdown
         assert part.title.replace("'", "&#39;") in text
-    assert "<script" not in text and not re.search(r'(href|src)="(?!#)', text)
+    assert "<script" not in text and "src=" not in text
+    others = re.findall(r'href="(?!#|data:)([^"]*)"', text)
+    assert all((tmp_path / each).is_file() for each in others), "a page names files of its own folder alone"
     assert len(re.findall("<svg", text)) == sum(len(section.drawings) for section in BOOK.sections) >= 9
     assert "data.limit none → 2048" in markdown
 
@@ -152,29 +153,29 @@ def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_page_without_any_run(tmp_path: Path) -> None:
     nothing = filled(without=tuple(each.key for each in WANTED))
-    book_page.write(nothing, tmp_path)
+    papers.write(nothing, tmp_path)
     labels = {cell.label for section in nothing.sections for cell in section.cells}
     assert labels <= {NOT_RUN, "projected"}
 
 
-def test_measured_aggregation_has_ours_and_the_projection_beside_it() -> None:
-    """A session that did not time its writes has neither a bill nor a projection of whole functions."""
-    parts = chosen(["ic2e-2026"])
-    assert [part.name for part in parts] == ["ic2e-2026-designs", "ic2e-2026-shards"]
-    made = made_up.outcome(measurements(parts, SMALL), SMALL)
-    designs, sweep = book.of(parts, made, SMALL, command="").sections
-    lines = {(each.row, each.figure): each for each in (*designs.cells, *sweep.cells)}
-    tree = "resnet18 / tree, 5 x 536 MB (rq3_resnet18.json)"
-    slowest, bill = lines[tree, "slowest function"], lines[tree, "AWS's bill of 1,000 rounds"]
-    assert slowest.published == pytest.approx(5.664, rel=0.001)  # the median of its eight warm rounds' slowest
-    assert isinstance(slowest.ours, Ours) and slowest.ours.value == 10.0 and slowest.ours.cut
-    assert slowest.simulated == pytest.approx(5.66, rel=0.4) and bill.simulated == pytest.approx(0.263, rel=0.4)
-    assert lines[tree, "memory of a function"].simulated == 286  # 200 and twice 42.7, in whole MB
-    partial = [each for each in sweep.cells if "lambda_vgg16.json" in each.row]
-    assert [each.figure for each in partial] == [
-        "memory of a function",
-        "slowest function, writing not timed",
-        "read, mean of a function",
-        "compute, mean of a function",
+def section(*ours: float) -> Section:
+    rows = [
+        TableCell(row=f"{n}", figure="time", unit="s", published=printed, ours=make_measured(value))
+        for n, (printed, value) in enumerate(zip((10.0, 20.0, 40.0), ours, strict=True))
     ]
-    assert [x for x, _ in sweep.drawings[0].curves[0].points] == [1, 2, 4, 8, 16]
+    return Section(name="a-table", title="a table", cells=rows)
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        ((11.0, 19.0, 50.0), "direction and size"),
+        ((100.0, 200.0, 400.0), "direction alone"),
+        ((22.0, 20.0, 21.0), "size alone"),
+        ((400.0, 200.0, 100.0), "neither"),
+    ],
+)
+def test_a_finding_is_reproduced_in_direction_and_size(ours: tuple[float, ...], words: str) -> None:
+    (found,) = paper_cells.judge_findings([section(*ours)])
+    assert found.reproduced == words and found.pairs == 3
+    assert f"1 in {words}" in paper_cells.summarize_findings([found])

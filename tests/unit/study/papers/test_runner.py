@@ -13,16 +13,14 @@ from crossover.experiment import Experiment
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.running import OnProgress
-from crossover.study.papers import runner as running
-from crossover.study.papers import runs_2025
-from crossover.study.papers.measurement import Measurement, Scale
-from crossover.study.papers.runner import Runner
+from crossover.study import paper_runs, runs_2025
+from crossover.study.paper_runs import Measurement, Runner, Scale
 from tests.sampling import WHOLE
 from tests.unit.study.papers import made_up
 
 SMALL = Scale(0.02)
-FIRST, SECOND = (runs_2025.filtered(threshold) for threshold in runs_2025.FILTER_THRESHOLDS)
-ON_GPU = next(each for row in runs_2025.rows("Table 2") if (each := runs_2025.epoch(row)).needs_gpu)
+FIRST, SECOND = (runs_2025.make_filter_run(threshold) for threshold in runs_2025.FILTER_THRESHOLDS)
+ON_GPU = next(each for row in runs_2025.load_rows("Table 2") if (each := runs_2025.make_epoch_run(row)).needs_gpu)
 
 
 class Pretended:
@@ -37,7 +35,7 @@ class Pretended:
 
     def __exit__(self, *ended: object) -> None: ...
 
-    def leave(self, experiment: Experiment) -> None: ...
+    def release(self, experiment: Experiment) -> None: ...
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         self.made.append(out.name)
@@ -58,10 +56,10 @@ def whole(record: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretended:
     pretended = Pretended()
-    monkeypatch.setattr(running, "OnThisMachine", lambda: pretended)
-    monkeypatch.setattr(running, "_unreadable", lambda dataset, data: "")
-    monkeypatch.setattr(running, "has_gpu", lambda: False)
-    monkeypatch.setattr(running, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(paper_runs, "LocalTrials", lambda: pretended)
+    monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: "")
+    monkeypatch.setattr(paper_runs, "has_gpu", lambda: False)
+    monkeypatch.setattr(paper_runs, "KEPT", tmp_path / "kept")
     return pretended
 
 
@@ -99,13 +97,13 @@ def test_what_is_not_whole_or_not_this_is_run_anew(machine: Pretended, tmp_path:
             path.write_text(json.dumps(result | changes[damage]))
     runner(tmp_path).run([FIRST])
     assert machine.made == [FIRST.key] * 2
-    assert runner(tmp_path).finished(FIRST)
+    assert runner(tmp_path).find_finished(FIRST)
 
 
 def test_another_scale_is_another_run(machine: Pretended, tmp_path: Path) -> None:
     runner(tmp_path).run([FIRST])
-    assert runner(tmp_path).finished(FIRST)
-    assert runner(tmp_path, scale=Scale(0.5)).finished(FIRST) is None
+    assert runner(tmp_path).find_finished(FIRST)
+    assert runner(tmp_path, scale=Scale(0.5)).find_finished(FIRST) is None
 
 
 def test_a_run_that_fails_twice_leaves_the_others_going(machine: Pretended, tmp_path: Path) -> None:
@@ -126,14 +124,14 @@ def test_a_run_that_fails_twice_leaves_the_others_going(machine: Pretended, tmp_
 def test_what_this_machine_lacks_is_said_and_not_tried(
     machine: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_unreadable", lambda dataset, data: f"{dataset}: not here")
+    monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: f"{dataset}: not here")
     outcome = runner(tmp_path).run([ON_GPU, FIRST])
     assert outcome.missing == {ON_GPU.key: "no GPU on this machine", FIRST.key: "cifar10: not here"}
     assert not outcome.failed and not machine.made
 
 
 def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretended, tmp_path: Path) -> None:
-    whole: Measurement = runs_2025.convergence("all_reduce")
+    whole: Measurement = runs_2025.make_convergence_run("all_reduce")
     run = made_up.run(whole, Scale(1))
     experiment = run.result["experiment"]
     filled_in = {**experiment, "exchange": experiment["exchange"] | {"every": 1}, "name": "another"}
@@ -145,7 +143,7 @@ def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretende
 
 def test_the_run_that_comes_with_the_project_is_taken(tmp_path: Path) -> None:
     """Fields have come, moved and gone since it was made; none of them changes what it trained."""
-    found = runner(tmp_path).finished(runs_2025.convergence("all_reduce"))
+    found = runner(tmp_path).find_finished(runs_2025.make_convergence_run("all_reduce"))
     assert found is not None and found[0].name == "all-reduce-cifar10-fast" and found[1]
 
 

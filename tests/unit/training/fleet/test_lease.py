@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.keys import Keys, current_run
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
-from crossover.keys import Keys, current_run
 from crossover.runtime import use
-from crossover.training.fleet import Membership, ServingSettings
-from crossover.training.fleet.execution import ProgramsExecution, announce
-from crossover.training.fleet.lease import Hearts
-from crossover.training.fleet.serving import give_up, join
+from crossover.training.fleet import Heartbeats, Membership, ProgramsExecution, ServingSettings, announce, give_up, join
 from tests.clocks import Passing
 
 KEYS = Keys("run")
@@ -31,9 +28,9 @@ def settings(*, lease_s: float = 60.0, absence_s: float = 60.0, idle_s: float = 
 
 
 def claim(
-    store: MemoryObjectStore, *, members: int = 2, hearts: Hearts | None = None, **times: float
+    store: MemoryObjectStore, *, members: int = 2, hearts: Heartbeats | None = None, **times: float
 ) -> Membership | None:
-    hearts = hearts or Hearts(store, KEYS)
+    hearts = hearts or Heartbeats(store, KEYS)
     return Membership.claim(hearts, run="run", members=members, settings=settings(**times))
 
 
@@ -61,7 +58,7 @@ def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryO
     """The heart beats by the real clock; who wants its rank looks at one that the test sets."""
     first = claim(store, members=1, lease_s=0.02)
     assert first is not None
-    beat, hearts = 0, Hearts(store, KEYS)
+    beat, hearts = 0, Heartbeats(store, KEYS)
     with use(passing := Passing()), first:
         for _ in range(4):  # more than twice the lease's time
             beat = next_beat(store, beat)
@@ -75,7 +72,7 @@ def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryO
         second = claim(store, members=1, hearts=hearts, lease_s=20.0)
         assert second is not None
         assert (second.rank, second.attempt) == (0, 1)
-        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was overtaken by attempt 1"):
+        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was superseded by attempt 1"):
             first.confirm()
         second.confirm()
 
@@ -107,16 +104,16 @@ def test_a_program_killed_has_no_last_word(store: MemoryObjectStore) -> None:
 def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
     me, other = claim(store, absence_s=0.05), claim(store)
     assert me is not None and other is not None
-    me.question([1], what="waited for the arrival")  # the first look
+    me.raise_if_pointless([1], what="waited for the arrival")  # the first look
     store.put(KEYS.failure(1), json.dumps({"error": "RunFailed", "cause": "no room"}).encode())
     with pytest.raises(RunFailed, match="peer 0: waited for the arrival of peer 1, which gave up: no room"):
-        me.question([1], what="waited for the arrival")
+        me.raise_if_pointless([1], what="waited for the arrival")
     store.delete(KEYS.failure(1))
     end_s = time.monotonic() + 60
 
     def ask_until(peer: int) -> None:
         while time.monotonic() < end_s:
-            me.question([peer], what="waited for the arrival")
+            me.raise_if_pointless([peer], what="waited for the arrival")
 
     with pytest.raises(WaitTimeout, match="of peer 1, which has not been heard of for 0 s"):
         ask_until(1)
@@ -145,7 +142,7 @@ def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryOb
     with claim(store) as former:
         assert former is not None
         announce(store, fleet="f", run="run", members=1)
-        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was overtaken by attempt 1"):
+        with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was superseded by attempt 1"):
             former.confirm()
         give_up(store, former, RunFailed("peer 1 gave up"))
         assert store.list(KEYS.failures) == []
@@ -184,7 +181,7 @@ def test_asynchronous_runs_outlive_a_peer(store: MemoryObjectStore) -> None:
             {"why": lambda: "quota of 0 vCPUs", "boot_s": 0.0},
             r"no program has joined the run in 0 s. quota of 0 vCPUs",
         ),
-        ({"alive": lambda: False}, "none has finished it or said why"),
+        ({"alive": lambda: False}, "none has finished it or reported an error"),
     ],
 )
 def test_a_fleet_that_never_starts_or_ends_without_a_word_is_explained(

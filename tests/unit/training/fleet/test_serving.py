@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from crossover.context import Context
-from crossover.dataplane.memory import MemoryObjectStore
-from crossover.dataplane.traffic import Traffic
+from crossover.data.keys import Keys
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
 from crossover.errors import Unavailable
-from crossover.keys import Keys
-from crossover.runtime import use
-from crossover.runtime.retries import PROGRAM
-from crossover.training.fleet import Membership, ServingSettings, serve
-from crossover.training.fleet.execution import announce
-from crossover.training.fleet.serving import join
+from crossover.runtime import PROGRAM, use
+from crossover.training.fleet import Membership, ServingSettings, announce, join, serve
+from crossover.workflow.context import Context
 from tests.clocks import Passing
 
 KEYS = Keys("run")
@@ -83,13 +80,13 @@ def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store
         "CROSSOVER_LEASE_S": "60",
         "CROSSOVER_IDLE_S": "5",
     }
-    settings = ServingSettings.of({**variables, "CROSSOVER_PROGRESS": str(tmp_path / "progress")})
-    beside = ServingSettings.of({**variables, "CROSSOVER_PROCESS": "1"})
+    settings = ServingSettings.from_environment({**variables, "CROSSOVER_PROGRESS": str(tmp_path / "progress")})
+    beside = ServingSettings.from_environment({**variables, "CROSSOVER_PROCESS": "1"})
     ranks = []
 
     def killed(membership: Membership) -> None:
         ranks.append((membership.rank, membership.attempt))
-        membership.progress()
+        membership.report_progress()
         raise Killed
 
     for _ in range(2):

@@ -1,1 +1,0 @@
-"""What stands in an account: its stacks, listings of every type of resource, and whom each resource belongs to."""

@@ -1,0 +1,335 @@
+"""Why: tables of candidates, assumptions, sensitivity, and first estimates."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from crossover import runtime
+from crossover.advice import candidates
+from crossover.advice import question as needs
+from crossover.advice.advice import Advice, extrapolate, run_of
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Estimate, Question
+from crossover.advice.question import NEW_ACCOUNT_MB, Sizes, Wishes, quota
+from crossover.advice.search import RULES, Finalist, ThisMachine, chosen
+from crossover.errors import NoProjection
+from crossover.experiment import Experiment
+from crossover.learning import sizes as data_sizes
+from crossover.reports import display, prices
+from crossover.reports.display import Band
+from crossover.reports.prices import Prices
+from crossover.simulation import calibration
+from crossover.simulation.calibration import AWS, AnswerOf, Calibration
+from crossover.simulation.repetitions import LIMITS, apply_session
+from crossover.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from crossover.advice.probe import Probe  # torch: not for a first estimate
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+FRONT_HEAD = ["how", "time", "p5 to p95", "start-up", "dollars", "p5 to p95", "minibatch", "an update", "threads"]
+REJECTED_HEAD = ["architecture", "at its cheapest", "time", "dollars", "what weighs most against it"]
+
+
+def front(found: Sequence[Finalist]) -> list[list[str]]:
+    """Return one table row for each finalist, in the given order."""
+    return [
+        [
+            each.candidate.words,
+            display.seconds(each.running.p50),
+            f"{display.seconds(each.running.p5)} to {display.seconds(each.running.p95)}",
+            display.seconds(each.before_s),
+            display.usd(each.usd.p50),
+            f"{display.usd(each.usd.p5)} to {display.usd(each.usd.p95)}",
+            f"{each.candidate.batch_size:,}",
+            describe_update(each),
+            str(each.candidate.threads),
+        ]
+        for each in found
+    ]
+
+
+CARDS_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
+
+
+def cards(found: Advice) -> list[list[str]]:
+    """Return one table row for each card, one for its on-demand variant if it uses spot instances, and one for this machine if it was
+    measured.
+    """
+    rows = []
+    for card in found.cards:
+        names = ", ".join(card.names)
+        for name, each in ((names, card.finalist), (f"{names}, on demand", card.on_demand)):
+            if each is not None:
+                time, before, *dollars = (*front([each])[0][1:2], *front([each])[0][3:6])
+                number = [told.candidate for told in found.told].index(each.candidate) + 1
+                file = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
+                rows.append([name, each.candidate.words, time, before, *dollars, file])
+    if found.here:
+        process = f"one process of {found.here.threads} threads" if found.here.threads > 1 else "one process"
+        rows.append(["this machine", process, display.seconds(found.here.seconds), *[display.DASH] * 4])
+    return rows
+
+
+def describe_update(each: Finalist) -> str:
+    """Return how many workers and minibatches make one update, or one average of models, such as `4 x 2`."""
+    every = each.candidate.every
+    count = "all" if every == "epoch" else str(every)
+    what = {"model": "an average of models after ", "delta": "an outer step after "}.get(each.candidate.what, "")
+    return f"{what}{each.candidate.workers} x {count}"
+
+
+def rejected(found: Advice) -> list[list[str]]:
+    """Return one table row for each architecture that is not the answer."""
+    return [
+        [
+            each.architecture,
+            each.best.candidate.words if each.best else display.DASH,
+            display.seconds(each.best.running.p50) if each.best else display.DASH,
+            display.usd(each.best.usd.p50) if each.best else display.DASH,
+            each.reason,
+        ]
+        for each in found.rejected
+    ]
+
+
+def notes(found: Advice) -> list[str]:
+    """Return the assumptions and counts that a reader must know to judge the figures."""
+    searched, base = found.searched, found.question.base
+    kinds = "".join(f", {count:,} for {kind}" for kind, count in sorted(found.excluded.items()))
+    refused = f", {len(searched.impossible):,} that AWS would not run" if searched.impossible else ""
+    updates = (
+        "the experiment's own updates"
+        if found.wishes.target is None
+        else "the updates of the runs that are its evidence"
+    )
+    lines = [
+        f"understood: {base.training.model} on {base.data.dataset}, {base.training.epochs} epochs, {found.wishes.words}",
+        f"{found.candidates:,} ways to train it: {len(searched.simulated):,} simulated, {len(searched.bounded):,} excluded by what they "
+        f"take at least{kinds}{refused}",
+        f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
+        "Others, which average models, filter or compress updates, are listed separately: accuracy unknown",
+        "time is the run's, as `project` and `breakeven` count it; start-up is from `deploy` until everything is deployed (assumed; if a "
+        "broker is needed, about 20 minutes for a project's first experiment), and a deadline holds with both; "
+        f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
+    ]
+    if word := quota(found.winner.candidate, found.wishes.gpu_quota):
+        lines.append(word)
+    lines += price_notes(found)
+    outside = {limit for outcome in found.winner.outcomes for limit in outcome.outside}
+    rules = "; ".join(f"{name}: {rule}" for name, rule in RULES.items())
+    lines.append(f"of the candidates that keep to deadline and budget (of all, if none does) {rules}")
+    return [*lines, *(f"outside what was measured: {limit}" for limit in sorted(outside))]
+
+
+def price_notes(found: Advice) -> list[str]:
+    """Return one line for each price of an instance among the answers that no second source confirms, and one if prices are old."""
+    listed = found.question.prices
+    answers = [each.candidate for each in found.told if each.candidate.instance]
+    items = sorted({f"ec2.{each.instance}{'.spot' if each.spot else ''}" for each in answers})
+    single = [listed.of(item) for item in items if not listed.of(item).confirmed]
+    lines = [
+        f"price of {each.item.removeprefix('ec2.')}: {display.usd(each.usd)} an hour in {listed.region}, {each.as_of}, from {each.source}; "
+        f"no second source confirms it{f'; {each.note}' if each.note else ''}"
+        for each in single
+    ]
+    today = datetime.fromtimestamp(runtime.time(), UTC).date()
+    return [*lines, *([old] if (old := listed.stale(listed.items, today)) else [])]
+
+
+# --- resting ----------------------------------------------------------------------------------------------------------
+# What advice rests on: the winner held against the others that are told, where computing is quicker or slower than is assumed.
+
+
+def caveats_of(found: Advice) -> str:
+    """Return one line for the terminal, the page and advice.json: how the answer depends on assumed computing speeds."""
+    gpus = any(each.candidate.gpu for each in (found.winner, *found.alternatives))
+    return calibration.describe_assumptions(answer(found), found.question.calibration, gpus=gpus)
+
+
+def answer(found: Advice) -> AnswerOf:
+    """Return a function that takes a calibration and returns, in words, which of the winner and the alternatives would be chosen
+    under it.
+    """
+    told = (found.winner, *found.alternatives)
+
+    def took(each: Finalist, cloud: Calibration) -> dict[str, float]:
+        question = replace(found.question, calibration=cloud)
+        return extrapolate(question, each.candidate, lambda run: {"seconds": run.seconds, "usd": run.usd})
+
+    assumed = [took(each, found.question.calibration) for each in told]
+
+    def at(cloud: Calibration) -> str:
+        changed = []
+        for each, before in zip(told, assumed, strict=True):
+            times = {name: value / before[name] for name, value in took(each, cloud).items()}
+            outcomes = (
+                replace(one, seconds=one.seconds * times["seconds"], usd=one.usd * times["usd"])
+                for one in each.outcomes
+            )
+            changed.append(replace(each, outcomes=tuple(outcomes)))
+        return chosen(changed, found.wishes).candidate.words
+
+    return at
+
+
+# --- sensitivity ------------------------------------------------------------------------------------------------------
+# What would change the answer: prices, speed, sessions and epochs, each made smaller and larger by what is plausible.
+
+
+@dataclass(frozen=True)
+class Swing:
+    """The rival's dollars divided by the winner's, if `what` is made smaller and larger. Below 1 the rival is cheaper."""
+
+    what: str
+    smaller: float
+    larger: float
+
+    @property
+    def width(self) -> float:
+        """The larger ratio divided by the smaller one."""
+        return max(self.smaller, self.larger) / max(1e-12, min(self.smaller, self.larger))
+
+
+def swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
+    """Return how the rival's cost relative to the winner's depends on each assumption, the most influential first."""
+
+    def ratio(changed: Question) -> float:
+        mine, its = (_usd(changed, candidate) for candidate in (winner, rival))
+        return its / mine
+
+    span = max(question.span(each) for each in (winner, rival))
+    found = [Swing(what, ratio(smaller), ratio(larger)) for what, smaller, larger in _changes(question, span)]
+    return sorted(found, key=lambda each: -each.width)
+
+
+def _usd(question: Question, candidate: Candidate) -> float:
+    """Return the dollars of the candidate's whole run."""
+    return extrapolate(question, candidate, lambda run: {"": run.usd})[""]
+
+
+def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
+    """Yield (what is changed, the question with less of it, the question with more of it). `span`: epochs of the shortest run."""
+    cloud, epochs = question.calibration, question.base.training.epochs
+
+    def calibrated(**factors: float) -> Question:
+        values = {name: getattr(cloud, name) * factor for name, factor in factors.items()}
+        return replace(question, calibration=replace(cloud, **values))
+
+    def trained(count: int) -> Question:
+        return replace(question, base=replace(question.base, training=replace(question.base.training, epochs=count)))
+
+    yield (
+        "functions' speed, half to twice",
+        calibrated(function_speed=0.5, function_batch_s=2.0),
+        calibrated(function_speed=2.0, function_batch_s=0.5),
+    )
+    yield "GPUs' speed, half to twice", calibrated(gpu_pace=2.0), calibrated(gpu_pace=0.5)
+    yield (
+        "instances' speed, half to twice",
+        calibrated(instance_speed=0.5, instance_batch_s=2.0),
+        calibrated(instance_speed=2.0, instance_batch_s=0.5),
+    )
+    yield "epochs, a fifth to five times", trained(max(span, epochs // 5)), trained(5 * epochs)
+    quick, slow = (replace(question, calibration=apply_session(cloud, sigmas)) for sigmas in (-1.64, 1.64))
+    yield "sessions, p5 to p95", quick, slow
+    for what, begins in (
+        ("Lambda's price", "lambda."),
+        ("instances' price", ("ec2.", "cpu_credits.")),
+        ("transitions' price", "stepfunctions."),
+    ):
+        less, more = (replace(question, prices=priced(question.prices, begins, factor)) for factor in (0.7, 1.3))
+        yield f"{what}, 30 % down to up", less, more
+
+
+def priced(prices: Prices, begins: str | tuple[str, ...], factor: float) -> Prices:
+    """Return the price list with the prices of some items multiplied by `factor`. `begins`: prefixes of their names."""
+    items = {
+        name: replace(price, usd=price.usd * factor) if name.startswith(begins) else price
+        for name, price in prices.items.items()
+    }
+    return replace(prices, items=items)
+
+
+# --- first look -------------------------------------------------------------------------------------------------------
+# A first estimate, before the search: one function, one machine and one GPU, simulated once each.
+
+TRIED = 3  # of each kind, until one of them is possible
+
+
+def estimate_of_known(experiment: Experiment, wishes: Wishes) -> str:
+    """Return a first estimate for models and data sets that come with the project, without loading torch; empty for others. Raises
+    ConfigError.
+    """
+    try:
+        workload = replace(Workload.of(experiment), samples=(1,))
+    except NoProjection:
+        return ""
+    training, _ = data_sizes.split(experiment) or (0, 0)
+    question = Question(
+        replace(experiment, baseline="none"), workload, training, AWS.unsure_of(workload.model), prices.load()
+    )
+    return first_estimate(
+        question, Sizes(vector_bytes=workload.vector_bytes, kept_bytes=0.0, evaluation_bytes=0), wishes
+    )
+
+
+def first_estimate(question: Question, sizes: Sizes, wishes: Wishes) -> str:
+    """Return in words the cheapest of one function, one machine and one GPU that keeps to the constraints, or the one nearest to
+    them; empty if none is possible. Only functions of at least NEW_ACCOUNT_MB are tried, because they hold most minibatches.
+    """
+    alone = candidates.of(
+        question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
+    )
+    by_kind = dict[str, list[tuple[float, str, Candidate]]]()
+    for each in alone:
+        if not 0 < each.memory_mb < NEW_ACCOUNT_MB and not needs.problem(each, sizes, wishes.on_hand)[1]:
+            by_kind.setdefault(each.on, []).append((question.least(each).usd, str(each), each))
+    found = [first for least in by_kind.values() if (first := _first(question, least))]
+    if not found:
+        return ""
+    candidate, figures = min(found, key=lambda each: (max(1.0, _short(wishes, each[1])), each[1].usd))
+    seconds = display.seconds(figures.seconds)
+    return f"{candidate.words}: about {seconds}, start-up among them, and {display.usd(figures.usd)}"
+
+
+def _first(question: Question, least: list[tuple[float, str, Candidate]]) -> tuple[Candidate, Estimate] | None:
+    """Return the first of the TRIED cheapest candidates that AWS would run, with its estimate, or None. `least`: (lower bound in
+    dollars, sort text, candidate).
+    """
+    looked = ((each, question.simulated(each)[0]) for _, _, each in sorted(least)[:TRIED])
+    return next(((each, figures) for each, figures in looked if not figures.problem), None)
+
+
+def _short(wishes: Wishes, figures: Estimate) -> float:
+    """Return how many times the constraints the estimate takes."""
+    return wishes.short_by(Band(*[figures.seconds] * 3), Band(*[figures.usd] * 3))
+
+
+# --- here -------------------------------------------------------------------------------------------------------------
+# This machine, beside the ways on AWS and outside their front: how long it would take by what a probe measured here.
+
+
+def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
+    """Return how long this machine would take, measured by a probe, compared with the soonest candidate among the cards."""
+    question = found.question
+    threads = 2 if (os.cpu_count() or 1) > 1 and measured.two_threads else 1
+    quicker = max(1.0, measured.two_threads or 1.0) if threads == 2 else 1.0
+    evaluated = question.calibration.evaluate_share * question.workload.validation_samples
+    epoch_s = (question.samples + evaluated) * measured.seconds / measured.batch_size / quicker
+    sooner = next(card.finalist for card in found.cards if "soonest" in card.names)
+    epochs = question.base.training.epochs
+    fixed_s, each_s = _line(question, sooner)
+    times = fixed_s / (epochs * (epoch_s - each_s)) if epoch_s > each_s else None
+    return ThisMachine(epochs * epoch_s, threads, sooner, times)
+
+
+def _line(question: Question, finalist: Finalist) -> tuple[float, float]:
+    """Return the finalist's fixed seconds (start-up and what is done once), and its seconds per epoch."""
+    span = question.span(finalist.candidate)
+    one, two = (run_of(question, finalist.candidate, times * span).seconds for times in (1, 2))
+    each_s = (two - one) / span
+    return finalist.before_s + one - span * each_s, each_s

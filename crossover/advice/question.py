@@ -1,0 +1,361 @@
+"""The question of an advice: the experiment, its constraints, its sizes, and the memory that it needs."""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import TYPE_CHECKING, Any
+
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Question
+from crossover.errors import ConfigError, DataError, NoProjection
+from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.learning import sizes as data_sizes
+from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
+from crossover.reports import display, prices
+from crossover.reports.display import Band
+from crossover.simulation import figures
+from crossover.simulation.calibration import AWS, Calibration
+from crossover.simulation.figures import UNKNOWN_INSTANCE
+from crossover.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from crossover.advice.probe import Probe  # torch: not for a first estimate
+
+# --- needs ------------------------------------------------------------------------------------------------------------
+
+ON_HAND = ("lambda", "ec2", "gpu", "spot")
+NEW_ACCOUNT_MB = 3_008  # of a function, until an account has been granted more
+
+# Peaks of this project's own steps, in Linux with glibc: what is freed stays with the process and fragments (learning/memory.py).
+OF_KEPT = 2.5  # of a step's activations: MobileNet's 512 keep 820 MB and peaked at 1.7 to 2.3 GB
+OF_EVALUATION = 3.5  # of the widest layer's 256 samples: 443 MB for 128
+STEP_MB = 64  # between two sizes of function that are told apart
+HOST_SHARE = 0.7  # of a database host's memory that vectors may fill
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes in bytes that bound every candidate. `vector_bytes`: of a gradient; `kept_bytes`: one sample's activations;
+    `evaluation_bytes`: forward pass of an evaluation; `fixed_bytes`: what the model has besides vectors.
+    """
+
+    vector_bytes: int
+    kept_bytes: float
+    evaluation_bytes: int
+    fixed_bytes: int = 0
+
+    def step_mb(self, batch_size: int) -> float:
+        """Return the peak memory, in MB, of a process that computes the gradient of `batch_size` samples."""
+        computing = max(OF_KEPT * batch_size * self.kept_bytes, OF_EVALUATION * self.evaluation_bytes)
+        return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + self.fixed_bytes + computing) / 2**20
+
+    def least_mb(self, batch_size: int) -> int:
+        """Return the memory, in MB, of the smallest function for such a minibatch, or of the largest function if none suffices."""
+        return min(MOST_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
+
+
+def problem(candidate: Candidate, sizes: Sizes, on_hand: Collection[str]) -> tuple[str, str]:
+    """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. Checks resources on hand, memory for one
+    gradient, and the database host's memory. `on_hand`: resources that may be used, of ON_HAND.
+    """
+    lacking = missing(candidate, on_hand)
+    if lacking:
+        return "not on hand", f"needs {lacking}, which is not on hand"
+    needed = sizes.step_mb(candidate.batch_size)
+    where, given = _given(candidate)
+    if needed > given:
+        return (
+            "memory",
+            f"a gradient of {candidate.batch_size:,} samples needs {needed:,.0f} MB at its peak, and {where} has {given:,.0f}",
+        )
+    return _of_host(candidate, sizes)
+
+
+def missing(candidate: Candidate, on_hand: Collection[str]) -> str:
+    """Return the first resource of ON_HAND that the candidate needs and `on_hand` lacks; empty if it lacks none."""
+    needs = [
+        *(["lambda"] if candidate.memory_mb else []),
+        *(["gpu"] if candidate.gpu else []),
+        *(["ec2"] if (candidate.instance and not candidate.gpu) or candidate.host else []),
+        *(["spot"] if candidate.spot else []),
+    ]
+    return next((each for each in needs if each not in on_hand), "")
+
+
+def _given(candidate: Candidate) -> tuple[str, float]:
+    """Return where gradients are computed, in words, and how much memory that has, in MB (infinite if unknown)."""
+    if candidate.memory_mb:
+        return f"the function of {candidate.memory_mb:,} MB", float(candidate.memory_mb)
+    known = figures.instances().get(candidate.instance)
+    if known is None or known.memory_gb is None:
+        return candidate.instance, float("inf")
+    return candidate.instance, 1_024 * (known.gpu_gb or known.memory_gb)
+
+
+def _of_host(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
+    """Return (kind, sentence) if the database host lacks memory for the vectors of two rounds (for SPIRT: a worker's gradients and
+    all averages), otherwise two empty texts.
+    """
+    known = figures.instances().get(candidate.host)
+    if known is None or known.memory_gb is None:
+        return "", ""
+    every = 64 if candidate.every == "epoch" else candidate.every
+    vectors = 2 * (2 * candidate.workers + (every if candidate.memory_mb else 0) + HELD_VECTORS)
+    needed, given = vectors * sizes.vector_bytes / 2**30, HOST_SHARE * known.memory_gb
+    if needed <= given:
+        return "", ""
+    return (
+        "memory",
+        f"a database host holds up to {needed:,.1f} GB of vectors, and {candidate.host} has {known.memory_gb:g}",
+    )
+
+
+def quota(candidate: Candidate, gpu_quota: int = 0) -> str:
+    """Return what the account must ask AWS for first; empty if it may start the candidate today.
+
+    `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account.
+    """
+    if candidate.gpu:
+        vcpus = candidate.workers * figures.instances().get(candidate.instance, UNKNOWN_INSTANCE).vcpus
+        if vcpus <= gpu_quota:
+            return ""
+        may = (
+            f"may run {gpu_quota} vCPUs of GPU instances"
+            if gpu_quota
+            else "may start no GPU instance unless it was granted some"
+        )
+        return f"{candidate.words} needs {vcpus} vCPUs, and the account {may}: ask for a quota first (crossover doctor names it)"
+    if candidate.memory_mb > NEW_ACCOUNT_MB:
+        return f"functions of more than {NEW_ACCOUNT_MB:,} MB need an account that was granted them (at most {MOST_MEMORY_MB:,})"
+    if candidate.memory_mb and candidate.workers > 10:
+        return "a new account runs ten functions at once: ask for more first (crossover doctor names it)"
+    return ""
+
+
+# --- wishes -----------------------------------------------------------------------------------------------------------
+# What the user wishes: by when, for how much, with what is on hand; and whether something holds that, in nine repetitions of ten.
+
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(s|m|min|h|d)\s*")
+MOST_VCPUS = 1_000_000
+LONGEST_S = 720 * 3_600.0  # lifetime.ttl_hours: no stack lives longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """The user's constraints. `deadline_s`: until the model is ready; `budget_usd`: for one whole run; `target`: value of the metric
+    on the validation set.
+    """
+
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    target: float | None = None
+    on_hand: tuple[str, ...] = ON_HAND
+    gpu_quota: int = 0  # vCPUs of GPU instances that the account may run; 0: none, or not known
+
+    def short_by(self, seconds: Band, usd: Band) -> float:
+        """Return the largest ratio of a figure at p95 to its constraint; 1 or less if every constraint holds."""
+        times = [0.0]
+        if self.deadline_s is not None:
+            times.append(seconds.p95 / self.deadline_s)
+        if self.budget_usd is not None:
+            times.append(usd.p95 / self.budget_usd)
+        return max(times)
+
+    @property
+    def words(self) -> str:
+        """The constraints in words."""
+        parts = [
+            *([f"within {display.seconds(self.deadline_s)}"] if self.deadline_s is not None else []),
+            *([f"for at most {display.usd(self.budget_usd)}"] if self.budget_usd is not None else []),
+            *([f"to {self.target:g}"] if self.target is not None else []),
+        ]
+        hand = "" if set(self.on_hand) == set(ON_HAND) else f"with {', '.join(self.on_hand)} on hand"
+        return ", ".join([*parts, *([hand] if hand else [])]) or "the fewest dollars, however long it takes"
+
+
+def wishes(
+    deadline: str | None, budget: str | None, target: float | None, on_hand: str | None, gpu_quota: str | None = None
+) -> Wishes:
+    """Return the constraints given by the command line's texts. Raises ConfigError with the given text and what is expected."""
+    return Wishes(
+        deadline_s=None if deadline is None else _seconds(deadline),
+        budget_usd=None if budget is None else _dollars(budget),
+        target=target,
+        on_hand=ON_HAND if on_hand is None else _hand(on_hand.split(",")),
+        gpu_quota=0 if gpu_quota is None else _vcpus(gpu_quota),
+    )
+
+
+def _vcpus(text: str) -> int:
+    """Parse `--gpu-quota`. Raises ConfigError."""
+    if text == "none":
+        return 0
+    if not text.isdecimal() or int(text) > MOST_VCPUS:
+        raise ConfigError(
+            f"--gpu-quota: {text!r} is not a quota; expected none, or the vCPUs that the account may run as G instances, such as 8"
+        )
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Parse `--deadline` into seconds. Raises ConfigError."""
+    if not (found := DURATION.fullmatch(text)):
+        raise ConfigError(
+            f"--deadline: {text!r} is not a time; expected a number and a unit, such as 45min, 2h or 1.5d"
+        )
+    seconds = float(found[1]) * UNITS[found[2]]
+    if not 0 < seconds <= LONGEST_S:
+        raise ConfigError(
+            f"--deadline: {text!r} is {display.seconds(seconds)}; expected more than nothing and at most 30 days: no stack lives longer"
+        )
+    return seconds
+
+
+def _dollars(text: str) -> float:
+    """Parse `--budget` into dollars. Raises ConfigError."""
+    try:
+        usd = float(text.removeprefix("$"))
+    except ValueError:
+        usd = 0.0
+    if not 0 < usd < 1e9:
+        raise ConfigError(
+            f"--budget: {text!r} is not an amount in dollars; expected a number above 0, such as 5 or 0.25"
+        )
+    return usd
+
+
+def _hand(names: Sequence[str]) -> tuple[str, ...]:
+    """Parse `--on-hand`. Raises ConfigError for unknown resources, for none, and for spot alone."""
+    given = [name.strip() for name in names if name.strip()]
+    unknown = [name for name in given if name not in ON_HAND]
+    if unknown or not given:
+        raise ConfigError(
+            f"--on-hand: {', '.join(unknown) or 'nothing'} is unknown; expected some of {', '.join(ON_HAND)}"
+        )
+    if given == ["spot"]:
+        raise ConfigError("--on-hand: spot is a price of instances, not a place to compute; add ec2 or gpu")
+    return tuple(name for name in ON_HAND if name in given)
+
+
+# --- subject ----------------------------------------------------------------------------------------------------------
+# What is to be trained, as sizes: of the models and data sets that come with the project, and of the user's own.
+
+# How sure a speed is by a ratio that was measured on another processor, in sigmas of its logarithm; assumed.
+BY_RATIO = 0.2
+WIDER = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
+MOST_SHARED = 0.99
+
+
+def of(
+    experiment: Experiment, calibration: Calibration = AWS, *, measured: "Probe | None" = None
+) -> tuple[Question, Sizes, list[str]]:
+    """Return the question, the sizes that bound its candidates, and a note of how the model's speed is known. `measured`: the probe's
+    result, if one was made. Raises ConfigError, DataError, OwnCodeError.
+    """
+    from crossover.learning import (
+        fitness,  # torch: not for --help
+        weights,
+    )
+
+    sample, sample_bytes, classes, training, validation = _data(experiment)
+    found = fitness.of_model(experiment.training, classes=classes, sample=sample)
+    workload = Workload(
+        model=experiment.training.model,
+        parameters=found.parameters,
+        buffers=found.buffers,
+        macs=found.macs,
+        step=found.step,
+        samples=(1,),  # each candidate has its own
+        image_bytes=sample_bytes,
+        validation_samples=validation,
+        training_share=fitness.training_share(experiment.training, classes=classes, shape=tuple(sample.shape)),
+        base_bytes=weights.size(experiment.training.weights),
+    )
+    if measured is not None:
+        from crossover.advice.probe import KNOWN
+
+        sample_s = measured.ratio * calibration.sample_s[KNOWN]
+        batch_s = measured.batch_ratio * calibration.sample_s[KNOWN]
+        calibration = calibration.with_facts(
+            measured.words,
+            sample_s={**calibration.sample_s, workload.model: sample_s},
+            function_batch_s=batch_s,
+            instance_batch_s=batch_s,
+            **_threads(measured, calibration),
+            name=f"{calibration.name}, probed",
+        )
+    known = workload.model in calibration.sample_s
+    note = (
+        measured.words
+        if measured is not None
+        else (
+            f"{workload.model}'s gradient takes as long as was measured on one core, and on a GPU what measured steps say"
+            if known
+            else f"{workload.model}'s gradient is taken for {found.macs:,} multiply-accumulates a sample forward; --probe would measure it"
+        )
+    )
+    bounds = Sizes(
+        vector_bytes=workload.vector_bytes,
+        kept_bytes=max(found.kept_bytes, WIDER * measured.sample_bytes / OF_KEPT if measured else 0.0),
+        evaluation_bytes=found.evaluation_bytes,
+        fixed_bytes=found.fixed_bytes,
+    )
+    calibration = calibration.unsure_of(workload.model)
+    if measured is not None:
+        calibration = replace(calibration, level_sigma=BY_RATIO)
+    return Question(_plain(experiment), workload, training, calibration, prices.load()), bounds, [note]
+
+
+def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
+    """Return a function that takes an experiment with the same model and data and returns its workload. User models and data are
+    loaded to find their sizes.
+    """
+    try:
+        Workload.of(experiment)
+    except NoProjection:
+        return of(experiment)[0].sizes
+    return Workload.of
+
+
+def _threads(measured: "Probe", calibration: Calibration) -> dict[str, float]:
+    """Return the share of a step that threads speed up, as measured with two threads here, and its bounds, which are as wide as
+    MobileNet's. Empty if it was not measured.
+    """
+    if measured.two_threads is None:
+        return {}
+    share = min(MOST_SHARED, max(0.0, 2 * (1 - 1 / max(1.0, measured.two_threads))))
+    usual = calibration.parallel_share
+    least, most = share + calibration.parallel_least - usual, share + calibration.parallel_most - usual
+    return {"parallel_share": share, "parallel_least": max(0.0, least), "parallel_most": min(MOST_SHARED, most)}
+
+
+def _plain(experiment: Experiment) -> Experiment:
+    """Return the experiment without a baseline, which would be a second deployment."""
+    return replace(experiment, baseline="none")
+
+
+def _data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:
+    """Return (one input, its bytes as staged, classes, training samples, validation samples): from known sizes for the project's own
+    data sets, otherwise by loading the data. Raises ConfigError if the data are not available.
+    """
+    import torch
+
+    known = data_sizes.split(experiment)
+    if known is not None:
+        training, validation = known
+        image = data_sizes.DATA[experiment.data.dataset].image
+        return torch.zeros(image), prod(image), 10, training, validation
+    from crossover.learning.datasets import load
+    from crossover.learning.samples import is_measured
+
+    try:
+        dataset = load(experiment)
+    except DataError as missing:
+        raise ConfigError(
+            f"data.dataset: {experiment.data.dataset} is not available, so neither its samples nor their shape are known: {missing}"
+        ) from missing
+    staged = dataset.train_inputs[0]
+    sample = staged.float() if is_measured(staged) else staged  # as it reaches the model
+    return sample, staged.nbytes, dataset.classes, len(dataset.train_labels), len(dataset.validation_labels)

@@ -1,0 +1,76 @@
+"""Monthly cost of repeated training: deployed each time, left deployed, or on a machine that runs anyway."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from crossover.advice.advice import Advice
+from crossover.advice.search import Finalist
+from crossover.experiment import Experiment
+from crossover.reports import display
+
+HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
+
+
+@dataclass(frozen=True)
+class MonthlyCost:
+    """One way to train every hour, day or week. `usd`: its cost in a month; `parts`: what that consists of, in words."""
+
+    way: str
+    usd: float
+    parts: str
+    in_time: bool = True  # False: a run takes longer than the time between two of them
+
+    @property
+    def words(self) -> str:
+        """The way, its monthly cost and whether a run is too long for the interval, in one line."""
+        late = "" if self.in_time else "; a run takes longer than the time between two of them"
+        return f"{self.way}: {display.rough_usd(self.usd)} a month ({self.parts}{late})"
+
+
+def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experiment], float]) -> tuple[MonthlyCost, ...]:
+    """Return the ways to repeat the advised run, those that are in time first, then the cheapest first; empty if the run is made
+    once. `every`: hour, day, week or once. `standing_usd`: returns the dollars per hour that a deployed experiment is billed between
+    its runs. Start-up is counted each time, in time and in dollars.
+    """
+    if every == "once":
+        return ()
+    listed = found.question.prices
+    hours_per_month, between_s = listed.hours_per_month, HOURS_BETWEEN[every] * 3_600
+    winner, runs = found.winner, hours_per_month / HOURS_BETWEEN[every]
+    hourly = standing_usd(found.question.task(winner.candidate).experiment)
+    startup_usd = hourly * winner.before_s / 3_600
+    run_usd, count = winner.usd.p50, f"{runs:,.0f} runs" if runs >= 10 else f"{runs:.1f} runs"
+    ways = [
+        MonthlyCost(
+            f"{winner.candidate.words}, deployed and destroyed each time",
+            runs * (run_usd + startup_usd),
+            f"{count} of {display.rough_usd(run_usd + startup_usd)}, start-up of {display.rough_seconds(winner.before_s)} each time",
+            winner.seconds.p50 <= between_s,
+        ),
+        MonthlyCost(
+            f"{winner.candidate.words}, left deployed",
+            hourly * hours_per_month + runs * run_usd,
+            f"{display.rough_usd(hourly * hours_per_month)} to stay deployed, {count} of {display.rough_usd(run_usd)}",
+            winner.running.p50 <= between_s,
+        ),
+    ]
+    if (machine := _machine(found)) is not None:
+        alone_usd = hours_per_month * listed.of(f"ec2.{machine.candidate.instance}").usd
+        ways.append(
+            MonthlyCost(
+                f"a {machine.candidate.instance} that runs anyway",
+                0.0,
+                f"nothing more, if it is idle for {display.rough_seconds(machine.running.p50)} each {every}; "
+                f"{display.rough_usd(alone_usd)} if it runs for this alone",
+                machine.running.p50 <= between_s,
+            )
+        )
+    if found.here is not None:
+        ways.append(MonthlyCost("this machine", 0.0, "nothing more", found.here.seconds <= between_s))
+    return tuple(sorted(ways, key=lambda each: (not each.in_time, each.usd)))
+
+
+def _machine(found: Advice) -> Finalist | None:
+    """Return the cheapest finalist that is a single instance, or None."""
+    alone = [each for each in found.finalists if each.candidate.instance and each.candidate.workers == 1]
+    return min(alone, key=lambda each: each.usd.p50, default=None)

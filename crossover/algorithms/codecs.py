@@ -1,0 +1,302 @@
+"""Compress what workers exchange: half precision, the largest entries, few levels (QSGD), low rank (PowerSGD). One class each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from crossover.errors import Corrupt, Refused
+from crossover.experiment import Exchange
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from crossover.algorithms.compression import PowerSGD
+
+
+# --- codec ------------------------------------------------------------------------------------------------------------
+
+Shapes = Sequence[Sequence[int]]  # of a model's parameters, in the order in which they stand in its vector
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One way to write P float32 as bytes. Its fields are the settings of the YAML's section `exchange` that belong to it, by name."""
+
+    name: ClassVar[str]  # as exchange.compression names it
+    exchanges: ClassVar[int] = 1  # that a round has; one with two gives `factors` and `travels`, and no `encode`
+    feeds_back: ClassVar[bool] = False  # whether errors are fed back unless the YAML says otherwise
+    sparse: ClassVar[bool] = False  # whether most of what is decoded is zero, and the mean of a few such vectors too
+    keeps_non_finite: ClassVar[bool] = False  # whether it writes what is not finite so that the reader sees it
+    needs_shapes: ClassVar[bool] = False  # whether its bytes follow from the shapes of the model's parameters
+    only_mean: ClassVar[str] = ""  # why robust rules cannot compare what workers send; none where they can
+
+    @property
+    def unit(self) -> int:
+        """Parts that are encoded by themselves begin at multiples of so many elements."""
+        return 1
+
+    @property
+    def grows(self) -> str:
+        """The reason why errors that are fed back could grow from round to round; "" if they cannot, whatever the gradient."""
+        return ""
+
+    def problem(self, shapes: Shapes) -> str | None:
+        """Return why this codec cannot compress a model with parameters of these shapes, or None if it can."""
+        return None
+
+    def encode(
+        self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
+    ) -> "list[Tensor]":
+        """Encode `values`, (P,) float32, and return the bytes, (nbytes,) uint8, of each of `parts`.
+
+        A part decodes to the values that the whole would decode to there. Equal values and an equal state of `random` give equal bytes.
+        Raises Refused if values are not finite and the codec cannot write them.
+        """
+        raise NotImplementedError
+
+    def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        """Decode bytes from `encode` into `out`, (P,) float32. `what`: name for errors. Raises Corrupt if the bytes are invalid or of
+        another length.
+        """
+        raise NotImplementedError
+
+    def nbytes(self, parameters: int) -> int:
+        """Return the number of bytes that `encode` makes of P parameters as one part."""
+        raise NotImplementedError
+
+    def travels(
+        self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
+    ) -> list[tuple[int, int]]:
+        """Return (bytes of a worker's contribution, bytes of the returned result) for each exchange of a round (docs/exchange.md).
+
+        For sparse codecs the result's size is an upper bound: it is smaller if workers choose the same coordinates. `shapes`: called only
+        by codecs whose sizes depend on the parameters' shapes.
+        """
+        up, whole = self.nbytes(parameters) + 4 * buffers, 4 * (parameters + buffers)
+        union = up + (workers - 1) * (self.nbytes(parameters) - self.nbytes(0))
+        return [(up, min(whole, union) if self.sparse else whole)]
+
+    def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
+        """Return one worker's encoder of a codec with two exchanges: it makes both contributions and the result. `feedback`: feed back the
+        errors.
+        """
+        raise NotImplementedError
+
+
+class Uncompressed(Codec):
+    """float32 as it is."""
+
+    name = "none"
+    keeps_non_finite = True
+
+    def nbytes(self, parameters: int) -> int:
+        return 4 * parameters
+
+
+def expect(data: memoryview, nbytes: int, what: str) -> None:
+    """Raise Corrupt, naming `what`, if `data` does not have `nbytes` bytes."""
+    if data.nbytes != nbytes:
+        raise Corrupt(f"{what}: {data.nbytes} bytes where {nbytes} are expected")
+
+
+# --- fp16 -------------------------------------------------------------------------------------------------------------
+# Half precision. What was finite stays so; what was not must be seen by whoever receives it.
+
+_HALF_MAX = 65_504.0  # float16's largest number
+
+
+class HalfPrecision(Codec):
+    """float16."""
+
+    name = "fp16"
+    keeps_non_finite = True
+
+    def encode(
+        self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
+    ) -> "list[Tensor]":
+        import torch
+
+        clamped = values.clamp(-_HALF_MAX, _HALF_MAX)
+        halves = torch.where(values.isinf(), values, clamped).half()
+        return [halves[part].view(torch.uint8) for part in parts]
+
+    def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        import torch
+
+        from crossover.algorithms import buffers
+
+        expect(data, self.nbytes(out.numel()), what)
+        out.copy_(buffers.tensor(data, torch.float16))
+
+    def nbytes(self, parameters: int) -> int:
+        return 2 * parameters
+
+
+# --- powersgd ---------------------------------------------------------------------------------------------------------
+# PowerSGD: crossover/algorithms/compression.py. Its two factors follow one another, in an exchange each.
+
+
+@dataclass(frozen=True)
+class LowRank(Codec):
+    """Matrices as products of two of this `rank`."""
+
+    rank: int
+    name = "powersgd"
+    exchanges = 2
+    feeds_back = True
+    needs_shapes = True
+    only_mean = "what travels are factors of them, which mean nothing one by one"
+
+    def problem(self, shapes: Shapes) -> str | None:
+        from crossover.algorithms import compression
+
+        return compression.problem(shapes, rank=self.rank)
+
+    def travels(
+        self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
+    ) -> list[tuple[int, int]]:
+        from crossover.algorithms.compression import layout
+
+        parts = layout(shapes(), rank=self.rank)
+        first, second = 4 * (parts.p_elements + parts.whole_elements + buffers), 4 * parts.q_elements
+        return [(first, first), (second, second)]
+
+    def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
+        import torch
+
+        from crossover.algorithms.compression import PowerSGD
+
+        return PowerSGD(shapes, rank=self.rank, seed=seed, feedback=feedback, dtype=torch.float32)
+
+
+# --- qsgd -------------------------------------------------------------------------------------------------------------
+# QSGD: crossover/algorithms/compression.py. A part ends where a bucket does, so that no bucket has two scales.
+
+
+@dataclass(frozen=True)
+class Quantized(Codec):
+    """Levels of so many `bits`, in buckets that share a scale by their `norm`."""
+
+    bits: int
+    bucket: int
+    norm: Literal["l2", "max"]
+    name = "qsgd"
+
+    @property
+    def unit(self) -> int:
+        return self.bucket
+
+    @property
+    def grows(self) -> str:
+        levels = (1 << (self.bits - 1)) - 1  # by the bounds of the variance in algorithms/compression.py
+        # With the l2 norm, either of the two bounds is below 1 then.
+        if self.bucket < (4 * levels**2 if self.norm == "max" else levels**2):
+            return ""
+        smaller = "a smaller exchange.bucket, " if self.bucket > 128 else ""
+        return (
+            f"qsgd of {self.bits} bits in buckets of {self.bucket} may leave out more than there was, which fed back grows from round to "
+            f"round; expected more exchange.bits, {smaller}or false: qsgd is unbiased"
+        )
+
+    def encode(
+        self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
+    ) -> "list[Tensor]":
+        from crossover.algorithms import compression
+
+        levels = compression.quantize(values, bits=self.bits, bucket=self.bucket, norm=self.norm, generator=random)
+        return [compression.pack(levels.part(part)) for part in parts]
+
+    def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        import torch
+
+        from crossover.algorithms import buffers, compression
+
+        compression.decompress(buffers.tensor(data, torch.uint8), out=out, key=what)
+
+    def nbytes(self, parameters: int) -> int:
+        from crossover.algorithms import compression
+
+        return compression.compressed_bytes(parameters, bits=self.bits, bucket=self.bucket)
+
+
+# --- top k ------------------------------------------------------------------------------------------------------------
+# The coordinates that are largest by magnitude, as (index, value) pairs: crossover/algorithms/compression.py.
+#
+# Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (2017). Of equal magnitudes the one that comes first is taken.
+
+
+@dataclass(frozen=True)
+class Largest(Codec):
+    """The largest `share` of the elements."""
+
+    share: float
+    name = "top_k"
+    feeds_back = True
+    sparse = True
+    only_mean = "most of each is zero"
+
+    def encode(
+        self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
+    ) -> "list[Tensor]":
+        import torch
+
+        from crossover.algorithms import compression
+        from crossover.algorithms.aggregation import finite
+
+        if not finite(values):
+            raise Refused("top_k: the gradient has values that are not finite")
+        indices = compression.largest(values, self.count(values.numel()))
+        bodies = []
+        for part in parts:
+            begin, end, _ = part.indices(values.numel())
+            first, last = torch.searchsorted(indices, torch.tensor([begin, end])).tolist()
+            bodies.append(
+                compression.pairs(indices[first:last] - begin, values[indices[first:last]], elements=end - begin)
+            )
+        return bodies
+
+    def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        from crossover.algorithms import buffers, compression
+
+        out.zero_()
+        try:
+            compression.add_to(out, buffers.octets(data))
+        except ValueError as error:
+            raise Corrupt(f"{what}: {error}") from error
+
+    def nbytes(self, parameters: int) -> int:
+        from crossover.algorithms import compression
+
+        return compression.sparse_bytes(self.count(parameters))
+
+    def count(self, parameters: int) -> int:
+        """Return how many of P elements are sent."""
+        return min(parameters, ceil(self.share * parameters))
+
+
+# --- codecs -----------------------------------------------------------------------------------------------------------
+# The codecs that exchange.compression may name: every subclass above is found. None needs torch to be named.
+
+CODECS: dict[str, type[Codec]] = {
+    each.name: each
+    for each in tuple(vars().values())
+    if isinstance(each, type) and issubclass(each, Codec) and each is not Codec
+}
+
+
+def named(exchange: Exchange) -> Codec:
+    """Return the codec that `exchange.compression` names, with its settings."""
+    codec = CODECS[exchange.compression]
+    return codec(**{each.name: getattr(exchange, each.name) for each in fields(codec)})
+
+
+def exchanges(exchange: Exchange) -> int:
+    """Return the number of exchanges in a round."""
+    return CODECS[exchange.compression].exchanges
+
+
+def feeds_back(exchange: Exchange) -> bool:
+    """Return whether errors are fed back: `exchange.error_feedback` if it is set, otherwise the codec's default."""
+    told = exchange.error_feedback
+    return CODECS[exchange.compression].feeds_back if told is None else told

@@ -1,0 +1,491 @@
+"""The codecs' arithmetic on tensors: seeded randomness, sparse vectors, quantization, low-rank approximation."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from crossover.algorithms import buffers
+from crossover.algorithms.schedule import seed
+from crossover.errors import Corrupt, Refused
+
+# --- randomness -------------------------------------------------------------------------------------------------------
+
+
+def generator(purpose: str, *key: int) -> torch.Generator:
+    """Return a new CPU generator, seeded by the keyed hash. No global state is read or changed."""
+    return torch.Generator().manual_seed(seed(purpose, *key))
+
+
+def hashes(ids: Tensor, purpose: str, *key: int) -> Tensor:
+    """Return one 63-bit hash per id, (N,) int64: splitmix64 started at the keyed seed plus id times the golden ratio."""
+    start = seed(purpose, *key)
+    mixed = ids.to(torch.int64) * _signed(0x9E3779B97F4A7C15) + _signed(start)
+    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(mixed ^ _shifted(mixed, 31), 1)
+
+
+def _signed(value: int) -> int:
+    """Return the int64 with the bits of an unsigned 64-bit number: torch's integers wrap around as two's complement."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    """Return `value` shifted right logically; torch's `>>` repeats the sign."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+# --- sparse -----------------------------------------------------------------------------------------------------------
+# An update on its way: (index, value) pairs where that is the smaller form, else all values.
+#
+# Sparse: uint8, a header of 16 bytes (elements uint64, pairs uint32, tail uint32, little-endian), then indices int32, values float32, and
+# a tail of float32 that stands for the vector's last elements in full (BatchNorm's buffers, which are never filtered). Dense: float32, all
+# elements.
+
+_HEADER = struct.Struct("<QII")
+HEADER_BYTES = _HEADER.size
+_SAMPLE = 16_384  # magnitudes that tell how large the largest are, about
+
+
+def sparse_bytes(pairs: int, *, tail: int = 0) -> int:
+    """Return the length of the sparse form in bytes."""
+    return HEADER_BYTES + 8 * pairs + 4 * tail
+
+
+def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | None = None) -> Tensor:
+    """Return the shorter of the sparse form, (bytes,) uint8, and the dense one, (elements,) float32; the sparse one if lengths are equal.
+
+    `indices`: (n,), ascending and below elements - len(tail). `values`: (n,) float32.
+    """
+    rest = 0 if tail is None else tail.numel()
+    if sparse_bytes(indices.numel(), tail=rest) > 4 * elements:
+        dense = torch.zeros(elements, dtype=torch.float32)
+        dense.index_copy_(0, indices.to(torch.int64), values)
+        if tail is not None:
+            dense[elements - rest :] = tail
+        return dense
+    head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), rest)), dtype=torch.uint8)
+    parts = [head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)]
+    return torch.cat([*parts, tail.contiguous().view(torch.uint8)] if tail is not None else parts)
+
+
+def pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
+    """Return the sparse form, (bytes,) uint8, even if the dense one is shorter: its length follows from the number of pairs."""
+    head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
+    return torch.cat([head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)])
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """Return the indices of the `count` largest magnitudes of (D,) finite values, int64 ascending; of equal magnitudes the first ones."""
+    magnitudes, elements = values.abs(), values.numel()
+    among = torch.arange(elements)
+    if elements > _SAMPLE and 4 * count < elements:
+        # Twice as many as needed lie beyond what a sample suggests: the search that sorts is spared the rest.
+        sample = magnitudes[:: elements // _SAMPLE]
+        rank = max(1, sample.numel() - sample.numel() * 2 * count // elements - 8)
+        beyond = (magnitudes >= sample.kthvalue(rank).values).nonzero().squeeze(1)
+        if beyond.numel() >= count:
+            among, magnitudes = beyond, magnitudes[beyond]
+    if count >= among.numel():
+        return among
+    least = magnitudes.kthvalue(magnitudes.numel() - count + 1).values
+    chosen = magnitudes > least
+    equal = (magnitudes == least).nonzero().squeeze(1)
+    chosen[equal[: count - int(chosen.sum())]] = True
+    return among[chosen]
+
+
+def add_to(target: Tensor, update: Tensor) -> None:
+    """Add an update from `encode` to `target`, (D,) float32, in place.
+
+    Raises ValueError, and changes nothing, if the update has another length, was cut short, or has indices that are not ascending and
+    within the vector: bytes received from elsewhere are not trusted.
+    """
+    if update.dtype == torch.float32:
+        if update.shape != target.shape:
+            raise ValueError(f"update: {update.numel()} elements for a vector of {target.numel()}")
+        _refuse_infinite(update)
+        target.add_(update)
+        return
+    indices, values, tail = _parts(update, elements=target.numel())
+    filtered = target.numel() - tail.numel()
+    if indices.numel():
+        ascending = bool((indices[1:] > indices[:-1]).all())
+        if not ascending or int(indices[0]) < 0 or int(indices[-1]) >= filtered:
+            raise ValueError(f"update: indices that are not ascending within 0 to {filtered - 1}")
+    _refuse_infinite(values)
+    _refuse_infinite(tail)
+    target.index_add_(0, indices, values)
+    target[filtered:].add_(tail)
+
+
+def _parts(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return views of the indices, (n,) int32, the values, (n,) float32, and the tail, float32."""
+    if update.dtype != torch.uint8 or update.ndim != 1 or update.numel() < HEADER_BYTES:
+        raise ValueError(
+            f"update: {update.numel()} elements of {update.dtype}; bytes with a header, or float32, are expected"
+        )
+    promised, pairs, rest = _HEADER.unpack(bytes(update[:HEADER_BYTES].tolist()))
+    if promised != elements:
+        raise ValueError(f"update: made for {promised} elements, the vector has {elements}")
+    if update.numel() != sparse_bytes(pairs, tail=rest) or rest > elements:
+        raise ValueError(
+            f"update: {update.numel()} bytes; {pairs} pairs and a tail of {rest} take {sparse_bytes(pairs, tail=rest)}"
+        )
+    values_at, tail_at = HEADER_BYTES + 4 * pairs, HEADER_BYTES + 8 * pairs
+    return (
+        update[HEADER_BYTES:values_at].view(torch.int32),
+        update[values_at:tail_at].view(torch.float32),
+        update[tail_at:].view(torch.float32),
+    )
+
+
+def _refuse_infinite(values: Tensor) -> None:
+    if bool(values.sum().isfinite()):
+        return  # at once; a sum of finite values may be infinite all the same
+    if not bool(values.isfinite().all()):
+        raise ValueError("update: contains NaN or infinite values")
+
+
+# --- qsgd -------------------------------------------------------------------------------------------------------------
+# QSGD: stochastic quantization of a gradient to a few bits per coordinate, packed into bits.
+#
+# Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding" (2017). A bucket of d coordinates shares one
+# scale (its L2 norm, or its largest magnitude); a coordinate v becomes the integer floor(v s / scale + u) with u uniform in [0, 1) and s =
+# 2^(bits-1) - 1, so that its expectation is v. Variance per bucket: L2 at most min(d/s^2, sqrt(d)/s) ||v||^2, max at most d max^2 / (4
+# s^2).
+
+Norm = Literal["l2", "max"]
+
+_LAYOUT = struct.Struct("<4sBBxxIQ")  # magic, bits, norm, bucket, elements
+_MAGIC = b"XQSG"
+_NORMS: tuple[Norm, ...] = ("l2", "max")
+_BLOCK = 65_536  # elements worked on at a time: they stay in the processor's cache
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A quantized gradient before it is packed: `codes` (D,) uint8 below 2^bits, one of `scales` for each bucket."""
+
+    codes: Tensor
+    scales: Tensor
+    bits: int
+    bucket: int
+    norm: Norm
+
+    def part(self, part: slice) -> "Levels":
+        """Return the levels of a slice of elements. It must begin at a bucket's start, and end at a bucket's end or the gradient's."""
+        begin, end, _ = part.indices(self.codes.numel())
+        scales = self.scales[begin // self.bucket : -(-end // self.bucket)] if begin < end else self.scales[:0]
+        return replace(self, codes=self.codes[begin:end], scales=scales)
+
+
+def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> Levels:
+    """Return the levels of `gradient`, (D,) float32. Raises ValueError if bits are outside 2..8 or the bucket is below 128, Refused if a
+    coordinate is not finite.
+    """
+    if not 2 <= bits <= 8 or bucket < 128:
+        raise ValueError(f"qsgd: bits {bits}, bucket {bucket}; bits 2 to 8 and a bucket of at least 128 are expected")
+    scales = _scales(gradient, bucket=bucket, norm=norm)
+    if not bool(scales.isfinite().all()):
+        raise Refused("qsgd: the gradient has a coordinate that is not finite, or overflows its norm")
+    codes = torch.empty(gradient.numel(), dtype=torch.uint8)
+    levels = (1 << (bits - 1)) - 1
+    factors = torch.where(scales > 0, levels / scales, 0.0).nan_to_num_(posinf=0.0)
+    step = _block_elements(bucket, bits)
+    random = torch.empty(step // 4, dtype=torch.int64)
+    values, noise = torch.empty(step), torch.empty(step)
+    for start in range(0, gradient.numel(), step):
+        part = gradient[start : start + step]
+        count, first = part.numel(), start // bucket
+        y, u = values[:count], noise[:count]
+        _scaled(part, factors[first : first + -(-count // bucket)], bucket, out=y)
+        # 64 random bits serve four coordinates: 16 bits each bias a level by at most 2^-17.
+        random.random_(-(2**63), None, generator=generator)
+        u.copy_(random.view(torch.int16)[:count]).mul_(2.0**-16)
+        y.add_(u).add_(levels + 0.5).floor_().clamp_(0, 2 * levels)
+        codes[start : start + count] = y
+    return Levels(codes, scales, bits, bucket, norm)
+
+
+def pack(levels: Levels) -> Tensor:
+    """Return the levels as bytes (uint8): header, one float32 scale per bucket, codes of `bits` bits."""
+    bits, bucket, elements = levels.bits, levels.bucket, levels.codes.numel()
+    body = torch.empty(compressed_bytes(elements, bits=bits, bucket=bucket), dtype=torch.uint8)
+    head = _LAYOUT.pack(_MAGIC, bits, _NORMS.index(levels.norm), bucket, elements)
+    scales_end = len(head) + 4 * levels.scales.numel()
+    body[: len(head)] = buffers.tensor(head, torch.uint8)
+    body[len(head) : scales_end] = levels.scales.view(torch.uint8)
+    packed, step = body[scales_end:], _block_elements(bucket, bits)
+    for start in range(0, elements, step):
+        part, at = levels.codes[start : start + step], start * bits // 8
+        _pack(part, bits, packed[at : at + _packed_bytes(part.numel(), bits)])
+    return body
+
+
+def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") -> Tensor:
+    """Return the (D,) float32 vector that bytes from `pack` decode to. `key`: name for errors. Raises Corrupt if the bytes are invalid or
+    do not fit `out`.
+    """
+    if body.numel() < _LAYOUT.size:
+        raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")
+    magic, bits, norm, bucket, elements = _LAYOUT.unpack(bytes(buffers.view(body[: _LAYOUT.size].contiguous())))
+    known = magic == _MAGIC and 2 <= bits <= 8 and bucket >= 128 and norm < len(_NORMS)
+    buckets = -(-elements // bucket) if known else 0
+    size = _LAYOUT.size + 4 * buckets + _packed_bytes(elements, bits)
+    if not known or body.numel() != size:
+        raise Corrupt(f"{key}: {body.numel()} bytes that are no quantized gradient")
+    if out is not None and out.numel() != elements:
+        raise Corrupt(f"{key}: a quantized gradient of {elements} elements where {out.numel()} are expected")
+    scales = body[_LAYOUT.size : _LAYOUT.size + 4 * buckets].clone().view(torch.float32)
+    if not bool(scales.isfinite().all()):
+        raise Corrupt(f"{key}: a scale that is not finite")
+    codes = body[_LAYOUT.size + 4 * buckets :]
+    levels = (1 << (bits - 1)) - 1
+    factors = scales / levels
+    result = torch.empty(elements) if out is None else out
+    step = _block_elements(bucket, bits)
+    bytes_ = torch.empty(step, dtype=torch.uint8)
+    for start in range(0, elements, step):
+        part = result[start : start + step]
+        count, first = part.numel(), start // bucket
+        packed_start = start * bits // 8
+        packed = codes[packed_start : packed_start + _packed_bytes(count, bits)]
+        part.copy_(_unpack(packed, bits, bytes_[:count])).sub_(levels)
+        _scaled(part, factors[first : first + -(-count // bucket)], bucket, out=part)
+    return result
+
+
+def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
+    """Return the length of `pack`'s result in bytes."""
+    return _LAYOUT.size + 4 * -(-elements // bucket) + _packed_bytes(elements, bits)
+
+
+def _scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
+    """Return one scale per bucket; the last bucket may be shorter."""
+    whole = gradient.numel() // bucket * bucket
+    parts = [gradient[:whole].view(-1, bucket), gradient[whole:].view(1, -1)]
+    return torch.cat([_norms(part, norm) for part in parts if part.numel()] or [torch.empty(0)])
+
+
+def _norms(rows: Tensor, norm: Norm) -> Tensor:
+    if norm == "l2":
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return lengths
+    low, high = torch.aminmax(rows, dim=1)  # several times as fast as vector_norm with infinity
+    largest: Tensor = torch.maximum(high, low.neg_())
+    return largest
+
+
+def _scaled(values: Tensor, factors: Tensor, bucket: int, *, out: Tensor) -> None:
+    """Write each value times its bucket's factor to `out`."""
+    whole = values.numel() // bucket * bucket
+    torch.mul(
+        values[:whole].view(-1, bucket), factors[: whole // bucket].unsqueeze(1), out=out[:whole].view(-1, bucket)
+    )
+    if whole < values.numel():
+        torch.mul(values[whole:], factors[-1], out=out[whole:])
+
+
+def _block_elements(bucket: int, bits: int) -> int:
+    """Return a block's size: whole buckets and whole groups of eight codes, so that every block begins at a byte."""
+    unit = bucket * 8
+    return max(1, _BLOCK // unit) * unit
+
+
+def _packed_bytes(count: int, bits: int) -> int:
+    return -(-count * bits // 8)
+
+
+def _pack(codes: Tensor, bits: int, out: Tensor) -> None:
+    """Pack codes (uint8 below 2^bits) into ceil(count * bits / 8) bytes.
+
+    The block's first half is in the low bits and its second half in the high bits, so that nothing is interleaved; widths that do not
+    divide a byte go eight codes at a time through one 64-bit word.
+    """
+    count = codes.numel()
+    if bits == 8:
+        out.copy_(codes)
+    elif bits in (2, 4):
+        rows = torch.zeros(8 // bits, out.numel(), dtype=torch.uint8)
+        rows.view(-1)[:count] = codes
+        out.copy_(rows[0])
+        for i in range(1, 8 // bits):
+            out.bitwise_or_(rows[i].bitwise_left_shift_(i * bits))
+    else:
+        groups = torch.zeros(-(-count // 8), 8, dtype=torch.int64)
+        groups.view(-1)[:count] = codes
+        words = groups[:, 0].clone(memory_format=torch.contiguous_format)
+        for i in range(1, 8):
+            words.bitwise_or_(groups[:, i] << (i * bits))
+        out.copy_(words.view(torch.uint8).view(-1, 8)[:, :bits].reshape(-1)[: out.numel()])
+
+
+def _unpack(packed: Tensor, bits: int, out: Tensor) -> Tensor:
+    """Unpack the result of `_pack` into `out`, (count,) uint8."""
+    count = out.numel()
+    if bits == 8:
+        return packed
+    if bits in (2, 4):
+        for i in range(8 // bits):
+            part = out[i * packed.numel() : (i + 1) * packed.numel()]
+            torch.bitwise_right_shift(packed[: part.numel()], i * bits, out=part)
+        return out.bitwise_and_((1 << bits) - 1)
+    groups = -(-count // 8)
+    padded = torch.zeros(groups * bits, dtype=torch.uint8)
+    padded[: packed.numel()] = packed
+    words = torch.zeros(groups, 8, dtype=torch.uint8)
+    words[:, :bits] = padded.view(groups, bits)
+    word = words.view(torch.int64).view(groups)
+    codes = torch.stack([(word >> (i * bits)) & ((1 << bits) - 1) for i in range(8)], dim=1)
+    return out.copy_(codes.view(-1)[:count])
+
+
+# --- powersgd ---------------------------------------------------------------------------------------------------------
+# PowerSGD: a gradient's matrices as products of two thin ones, found by one step of power iteration that all workers take together.
+#
+# Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization" (2019). A parameter of shape
+# (out, ...) is a matrix M, (out, rest). Two exchanges in each round: of P = M Q, whose mean every worker orthogonalises by itself, and of
+# Q = M^T P. All end with the product of P and the mean of Q, and begin the next round with that Q. What a worker's own matrix has beside
+# the product is its residual, which the next round's gradient is added to. What has one dimension, or would not become smaller, travels
+# whole with the first exchange.
+
+MatrixShape = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A parameter's place in the gradient, and its factors' places among all factors."""
+
+    at: slice
+    rows: int
+    columns: int
+    p: slice
+    q: slice
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a gradient is taken apart: `matrices`, and the elements of `whole`, which travel as they are."""
+
+    matrices: tuple[Matrix, ...]
+    whole: tuple[slice, ...]
+    whole_elements: int
+    p_elements: int
+    q_elements: int
+
+
+def highest_rank(shape: MatrixShape) -> int:
+    """Return the highest rank at which the two factors are smaller than the matrix, below the matrix's own rank; 0 if there is none, for
+    example for one dimension.
+    """
+    rows, columns = _sides(shape)
+    return (rows * columns - 1) // (rows + columns) if len(shape) > 1 else 0
+
+
+def problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
+    """Return why a model with parameters of these shapes cannot be compressed, or None if it can."""
+    most = max(map(highest_rank, shapes), default=0)
+    if most == 0:
+        return "exchange.compression: powersgd compresses matrices, and the model has none that would become smaller; expected another"
+    if rank > most:
+        return f"exchange.rank: {rank} makes none of the model's matrices smaller; expected at most {most}"
+    return None
+
+
+def layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
+    """Return the layout of parameters of these shapes, stored one after another. Raises ValueError if the rank is below 1."""
+    if rank < 1:
+        raise ValueError(f"powersgd: rank {rank}; at least 1 is expected")
+    matrices, whole = list[Matrix](), list[slice]()
+    at = p = q = 0
+    for shape in shapes:
+        place = slice(at, at + prod(shape))
+        at = place.stop
+        if rank > highest_rank(shape):
+            joined = slice(whole.pop().start, at) if whole and whole[-1].stop == place.start else place
+            whole.append(joined)
+            continue
+        rows, columns = _sides(shape)
+        matrices.append(Matrix(place, rows, columns, slice(p, p + rows * rank), slice(q, q + columns * rank)))
+        p, q = p + rows * rank, q + columns * rank
+    return Layout(tuple(matrices), tuple(whole), sum(each.stop - each.start for each in whole), p, q)
+
+
+def _sides(shape: MatrixShape) -> tuple[int, int]:
+    rows = shape[0] if shape else 1
+    return rows, prod(shape) // max(1, rows)
+
+
+class PowerSGD:
+    """One worker's side. `residual`: (P,), none without error feedback; `q`: the second factors that the next round begins with, the same
+    on every worker. Both change once a round's result is known, never before.
+
+    Every operand lies in memory of torch's own, at the same distance from an aligned beginning in every process: products of the same
+    numbers have the same bits then.
+    """
+
+    def __init__(
+        self, shapes: Sequence[MatrixShape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype
+    ) -> None:
+        self.layout, self.rank = layout(shapes, rank=rank), rank
+        parameters = sum(prod(shape) for shape in shapes)
+        self.residual: Tensor | None = torch.zeros(parameters, dtype=dtype) if feedback else None
+        self.q = torch.randn(self.layout.q_elements, generator=generator("powersgd", seed), dtype=dtype)
+        self._values = torch.empty(
+            parameters, dtype=dtype
+        )  # what is to be sent: the gradient, and what was left out before
+        self._p = torch.empty(self.layout.p_elements, dtype=dtype)
+        self._result = torch.empty(0, dtype=dtype)
+
+    def first(self, gradient: Tensor) -> Tensor:
+        """Return the first contribution [P of every matrix | whole parameters | statistics] of `gradient` [P gradient | B statistics]. Its
+        mean over the workers is the argument of `second`.
+        """
+        values, parameters = self._values, self._values.numel()
+        values.copy_(gradient[:parameters])
+        if self.residual is not None:
+            values.add_(self.residual)
+        if self._result.numel() != gradient.numel():
+            self._result = torch.empty_like(gradient)
+        p = torch.empty_like(self._p)
+        for matrix, m in self._matrices(values):
+            q = torch.linalg.qr(self.q[matrix.q].view(matrix.columns, self.rank)).Q
+            torch.mm(m, q, out=p[matrix.p].view(matrix.rows, self.rank))
+        return torch.cat([p, *(values[part] for part in self.layout.whole), gradient[parameters:]])
+
+    def second(self, mean: Tensor) -> Tensor:
+        """Return the second contribution [Q of every matrix]. `mean`: the mean of all workers' results of `first`."""
+        result, at, q = self._result, self.layout.p_elements, torch.empty_like(self.q)
+        for matrix, m in self._matrices(self._values):
+            p = torch.linalg.qr(mean[matrix.p].view(matrix.rows, self.rank)).Q
+            self._p[matrix.p].view(matrix.rows, self.rank).copy_(p)
+            torch.mm(m.t(), self._p[matrix.p].view(matrix.rows, self.rank), out=q[matrix.q].view(-1, self.rank))
+        for part in self.layout.whole:
+            result[part] = mean[at : at + part.stop - part.start]
+            at += part.stop - part.start
+        result[self._values.numel() :] = mean[at:]
+        return q
+
+    def finish(self, mean: Tensor) -> Tensor:
+        """Return the aggregated gradient, (P + B,), equal on all workers. `mean`: the mean of all workers' results of `second`. Read the
+        result before the next round.
+        """
+        self.q.copy_(mean)
+        for matrix, m in self._matrices(self._result):
+            p = self._p[matrix.p].view(matrix.rows, self.rank)
+            torch.mm(p, self.q[matrix.q].view(matrix.columns, self.rank).t(), out=m)
+        if self.residual is not None:
+            torch.sub(self._values, self._result[: self._values.numel()], out=self.residual)
+            for part in self.layout.whole:
+                self.residual[part] = 0.0  # nothing was left out
+        return self._result
+
+    def _matrices(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
+        for matrix in self.layout.matrices:
+            yield matrix, vector[matrix.at].view(matrix.rows, matrix.columns)

@@ -1,0 +1,222 @@
+"""Optimizers by name, SGD and Adam, and one update as every store takes it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from crossover.experiment import Training
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# --- update -----------------------------------------------------------------------------------------------------------
+
+MOMENTUM = 0.1  # of BatchNorm's running statistics, torch's default
+
+
+def statistics_momentum(sync_every: int) -> float:
+    """Return the momentum of BatchNorm's running statistics: torch's default if each step follows one minibatch, otherwise 1."""
+    return MOMENTUM if sync_every == 1 else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Step `number` (from 0) of `optimizer`. The model's last `buffers` elements take the gradient's statistics."""
+
+    optimizer: str = "sgd"
+    number: int = 0
+    learning_rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    undecayed: tuple[tuple[int, int], ...] = ()  # what it leaves alone: first elements, and those behind the last
+    clip: float | None = None  # the longest gradient, L2
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    buffers: int = 0
+    statistics_momentum: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        training: Training,
+        *,
+        number: int,
+        rate: float,
+        buffers: int,
+        sync_every: int,
+        undecayed: Iterable[Sequence[int]] = (),
+    ) -> "Update":
+        """Return the update of one step. `number`: the step's number. `sync_every`: the number of minibatches behind a gradient.
+        `undecayed`: the element ranges without weight decay.
+        """
+        return cls(
+            optimizer=training.optimizer,
+            number=number,
+            learning_rate=rate,
+            momentum=training.momentum,
+            nesterov=training.nesterov,
+            weight_decay=training.weight_decay,
+            undecayed=tuple((first, end) for first, end in undecayed),
+            clip=training.clip.norm,
+            beta1=training.betas[0],
+            beta2=training.betas[1],
+            buffers=buffers,
+            statistics_momentum=statistics_momentum(sync_every),
+        )
+
+    def decaying(self, elements: int) -> list[slice]:
+        """Return the slices of `elements` parameters that `weight_decay` applies to; none if it is 0."""
+        if not self.weight_decay:
+            return []
+        ends = [0, *(end for _, end in self.undecayed)]
+        begins = [*(first for first, _ in self.undecayed), elements]
+        return [slice(first, end) for first, end in zip(ends, begins, strict=True) if first < end]
+
+    @property
+    def first(self) -> bool:
+        """Whether the optimizer has no vectors yet."""
+        return self.number == 0
+
+
+# --- optimizer --------------------------------------------------------------------------------------------------------
+# What an optimizer is, wherever its steps are computed. Nothing here needs torch: functions that have the database compute ask it, too.
+
+Move = Callable[["Tensor", "Tensor", Sequence["Tensor"], Update, "Tensor"], Sequence["Tensor"]]
+
+
+def decayed(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor":
+    """Return the gradient plus the weight decay's term, or the gradient itself if nothing decays."""
+    parts = update.decaying(gradient.numel())
+    found = gradient.clone() if parts else gradient
+    for part in parts:
+        found[part].add_(parameters[part], alpha=update.weight_decay)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """`move(parameters, gradient, vectors, update, out)`: writes the moved parameters to `out` and returns the new vectors; all are (P,)
+    float32, and nothing else is changed. `vectors` are those of the step before, none at the first.
+    """
+
+    name: str  # as training.optimizer names it
+    vectors: Callable[[float], tuple[str, ...]]  # what it keeps between steps, by training.momentum
+    kind: Literal["velocity", "moment"] = "moment"  # of these vectors
+    move: Move
+    # The tensor database's command TENSOR.<command>, how many vectors it takes, and its own options. None: steps are computed by functions.
+    command: str | None = None
+    places: int = 0
+    options: Callable[[Update], Sequence[str | int | float]] = lambda update: ()
+
+
+# --- adam -------------------------------------------------------------------------------------------------------------
+# Adam, bit for bit torch.optim.Adam, and AdamW, whose weight decay is decoupled from the gradient (Loshchilov and Hutter 2019).
+
+_MOMENTS = ("first_moment", "second_moment")
+
+
+def _move_by_adam(
+    parameters: "Tensor",
+    gradient: "Tensor",
+    vectors: "Sequence[Tensor]",
+    update: Update,
+    out: "Tensor",
+    *,
+    decoupled: bool,
+) -> "Sequence[Tensor]":
+    """Take one Adam step. Both moments begin as zeros. `decoupled`: apply the weight decay to the parameters instead of the gradient
+    (AdamW).
+    """
+    import torch
+
+    step = update.number + 1
+    if step < 1:
+        raise ValueError(f"step: {step}; steps count from 1")
+    out.copy_(parameters)
+    if decoupled:
+        for part in update.decaying(out.numel()):
+            out[part].mul_(1 - update.learning_rate * update.weight_decay)
+    else:
+        gradient = decayed(gradient, parameters, update)
+    first, second = [each.clone() for each in vectors] or [torch.zeros_like(parameters) for _ in _MOMENTS]
+    first.lerp_(gradient, 1 - update.beta1)
+    second.mul_(update.beta2).addcmul_(gradient, gradient, value=1 - update.beta2)
+    correction = float((1 - update.beta2**step) ** 0.5)
+    denominator = (second.sqrt() / correction).add_(update.epsilon)
+    out.addcdiv_(first, denominator, value=-(update.learning_rate / (1 - update.beta1**step)))
+    return first, second
+
+
+def _options(update: Update) -> list[str | int | float]:
+    return ["BETA1", update.beta1, "BETA2", update.beta2, "EPS", update.epsilon, "STEP", update.number + 1]
+
+
+ADAM = Optimizer(
+    name="adam",
+    vectors=lambda momentum: _MOMENTS,
+    move=partial(_move_by_adam, decoupled=False),
+    command="ADAM",
+    places=2,
+    options=_options,
+)
+ADAMW = Optimizer(
+    name="adamw",
+    vectors=lambda momentum: _MOMENTS,
+    move=partial(_move_by_adam, decoupled=True),
+    command="ADAM",
+    places=2,
+    options=lambda update: [*_options(update), "DECOUPLED"],
+)
+
+
+# --- sgd --------------------------------------------------------------------------------------------------------------
+# Stochastic gradient descent with momentum, bit for bit torch.optim.SGD.
+
+
+def _move_by_sgd(
+    parameters: "Tensor", gradient: "Tensor", vectors: "Sequence[Tensor]", update: Update, out: "Tensor"
+) -> "Sequence[Tensor]":
+    """Take one SGD step. The first velocity is the gradient (with its weight decay), as in torch. Raises ValueError for Nesterov without
+    momentum, as torch does.
+    """
+    import torch
+
+    if update.nesterov and update.momentum == 0.0:
+        raise ValueError("nesterov: needs a momentum above 0")
+    step = decayed(gradient, parameters, update)
+    if not update.momentum:
+        torch.add(parameters, step, alpha=-update.learning_rate, out=out)
+        return ()
+    if update.first or not vectors:
+        velocity = step.clone()
+    else:
+        velocity = vectors[0].mul(update.momentum).add_(step, alpha=1.0)
+    step = step.add(velocity, alpha=update.momentum) if update.nesterov else velocity
+    torch.add(parameters, step, alpha=-update.learning_rate, out=out)
+    return (velocity,)
+
+
+SGD = Optimizer(
+    name="sgd",
+    vectors=lambda momentum: ("velocity",) if momentum else (),
+    kind="velocity",
+    move=_move_by_sgd,
+    command="SGD",
+    places=1,
+    options=lambda update: ["MOMENTUM", update.momentum, *(["NESTEROV"] if update.nesterov else [])],
+)
+
+
+# --- optimizers -------------------------------------------------------------------------------------------------------
+# The optimizers that training.optimizer may name: every one above is found.
+
+OPTIMIZERS = {each.name: each for each in tuple(vars().values()) if isinstance(each, Optimizer)}
+
+
+def vectors(training: Training) -> tuple[str, ...]:
+    """Return the names of the vectors that the experiment's optimizer keeps between steps."""
+    return OPTIMIZERS[training.optimizer].vectors(training.momentum)

@@ -1,0 +1,147 @@
+"""Aggregation rules by name: mean, median, trimmed mean, Krum; and which workers are dropped because their values are
+not finite.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crossover.errors import Refused
+from crossover.experiment import Aggregation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# --- rule -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """`combine(vectors, samples, settings)`: one (D,) float32 of the workers' (D,), which are known to be finite."""
+
+    name: str  # as aggregation.rule names it
+    combine: Callable[["Sequence[Tensor]", Sequence[int], Aggregation], "Tensor"]
+    bears: Callable[
+        [Aggregation, int], int
+    ]  # of so many workers, how many may be faulty before the result means nothing
+    by_coordinate: bool = True  # whether a part of the result follows from that part of the vectors alone
+    # The tensor database's command TENSOR.<command>, and its own options. None: vectors are combined by functions.
+    command: str | None = None
+    options: Callable[[Aggregation], Sequence[str | int | float]] = lambda settings: ()
+
+
+# --- krum -------------------------------------------------------------------------------------------------------------
+# Krum: those vectors that lie nearest to the others (Blanchard et al. 2017).
+
+
+def _combine_by_krum(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    from crossover.algorithms import robust
+
+    return robust.krum(vectors, faulty=settings.faulty, select=settings.select)
+
+
+KRUM = Rule(
+    name="krum",
+    combine=_combine_by_krum,
+    bears=lambda settings, workers: settings.faulty,
+    command="KRUM",
+    by_coordinate=False,
+    options=lambda settings: ["FAULTY", settings.faulty, "SELECT", settings.select],
+)
+
+
+# --- mean -------------------------------------------------------------------------------------------------------------
+# The mean, weighted by samples.
+
+
+def _combine_by_mean(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    from crossover.algorithms import averaging
+
+    return averaging.mean(vectors, samples)
+
+
+MEAN = Rule(
+    name="mean",
+    combine=_combine_by_mean,
+    bears=lambda settings, workers: 0,
+    command="MEAN",
+)
+
+
+# --- median -----------------------------------------------------------------------------------------------------------
+# The median of each coordinate (Yin et al. 2018).
+
+
+def _combine_by_median(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    from crossover.algorithms import robust
+
+    return robust.median(vectors)
+
+
+MEDIAN = Rule(
+    name="median",
+    combine=_combine_by_median,
+    bears=lambda settings, workers: (workers - 1) // 2,
+    command="MEDIAN",
+)
+
+
+# --- trimmed mean -----------------------------------------------------------------------------------------------------
+# The mean of each coordinate without its highest and lowest values (Yin et al. 2018).
+
+
+def _combine_by_trimmed_mean(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    from crossover.algorithms import robust
+
+    return robust.trimmed_mean(vectors, trim=settings.trim)
+
+
+TRIMMED_MEAN = Rule(
+    name="trimmed_mean",
+    combine=_combine_by_trimmed_mean,
+    bears=lambda settings, workers: settings.trim,
+    command="TRIMMEDMEAN",
+    options=lambda settings: ["TRIM", settings.trim],
+)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+# The rules that aggregation.rule may name: every one above is found.
+
+RULES = {each.name: each for each in tuple(vars().values()) if isinstance(each, Rule)}
+
+
+def bears(settings: Aggregation, workers: int) -> int:
+    """Return how many of `workers` may be faulty before the result means nothing."""
+    return RULES[settings.rule].bears(settings, workers)
+
+
+# --- dropping ---------------------------------------------------------------------------------------------------------
+# Whose vectors a round combines: one with a NaN or an infinity ends the run, or its worker is left out of the round.
+
+Agree = Callable[[list[int]], list[int]]
+"""A function that takes the workers that this process would drop and returns those that all drop; called before combining."""
+
+
+def participants(
+    finite: Sequence[bool], rule: Aggregation, *, names: Sequence[str], agree: Agree = list
+) -> tuple[list[int], Aggregation]:
+    """Return the indices of the vectors to combine, and the rule for that number of vectors.
+
+    `finite`: whether each vector is finite. `names`: what errors call each vector. `agree`: settles which vectors all workers drop.
+    Raises Refused, with the names, if `rule.non_finite` is refuse and a vector is not finite, or if more are dropped than the rule
+    tolerates.
+    """
+    bad = [index for index, is_finite in enumerate(finite) if not is_finite]
+    if rule.non_finite == "refuse":
+        if bad:
+            raise Refused(f"{names[bad[0]]} contains NaN or infinite values")
+        return list(range(len(finite))), rule
+    dropped = agree(bad)
+    if len(dropped) > bears(rule, len(finite)):
+        raise Refused(
+            f"{', '.join(names[index] for index in dropped)}: {len(dropped)} of {len(finite)} contain NaN or infinite "
+            f"values; aggregation.rule: {rule.rule} bears {bears(rule, len(finite))} as it is set"
+        )
+    return [index for index in range(len(finite)) if index not in dropped], rule.without(len(dropped))

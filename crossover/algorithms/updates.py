@@ -1,0 +1,63 @@
+"""One optimizer step on flat vectors, out of place, with the rule for BatchNorm's buffers.
+
+A model vector is [P parameters | B buffers], a gradient vector [P gradient | B minibatch statistics], all (P + B,) float32; an optimizer's
+vectors are (P,). Nothing passed in is changed, so a retried update computes the same state again.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossover.algorithms.optimizers import OPTIMIZERS, Update
+
+_BLOCK = 16_384  # elements: fewer than torch shares among threads
+
+
+def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return (the new model, the optimizer's new vectors) after `update`. `state`: the optimizer's vectors before it, empty at the first
+    step.
+    """
+    parameters, grad = _split(model, gradient, update.buffers)
+    if update.clip is not None:
+        grad = clipped(grad, update.clip)
+    out = torch.empty_like(model)
+    moved = OPTIMIZERS[update.optimizer].move(parameters, grad, state, update, out[: parameters.numel()])
+    _update_buffers(model, gradient, out, buffers=update.buffers, momentum=update.statistics_momentum)
+    return out, tuple(moved)
+
+
+def clipped(gradient: Tensor, norm: float) -> Tensor:
+    """Return `gradient` shortened to `norm` as by torch.nn.utils.clip_grad_norm_. Its length is summed in float64, block by block: equal
+    on any number of threads.
+    """
+    total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))
+    return gradient * min(1.0, norm / (total + 1e-6))
+
+
+def _split(model: Tensor, gradient: Tensor, buffers: int) -> tuple[Tensor, Tensor]:
+    """Return the P parameters and their gradient. Raises ValueError if the shapes or `buffers` do not fit."""
+    if model.shape != gradient.shape or model.ndim != 1:
+        raise ValueError(
+            f"gradient: shape {tuple(gradient.shape)} for a model of shape {tuple(model.shape)}; flat and equal is needed"
+        )
+    if not 0 <= buffers <= model.numel():
+        raise ValueError(f"buffers: {buffers} of a model vector of {model.numel()} elements")
+    count = model.numel() - buffers
+    return model[:count], gradient[:count]
+
+
+def _update_buffers(model: Tensor, gradient: Tensor, out: Tensor, *, buffers: int, momentum: float) -> None:
+    """Apply BatchNorm's rule to the last `buffers` elements: momentum * statistic + (1 - momentum) * buffer in float64, rounded once to
+    float32.
+
+    Momentum 1 takes the statistic as it is, so that a buffer that is not finite does not survive as 0 * inf.
+    """
+    if not buffers:
+        return
+    old, statistic, new = model[-buffers:], gradient[-buffers:], out[-buffers:]
+    if momentum == 1.0:
+        new.copy_(statistic)
+    else:
+        new.copy_(statistic.double().mul_(momentum).add_(old.double().mul_(1 - momentum)))

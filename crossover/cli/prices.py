@@ -1,0 +1,43 @@
+"""What AWS charges, as dated data."""
+
+import os
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from crossover.cli.arguments import Debug, require_checkout
+from crossover.errors import CrossoverError
+from crossover.reports import prices
+from crossover.running.account import aws_errors_explained
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def refresh(
+    region: Annotated[str, typer.Option(help="Whose prices; by default the region that the file has.")] = "",
+    debug: Debug = False,
+) -> None:
+    """Ask AWS for today's prices and write them into config/pricing.yaml with today's date; what it does not list keeps its own."""
+    require_checkout("prices refresh")
+    import boto3
+
+    from crossover.running.price_list import refresh_prices
+
+    path, listed_now = prices.PRICING, prices.load()
+    region = region or listed_now.region
+    with aws_errors_explained():
+        text, changes, kept = refresh_prices(
+            path.read_text("utf-8"), boto3.Session(), region=region, now=datetime.now(UTC)
+        )
+    if len(kept) == len(listed_now.items):
+        raise CrossoverError(f"no price could be refreshed, {path.name} stays; the first: {kept[0]}")
+    part = path.with_suffix(".part")
+    part.write_text(text, "utf-8")
+    prices.load(part)  # whole and readable, or the old one stays
+    os.replace(part, path)
+    for line in [*changes, *(f"kept  {reason}" for reason in kept)]:
+        print(line)
+    asked = len(listed_now.items) - len(kept)
+    print(f"{len(changes)} of {asked} prices changed in {region}, dated today; {len(kept)} keep figure and date")

@@ -1,0 +1,135 @@
+"""An ObjectStore on a folder: a run on one machine without any server. Safe between processes."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from tempfile import mkstemp
+
+from crossover.data.documents import joined, views
+from crossover.data.protocols import Buffer, ObjectStore, Traffic
+from crossover.errors import Missing, Refused
+
+_UNFINISHED = ".unfinished"  # beside the objects, so that renaming stays within one file system
+
+
+class FileObjectStore(ObjectStore):
+    """Objects as files below `folder`; each appears whole or not at all (temporary file, then rename or link).
+
+    Nothing is synced to the disk: after a power loss the last objects may be gone, after a crash of the program they are not.
+    """
+
+    def __init__(self, folder: Path, traffic: Traffic) -> None:
+        self._folder = folder.resolve()
+        self._traffic = traffic
+        (self._folder / _UNFINISHED).mkdir(parents=True, exist_ok=True)
+
+    def beside(self, traffic: Traffic) -> "FileObjectStore":
+        """Return a store for the same folder whose requests are counted into `traffic`."""
+        return FileObjectStore(self._folder, traffic)
+
+    def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        with self._written(key, data) as (temporary, path):
+            _place(temporary, path, os.replace)
+
+    def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        with self._written(key, data) as (temporary, path):
+            try:
+                _place(temporary, path, os.link)
+            except FileExistsError:
+                return False
+            return True
+
+    def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
+        return joined(data) if self.put_new(key, data) else self.get(key)
+
+    def get(self, key: str) -> bytes:
+        try:
+            data = self._path(key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            data = None
+        self._traffic.count("get", bytes_in=len(data or b""))
+        if data is None:
+            raise Missing(key)
+        return data
+
+    def exists(self, key: str) -> bool:
+        self._traffic.count("exists")
+        return self._path(key).is_file()
+
+    def delete(self, *keys: str) -> None:
+        self._traffic.count("delete")
+        for key in keys:
+            path = self._path(key)
+            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                path.unlink()
+            _remove_empty_folders(path.parent, up_to=self._folder)
+
+    def list(self, prefix: str) -> list[str]:
+        self._traffic.count("list")
+        folder = prefix.rpartition("/")[0]
+        start = self._path(folder) if folder else self._folder
+        return sorted(key for key in self._keys(start) if key.startswith(prefix))
+
+    def _keys(self, start: Path) -> Iterator[str]:
+        for folder, folders, names in os.walk(start):
+            if Path(folder) == self._folder and _UNFINISHED in folders:
+                folders.remove(_UNFINISHED)
+            relative = Path(folder).relative_to(self._folder)
+            yield from ((relative / name).as_posix() for name in names)
+
+    def _path(self, key: str) -> Path:
+        parts = PurePosixPath(key).parts
+        if not parts or "/".join(parts) != key or ".." in parts or parts[0] in ("/", _UNFINISHED) or "\0" in key:
+            raise Refused(
+                f"key {key!r}: expected a relative path such as runs/1/model, without '..', empty parts or a leading '/'"
+            )
+        return self._folder.joinpath(*parts)
+
+    @contextmanager
+    def _written(self, key: str, data: Buffer | Sequence[Buffer]) -> Iterator[tuple[Path, Path]]:
+        """Write `data` to a temporary file; yields that file and its final path, and removes the temporary file if it is left."""
+        path = self._path(key)
+        parts = views(data)
+        self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
+        descriptor, name = mkstemp(dir=self._folder / _UNFINISHED)
+        temporary = Path(name)
+        try:
+            with open(descriptor, "wb") as file:
+                for part in parts:
+                    file.write(part)
+            yield temporary, path
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise Refused(
+                f"key {key!r}: a folder of files cannot hold an object and objects below it: {error.strerror}"
+            ) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
+    """`move` the file to `path`, making its folder as often as a concurrent `delete_prefix` takes it away."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return move(temporary, path)
+        except FileExistsError:
+            if path.is_file():  # what a link finds; its caller knows what to do
+                raise
+            if path.is_dir():
+                raise IsADirectoryError(21, "objects stand below the key") from None
+            if any(folder.is_file() for folder in path.parents):
+                raise NotADirectoryError(20, "an object stands where the key needs a folder") from None
+            # Else the folder was there for mkdir, and gone when it looked whether it is one.
+        except FileNotFoundError:
+            if not temporary.exists():
+                raise
+
+
+def _remove_empty_folders(folder: Path, *, up_to: Path) -> None:
+    while folder != up_to:
+        try:
+            folder.rmdir()
+        except OSError:  # not empty, or gone already
+            return
+        folder = folder.parent

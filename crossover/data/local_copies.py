@@ -1,0 +1,72 @@
+"""An object store whose objects are read once: copies stay in this process's memory, then in a temporary folder."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from crossover import runtime
+from crossover.data.protocols import ReadableObjects
+
+SHARE = 0.5  # of the memory, and of the disk, that are free when the first object is kept
+
+
+class LocalCopies:
+    """Objects of `store`, which nobody changes while they are read: staged training data.
+
+    An object that fits neither in the memory nor on the disk is read again each time. `memory_bytes`, `disk_bytes`: how much may be kept;
+    by default SHARE of what is free.
+    """
+
+    def __init__(
+        self, store: ReadableObjects, *, memory_bytes: int | None = None, disk_bytes: int | None = None
+    ) -> None:
+        self._store = store
+        self._memory_left = _free_memory() if memory_bytes is None else memory_bytes
+        self._disk_left = disk_bytes
+        self._memory: dict[str, bytes] = {}
+        self._files: dict[str, Path] = {}
+        self._folder: Path | None = None
+        self._lock = runtime.lock()
+
+    def get(self, key: str) -> bytes:
+        """Return the object's bytes, read from the store only the first time. Raises Missing."""
+        if (found := self._memory.get(key)) is not None:
+            return found
+        if (path := self._files.get(key)) is not None:
+            return path.read_bytes()
+        body = self._store.get(key)
+        with self._lock:
+            self._keep(key, body)
+        return body
+
+    def _keep(self, key: str, body: bytes) -> None:
+        if len(body) <= self._memory_left:
+            self._memory_left -= len(body)
+            self._memory[key] = body
+            return
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="crossover-data-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            if self._disk_left is None:
+                self._disk_left = int(SHARE * shutil.disk_usage(self._folder).free)
+        if self._disk_left is not None and len(body) <= self._disk_left:
+            path = self._folder / hashlib.sha256(key.encode()).hexdigest()
+            try:
+                path.write_bytes(body)
+            except OSError:  # somebody else filled the disk: this object is read again
+                path.unlink(missing_ok=True)
+                self._disk_left = 0
+                return
+            self._disk_left -= len(body)
+            self._files[key] = path
+
+
+def _free_memory() -> int:
+    """Return SHARE of the memory that is free on this machine, in bytes; 0 if the platform does not report it."""
+    try:
+        return int(SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError):
+        return 0

@@ -1,0 +1,215 @@
+"""Stores and a message bus in this process, for runs without any server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from crossover import runtime
+from crossover.data.documents import deliver, joined
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.protocols import Buffer, ObjectStore, Traffic, arrival, checked
+from crossover.errors import Missing, Refused
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class MemoryObjectStore(ObjectStore):
+    """An ObjectStore on a dict. `beside(traffic)` is another client of the same objects that counts elsewhere."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._objects: dict[str, bytes] = {}
+        self._lock = runtime.lock()
+
+    def beside(self, traffic: Traffic) -> "MemoryObjectStore":
+        """Return the same store with requests counted into `traffic`: each step of an inline run has a record of its own."""
+        other = MemoryObjectStore(traffic)
+        other._objects, other._lock = self._objects, self._lock
+        return other
+
+    def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        stored = joined(data)
+        self._traffic.count("put", bytes_out=len(stored))
+        with self._lock:
+            self._objects[key] = stored
+
+    def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        stored = joined(data)
+        self._traffic.count("put", bytes_out=len(stored))
+        with self._lock:
+            if key in self._objects:
+                return False
+            self._objects[key] = stored
+            return True
+
+    def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
+        stored = joined(data)
+        return stored if self.put_new(key, stored) else self.get(key)
+
+    def get(self, key: str) -> bytes:
+        with self._lock:
+            data = self._objects.get(key)
+        self._traffic.count("get", bytes_in=len(data or b""))
+        if data is None:
+            raise Missing(key)
+        return data
+
+    def exists(self, key: str) -> bool:
+        self._traffic.count("exists")
+        return key in self._objects
+
+    def delete(self, *keys: str) -> None:
+        self._traffic.count("delete")
+        with self._lock:
+            for key in keys:
+                self._objects.pop(key, None)
+
+    def list(self, prefix: str) -> list[str]:
+        self._traffic.count("list")
+        with self._lock:
+            return sorted(key for key in self._objects if key.startswith(prefix))
+
+
+class MemoryTensorStore:
+    """A TensorStore on a dict: `put` copies what it is given, `get` hands out read-only views, so stored vectors never change."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._vectors: dict[str, Vector] = {}
+        self._lock = runtime.lock()
+
+    def beside(self, traffic: Traffic) -> "MemoryTensorStore":
+        """Return the same store with requests counted into `traffic`."""
+        other = MemoryTensorStore(traffic)
+        other._vectors, other._lock = self._vectors, self._lock
+        return other
+
+    def put(self, key: str, vector: Vector) -> None:
+        stored = _copy(vector)
+        self._traffic.count("put", bytes_out=stored.data.nbytes)
+        with self._lock:
+            self._vectors[key] = stored
+
+    def create(self, key: str, vector: Vector) -> bool:
+        stored = _copy(vector)
+        self._traffic.count("create", bytes_out=stored.data.nbytes)
+        with self._lock:
+            return self._vectors.setdefault(key, stored) is stored
+
+    def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
+        with self._lock:
+            vector = self._vectors.get(key)
+        self._traffic.count("get", bytes_in=vector.data.nbytes if vector else 0)
+        if vector is None:
+            raise Missing(key)
+        return deliver(vector, key=key, kind=kind, out=out)
+
+    def exists(self, key: str) -> bool:
+        self._traffic.count("exists")
+        return key in self._vectors
+
+    def delete(self, *keys: str) -> None:
+        self._traffic.count("delete")
+        with self._lock:
+            for key in keys:
+                self._vectors.pop(key, None)
+
+    def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
+        stored = [(key, _copy(vector)) for key, vector in vectors]
+        self._traffic.count("create", bytes_out=sum(vector.data.nbytes for _, vector in stored))
+        with self._lock:
+            if stored[0][0] in self._vectors:
+                return False
+            self._vectors.update(stored)
+            return True
+
+
+def _copy(vector: Vector) -> Vector:
+    return Vector(vector.kind, memoryview(bytes(vector.data)), vector.samples, vector.dtype)
+
+
+# --- memory bus -------------------------------------------------------------------------------------------------------
+# A MessageBus in this process's memory: what RabbitMQ does for an `inline` run. Thread-safe.
+
+T = TypeVar("T")
+
+
+@dataclass
+class _State:
+    """What all clients of one bus share. A barrier is one inbox per member: the rounds it knows, and who reached each."""
+
+    lock: runtime.Lock = field(default_factory=runtime.lock)
+    mailboxes: dict[str, bytes | None] = field(default_factory=dict)
+    barriers: dict[str, list[dict[int, set[int]]]] = field(default_factory=dict)
+
+
+class MemoryMessageBus:
+    """Mailboxes and barriers under one lock. `beside(traffic)` is another client of the same bus."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._state = _State()
+
+    def beside(self, traffic: Traffic) -> "MemoryMessageBus":
+        """Return the same bus with requests counted into `traffic`."""
+        other = MemoryMessageBus(traffic)
+        other._state = self._state
+        return other
+
+    def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
+        self._traffic.count("declare")
+        with self._state.lock:
+            for mailbox in mailboxes:
+                self._state.mailboxes.setdefault(mailbox, None)
+            for barrier, members in barriers:
+                inboxes = self._state.barriers.setdefault(barrier, [])
+                inboxes.extend({} for _ in range(members - len(inboxes)))
+
+    def replace(self, mailbox: str, body: Buffer) -> None:
+        message = checked(mailbox, body)
+        self._traffic.count("replace", bytes_out=len(message))
+        with self._state.lock:
+            _declared(self._state.mailboxes, mailbox, "mailbox")
+            self._state.mailboxes[mailbox] = message
+
+    def peek(self, mailbox: str) -> bytes | None:
+        with self._state.lock:
+            message = _declared(self._state.mailboxes, mailbox, "mailbox")
+        self._traffic.count("peek", bytes_in=len(message or b""))
+        return message
+
+    def arrive(self, barrier: str, *, round: int, member: int) -> None:
+        self._traffic.count("arrive", bytes_out=len(arrival(round, member)))
+        with self._state.lock:
+            for inbox in _declared(self._state.barriers, barrier, "barrier"):
+                inbox.setdefault(round, set()).add(member)
+
+    def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
+        with self._state.lock:
+            inboxes = _declared(self._state.barriers, barrier, "barrier")
+            if not 0 <= reader < len(inboxes):
+                raise Refused(f"barrier {barrier}: reader {reader} is not one of its {len(inboxes)} members")
+            inbox = inboxes[reader]
+            for older in [known for known in inbox if known < round]:
+                del inbox[older]
+            present = frozenset(inbox.get(round, ()))
+        self._traffic.count("arrived", bytes_in=sum(len(arrival(round, member)) for member in present))
+        return present
+
+    def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
+        self._traffic.count("remove")
+        with self._state.lock:
+            for mailbox in mailboxes:
+                self._state.mailboxes.pop(mailbox, None)
+            for barrier, _ in barriers:
+                self._state.barriers.pop(barrier, None)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _declared(declared: dict[str, T], name: str, what: str) -> T:
+    try:
+        return declared[name]
+    except KeyError:
+        raise Refused(f"{what} {name}: not declared; `initialise` declares what a run uses") from None

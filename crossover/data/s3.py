@@ -1,0 +1,195 @@
+"""An ObjectStore on an S3 bucket."""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    NoCredentialsError,
+)
+from botocore.exceptions import ConnectionError as NoConnection
+from tenacity import retry_if_exception_type
+
+from crossover import runtime
+from crossover.data.documents import joined, views
+from crossover.data.protocols import Buffer, ObjectStore, Traffic
+from crossover.errors import Missing, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+_AT_ONCE = 1_000  # keys that one DeleteObjects takes
+READ_TIMEOUT_S = 60
+SETTINGS = Config(
+    retries={"mode": "standard", "total_max_attempts": 1 + runtime.ONCE.again},
+    max_pool_connections=64,
+    tcp_keepalive=True,  # a function that was frozen finds out that its connection is gone
+    connect_timeout=5,
+    read_timeout=READ_TIMEOUT_S,
+)
+_MISSING = ("NoSuchKey", "404", "NotFound")
+_LATER = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException")
+
+
+class S3ObjectStore(ObjectStore):
+    """Objects of one bucket; boto3's client is thread-safe and lives as long as the process. A `client` has SETTINGS: what asks again is
+    this class.
+    """
+
+    def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
+        self._bucket = bucket
+        self._traffic = traffic
+        self._client = client or boto3.session.Session().client("s3", config=SETTINGS)
+
+    def beside(self, traffic: Traffic) -> "S3ObjectStore":
+        """Return a store for the same bucket and client whose requests are counted into `traffic`."""
+        return S3ObjectStore(self._bucket, traffic, client=self._client)
+
+    def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        self._put(key, data)
+
+    def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        try:
+            self._put(key, data, IfNoneMatch="*")
+        except _Exists:
+            return False
+        return True
+
+    def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
+        return joined(data) if self.put_new(key, data) else self.get(key)
+
+    def get(self, key: str) -> bytes:
+        data = b""
+        try:
+            data = self._ask(key, lambda: self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
+        finally:
+            self._traffic.count("get", bytes_in=len(data))
+        return data
+
+    def exists(self, key: str) -> bool:
+        self._traffic.count("exists")
+        try:
+            self._ask(key, lambda: self._client.head_object(Bucket=self._bucket, Key=key))
+        except Missing:
+            return False
+        return True
+
+    def delete(self, *keys: str) -> None:
+        for start in range(0, len(keys), _AT_ONCE):
+            self._traffic.count("delete")
+            wish: Any = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": True}
+            self._ask(keys[start], partial(self._delete, wish))
+
+    def _delete(self, wish: Any) -> None:
+        for failure in self._client.delete_objects(Bucket=self._bucket, Delete=wish).get("Errors", ()):
+            said = f"s3://{self._bucket}/{failure.get('Key')}: not deleted: {failure.get('Message')}"
+            raise (Unavailable if failure.get("Code") in _LATER else Refused)(said)
+
+    def list(self, prefix: str) -> list[str]:
+        def pages() -> list[str]:
+            keys: list[str] = []
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
+                self._traffic.count("list")
+                keys += (entry["Key"] for entry in page.get("Contents", ()))
+            return sorted(keys)
+
+        return self._ask(prefix, pages)
+
+    def _put(self, key: str, data: Buffer | Sequence[Buffer], **condition: Any) -> None:
+        parts = views(data)
+        self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
+
+        def send() -> None:
+            body: Any = data if isinstance(data, bytes) else JoinedBuffers(parts)
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+
+        self._ask(key, send)
+
+    def _ask(self, key: str, request: Callable[[], T]) -> T:
+        """Send `request` and return its result; send it again if S3 is busy or the connection broke."""
+
+        def attempt() -> T:
+            with self._speaking_of(key):
+                return request()
+
+        result: T = runtime.OBJECTS.retrying(retry_if_exception_type(Unavailable))(attempt)
+        return result
+
+    @contextmanager
+    def _speaking_of(self, key: str) -> Iterator[None]:
+        """botocore's errors as ours, naming `key`."""
+        where = f"s3://{self._bucket}/{key}"
+        try:
+            yield
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise _meaning(error, code=code, status=status, key=key, where=where) from error
+        except (HTTPClientError, NoConnection, FlexibleChecksumError) as error:  # or a body that was cut on its way
+            raise Unavailable(f"{where}: {error}") from error
+        except NoCredentialsError as error:
+            raise Refused(f"{where}: no AWS credentials; configure them, e.g. by `aws configure`") from error
+        except BotoCoreError as error:
+            raise Refused(f"{where}: {error}") from error
+
+
+class _Exists(Refused):
+    """412: the key exists."""
+
+
+def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str) -> Exception:
+    if code in _MISSING:
+        return Missing(key)
+    if code == "PreconditionFailed" or status == 412:
+        return _Exists(f"{where}: exists")
+    if code == "ConditionalRequestConflict":
+        # 409; S3's documentation asks to send it again, and then the loser finds 412
+        return Unavailable(f"{where}: other writers keep coming in between")
+    if code in _LATER or status >= 500:
+        return Unavailable(f"{where}: {error}")
+    return Refused(f"{where}: {error}")
+
+
+class JoinedBuffers(io.RawIOBase):
+    """Several buffers read as one seekable file: a header and a payload go out without being joined first."""
+
+    def __init__(self, parts: Sequence[memoryview]) -> None:
+        self._parts = parts
+        self._length = sum(part.nbytes for part in parts)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        self._at = max(0, origin + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._length if size is None or size < 0 else min(self._at + size, self._length)
+        pieces = []
+        start = 0
+        for part in self._parts:
+            low, high = max(self._at - start, 0), min(end - start, part.nbytes)
+            if low < high:
+                pieces.append(part[low:high])
+            start += part.nbytes
+        self._at = max(self._at, end)
+        return b"".join(pieces)

@@ -1,0 +1,112 @@
+"""Labels that are numbers, scaled: the model learns (label - mean) / deviation, so that a learning rate works whatever their unit.
+Metrics are converted back into it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from crossover.experiment import Experiment
+from crossover.learning.samples import LabelScale
+
+# Labels are left as they are if their mean is at most this far from 0 and their deviation within these bounds: scaling would gain nothing.
+NEAR_MEAN, NEAR_DEVIATION = 1.0, (0.1, 3.0)
+FAR = 10.0  # deviations from scaled labels, of outputs that are in the labels' own unit
+# By torch's names: functions whose values have a bound, and those that change no value.
+BOUNDED = {
+    *("relu", "elu", "hardtanh", "clamp", "clampmin", "abs", "sqrt", "exp", "tanh"),
+    *("sigmoid", "hardsigmoid", "logsigmoid", "softplus", "softmax", "logsoftmax"),
+}
+SHAPING = {
+    *("view", "unsafeview", "reshapealias", "squeeze", "unsqueeze", "expand", "t", "transpose", "permute"),
+    *("clone", "alias", "tocopy", "select", "slice", "mean"),
+}
+MEAN, DEVIATION = "label_mean", "label_deviation"  # of the manifest, beside what inputs are scaled by
+
+
+def scale_of(labels: Tensor, experiment: Experiment, *, classes: int | None) -> LabelScale | None:
+    """Return what the training labels are scaled by, by `data.scale_labels`; None if they stay as they are. A column (dimension 1) without
+    spread is only shifted.
+    """
+    wanted = experiment.data.scale_labels
+    if classes is not None or wanted == "never" or (wanted == "auto" and experiment.training.loss != "mse"):
+        return None
+    values = labels.double().reshape(len(labels), 1) if labels.ndim < 2 else labels.double().transpose(1, -1)
+    values = values.reshape(-1, values.shape[-1])
+    mean = values.mean(0)
+    spread = (values - mean).square().mean(0).sqrt()
+    none = spread <= len(values) * torch.finfo(torch.float64).eps * mean.abs()  # rounding alone
+    deviation = torch.where(none, 1.0, spread)
+    least, most = NEAR_DEVIATION
+    if wanted == "auto" and bool(((mean.abs() <= NEAR_MEAN) & (none | ((spread >= least) & (spread <= most)))).all()):
+        return None
+    return LabelScale(tuple(mean.tolist()), tuple(deviation.tolist()))
+
+
+def scaled(labels: Tensor, scale: LabelScale | None) -> Tensor:
+    """Return the labels as the model learns them: scaled in float64, and float32."""
+    if scale is None:
+        return labels
+    mean, deviation = (_beside(part, labels) for part in (scale.mean, scale.deviation))
+    return ((labels.double() - mean) / deviation).float()
+
+
+def unscaled(values: Tensor, scale: LabelScale) -> Tensor:
+    """Return outputs or scaled labels in the labels' own unit, computed in float64, and float32."""
+    mean, deviation = (_beside(part, values) for part in (scale.mean, scale.deviation))
+    return (values.double() * deviation + mean).float()
+
+
+def distance(outputs: Tensor, labels: Tensor, scale: LabelScale) -> Tensor:
+    """Return how far scaled outputs are from scaled labels, in the labels' own unit, float64. No mean is added, behind which it would be
+    lost.
+    """
+    return (outputs.detach().double() - labels.double()) * _beside(scale.deviation, labels)
+
+
+def problem(outputs: object, labels: Tensor, scale: LabelScale) -> str:
+    """Return why a model cannot learn labels that are scaled, by outputs that know how they were computed; empty if it can."""
+    if not isinstance(outputs, Tensor) or outputs.shape != labels.shape:  # for a loss of one's own
+        return ""
+    if found := _limit(outputs):
+        return (
+            f"the model's outputs end in {found}, which cannot reach all labels once they are scaled to mean 0 and deviation 1; expected "
+            "data.scale_labels: never, or a model that ends without it"
+        )
+    given, deviation = outputs.detach().double(), _beside(scale.deviation, labels)
+    far = float((given - labels).square().mean().sqrt())
+    own = float(((given - _beside(scale.mean, labels)) / deviation - labels).square().mean().sqrt())
+    if far > FAR > FAR * own / far:
+        return (
+            f"the model's outputs are {far:.2g} deviations from labels that are scaled, and {own:.2g} from labels in their own unit; "
+            "expected data.scale_labels: never"
+        )
+    return ""
+
+
+def _limit(outputs: Tensor) -> str:
+    """Return the function that bounds the outputs, or an empty text. Only changes of shape or type may follow it."""
+    node = outputs.grad_fn
+    while node is not None and (name := re.sub(r"Backward\d*$", "", node.name()).lower()) not in BOUNDED:
+        if name not in SHAPING:
+            return ""
+        node = node.next_functions[0][0]
+    return name if node is not None else ""
+
+
+def as_manifest(scale: LabelScale | None) -> dict[str, list[float]]:
+    """Return what the manifest's `affine` has of it, empty without a scale."""
+    return {MEAN: list(scale.mean), DEVIATION: list(scale.deviation)} if scale else {}
+
+
+def of_manifest(affine: Mapping[str, Sequence[float]]) -> LabelScale | None:
+    """Return the scale that `as_manifest` wrote."""
+    return LabelScale(tuple(affine[MEAN]), tuple(affine[DEVIATION])) if affine.get(MEAN) else None
+
+
+def _beside(part: Sequence[float], values: Tensor) -> Tensor:
+    """Return one number for each column as a tensor whose shape broadcasts with `values`."""
+    found = torch.tensor(list(part), dtype=torch.float64, device=values.device)
+    return found if values.ndim < 2 else found.view(1, -1, *[1] * (values.ndim - 2))

@@ -1,0 +1,433 @@
+"""A CSV as samples: which row is the header, which column the label, and what the label is. Each guess is reported, and `data.table` of the
+YAML overrules it. Cells are read as float64.
+"""
+
+import csv
+import hashlib
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from crossover import runtime
+from crossover.errors import DataError
+from crossover.experiment import Table
+from crossover.learning.samples import Kind, Reading, Samples
+
+MOST_CLASSES = 20  # different whole numbers in a label that are taken for classes
+ROWS_PER_CLASS = 3  # fewer on average are no classes, but numbers that happen to be whole
+MOST_TEXTS = 1_000  # different texts in a label that are taken for classes
+LEAST_ROWS = 3
+LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which models compute
+EXACT = 2**53  # below it float64 tells all whole numbers apart
+SAMPLE = 1_000  # rows that a first row is compared with
+LABELS = ("label", "labels", "target", "class")  # names of a label that need not be the last column
+INDEXES = (
+    "",
+    "id",
+    "index",
+    "idx",
+    "row",
+    "rowid",
+    "row_id",
+    "rowname",
+    "rownames",
+    "row.names",
+    "obs",
+    "no",
+    "nr",
+    "#",
+)
+MISSING = ("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "inf", "-inf", "+inf", "infinity", "-infinity")
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars (|)", " ": "blanks"}
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", flags=re.ASCII)
+CURES = "expected a CSV of numbers, or a loader of your own, module:loader"
+
+FileRow = tuple[int, list[str]]  # the line of the file in which it begins, and its cells
+
+
+def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | int] = ()) -> Samples:
+    """Return the CSV's samples: inputs (N, columns) float64; labels (N,) int64 of classes, or (N, 1) float64. `also_drop`: columns to leave
+    out beside those that are guessed. Raises DataError, in words for the owner of the file.
+
+    The process keeps the samples that it read last: `advise` asks for them several times.
+    """
+    known = runtime.kept("the table read last", dict[_Key, Samples])
+    key = _key(path, table or Table(), also_drop)
+    if key not in known:
+        samples = _read(path, table or Table(), also_drop)
+        assert samples.reading is not None
+        known.clear()
+        known |= {key: samples, (*key[:2], samples.reading.as_table(), ()): samples}
+    found = known[key]
+    return replace(found, inputs=found.inputs.clone(), labels=found.labels.clone())  # which the caller may change
+
+
+_Key = tuple[Path, bytes, Table, tuple[str | int, ...]]  # a file, a digest of its bytes, and how it is read
+
+
+def _key(path: Path, table: Table, also_drop: Sequence[str | int]) -> _Key:
+    try:
+        digest = hashlib.blake2b(path.read_bytes()).digest()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return path.resolve(), digest, table, tuple(also_drop)
+
+
+def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
+    rows = _rows(path)
+    reading, rows = _reading(path, rows, table, also_drop)
+    inputs = _numbers(path, rows, reading, reading.inputs)
+    label = [cells[reading.label].strip() for _, cells in rows]
+    if reading.kind == "numbers":
+        return Samples(inputs, _numbers(path, rows, reading, (reading.label,)), reading=reading)
+    texts = label if not _is_number(label[0]) else [_canonical(each) for each in label]
+    places = {text: place for place, text in enumerate(reading.classes)}
+    labels = torch.tensor([places[text] for text in texts], dtype=torch.int64)
+    return Samples(inputs, labels, classes=len(reading.classes), reading=reading)
+
+
+# --- rows and cells ---------------------------------------------------------------------------------------------------
+
+
+def _rows(path: Path) -> list[FileRow]:
+    """Return the rows that are not blank. Raises DataError if the file is unreadable or its columns are not separated by commas."""
+    found: list[FileRow] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader, begin = csv.reader(file), 1
+            for cells in reader:
+                if cells and (len(cells) > 1 or cells[0].strip()):
+                    found.append((begin, cells))
+                begin = reader.line_num + 1
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, error) from error
+    width = len(found[0][1]) if found else 0
+    sample = [cells for _, cells in found[:SAMPLE]]
+    if (width < 2 or any(len(cells) != width for cells in sample)) and (separator := _separator(sample)):
+        raise _refused(path, separator)
+    return found
+
+
+def _separator(rows: Sequence[Sequence[str]]) -> str:
+    """Return which separator is used instead of commas, with the remedy, or an empty text if none is known."""
+    lines = [",".join(row) for row in rows]
+    for mark, words in SEPARATORS.items():
+        split = [line.split() if mark == " " else line.split(mark) for line in lines]
+        widths = Counter(map(len, split)).most_common(1)
+        if not widths or widths[0][0] < 2 or widths[0][1] < 0.9 * len(split):
+            continue
+        cells = [cell.strip().strip('"') for row in split[1:] for cell in row]
+        numbers = [cell for cell in cells if _is_number(cell.replace(",", ".", 1))]
+        if len(numbers) < len(cells) / 4 and (mark == " " or max(map(len, rows)) > 1):
+            continue
+        decimals = ", with commas before the decimals" if any("," in cell for cell in numbers) else ""
+        mend = {" ": r'sep=r"\s+"', "\t": r'sep="\t"'}.get(mark, f'sep="{mark}"') + (
+            ', decimal=","' if decimals else ""
+        )
+        return (
+            f"its columns are separated by {words}{decimals}; expected commas between columns, and points before decimals: "
+            f"pandas.read_csv(..., {mend}).to_csv(..., index=False) writes such a file"
+        )
+    return ""
+
+
+def _numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns: Sequence[int]) -> Tensor:
+    """Return the cells of the columns, (N, columns) float64. Raises DataError, with the file's line, for the first cell that is not a
+    number.
+    """
+    try:
+        values = torch.tensor([[float(cells[each]) for each in columns] for _, cells in rows], dtype=torch.float64)
+    except ValueError:
+        values = torch.tensor([[torch.nan]], dtype=torch.float64)
+    plain = all("_" not in (text := "".join(cells)) and text.isascii() for _, cells in rows)
+    if plain and bool((values.abs() <= LARGEST).all()):
+        return values
+    for line, cells in rows:
+        for each in columns:
+            if problem := _cell_problem(cells[each]):
+                if separator := _separator([row for _, row in rows[:SAMPLE]]):
+                    raise _refused(path, separator)
+                raise _refused(path, f"row {line}: {problem} ({reading.shown(each)}); {_without(reading, each)}")
+    return values
+
+
+def _cell_problem(cell: str) -> str:
+    if cell.strip().lower() in MISSING:
+        return (
+            f"{cell!r} is no number that float32 holds"
+            if "n" in cell.lower() and _as_float(cell)
+            else f"{cell!r} is no number"
+        )
+    if not NUMBER.fullmatch(cell):
+        comma = (
+            ", but for a comma in it" if _is_number(cell.replace(",", ".")) or _is_number(cell.replace(",", "")) else ""
+        )
+        return f"{cell!r} is no number{comma}"
+    return f"{cell!r} is no number that float32 holds" if not abs(float(cell)) <= LARGEST else ""
+
+
+def _as_float(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _without(reading: Reading, column: int) -> str:
+    if column == reading.label:
+        return f"{CURES}; --label NAME (data.table.label) takes another column for the label"
+    named = reading.names[column].strip() if reading.header and reading.names.count(reading.names[column]) == 1 else ""
+    drop = f"--drop {shlex.quote(named) if named else column + 1} (data.table.drop) leaves the column out"
+    return f"expected numbers; {drop}, and a loader of your own, module:loader, may fill it in"
+
+
+def _is_number(cell: str) -> bool:
+    return bool(NUMBER.fullmatch(cell))
+
+
+def _canonical(cell: str) -> str:
+    """Return a number's canonical text, equal for `1`, `01` and `1.0`."""
+    value = float(cell)
+    return str(int(value)) if value.is_integer() and abs(value) < EXACT else cell.strip()
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return _refused(path, f"cannot be read: {error}; expected a CSV of numbers, or module:loader")
+
+
+def _refused(path: Path, problem: str) -> DataError:
+    return DataError(f"{path}: {problem}")
+
+
+# --- which row, which column, which kind ------------------------------------------------------------------------------
+
+
+def _reading(
+    path: Path, rows: list[FileRow], table: Table, also_drop: Sequence[str | int]
+) -> tuple[Reading, list[FileRow]]:
+    """Return how the file is read, and its rows without the header."""
+    width = len(rows[0][1]) if rows else 0
+    header, why, doubt = _header([cells for _, cells in rows[: SAMPLE + 1]]) if rows else (False, "", "")
+    if table.header is not None and table.header != header:
+        header, why, doubt = table.header, "as told", ""
+    body = rows[1:] if header else rows
+    if width < 2 or len(body) < LEAST_ROWS:
+        raise _refused(
+            path,
+            f"has {width} column{'s' * (width != 1)} and {len(body)} row{'s' * (len(body) != 1)}"
+            f"{' below its header' if header else ''}; expected two columns and three rows at least",
+        )
+    for line, cells in body:
+        if len(cells) != width:
+            raise _refused(path, f"row {line}: has {len(cells)} columns, and the first has {width}; {CURES}")
+    names = (
+        tuple(cell.strip() for cell in rows[0][1]) if header else tuple(f"column {each + 1}" for each in range(width))
+    )
+    reading = Reading(
+        file=path.name,
+        names=names,
+        header=header,
+        label=-1,
+        kind="numbers",
+        why_header=why,
+        doubts=(doubt,) if doubt else (),
+    )
+    told = [*(table.drop or ()), *also_drop]
+    drop = {column_of(path, reading, each, "data.table.drop (--drop)") for each in told}
+    label, why_label = _label(path, reading, table, drop)
+    if label in drop:
+        raise _refused(
+            path,
+            f"data.table.drop (--drop): {reading.shown(label)} is the label; expected another column, or another label",
+        )
+    reading = _with_kind(path, replace(reading, label=label, why_label=why_label), body, table)
+    reading = replace(reading, drop=tuple(sorted(drop)))
+    if table.drop is None and header:
+        reading = _with_guessed_drop(reading, body)
+    if not reading.inputs:
+        raise _refused(
+            path, "data.table.drop (--drop): no column is left for the model; expected one at least beside the label"
+        )
+    return reading, body
+
+
+def _header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
+    """Return whether the first row names the columns, why, and what is doubtful about it."""
+    first, rest = [cell.strip() for cell in rows[0]], rows[1:]
+    shown = ", ".join(first[:6]) + (", ..." if len(first) > 6 else "")
+    if not any(map(_is_number, first)):
+        return any(cell.lower() not in MISSING for cell in first), "its cells are no numbers", ""
+    columns = [[row[each] for row in rest if each < len(row)] for each in range(len(first))]
+    numbers = [each for each, cell in enumerate(first) if _is_number(cell)]
+    others = [each for each, cell in enumerate(first) if not _is_number(cell)]
+    whole = all(re.fullmatch(r"\d+", first[each], flags=re.ASCII) for each in numbers)
+    values = [float(first[each]) for each in numbers]
+    if not whole or not rest or any(a >= b for a, b in pairwise(values)):
+        return False, "", ""
+    if any(first[each].lower() not in MISSING and all(map(_is_number, columns[each])) for each in others):
+        return True, f"row 1 ({shown}) has names over numbers", ""
+    if any(first[each] for each in others):
+        return False, "", ""
+    outside = [_is_foreign(value, first[each], columns[each]) for value, each in zip(values, numbers, strict=True)]
+    even = _is_even(values) and not any(_is_even_row(row, numbers) for row in rest)
+    enough = len(numbers) >= 3 or len(rest) >= 10
+    if enough and (all(outside) or (even and any(outside))):
+        return True, f"row 1 ({shown}) counts, and does not fit the rows below", ""
+    if even and len(numbers) >= 3:
+        return False, "", f"row 1 ({shown}) is taken for data: --header takes it for names"
+    return False, "", ""
+
+
+def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
+    """Whether a first row's whole number does not belong to the numbers below: beyond all of them, though they do not count on from it, or
+    the only one without decimals.
+    """
+    below = [float(cell) for cell in column if _is_number(cell)]
+    if not below:
+        return True
+    if all("." in cell for cell in column):
+        return True
+    ascends = all(a <= b for a, b in zip([value, *below], below, strict=False))
+    descends = all(a >= b for a, b in zip([value, *below], below, strict=False))
+    return not (ascends or descends) and not min(below) <= value <= max(below)
+
+
+def _is_even(values: Sequence[float]) -> bool:
+    """Return whether the numbers increase by one constant step."""
+    steps = {b - a for a, b in pairwise(values)}
+    return len(steps) == 1 and min(steps) > 0
+
+
+def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
+    cells = [row[each] for each in columns if each < len(row)]
+    return all(map(_is_number, cells)) and _is_even([float(cell) for cell in cells])
+
+
+def _label(path: Path, reading: Reading, table: Table, drop: Collection[int]) -> tuple[int, str]:
+    """Return the label's column, and why it is taken as the label."""
+    left = [each for each in range(len(reading.names)) if each not in drop] or [0]
+    named = [each for each in left if reading.header and reading.names[each].lower() in LABELS]
+    is_named = len(named) == 1 and named[0] != left[-1]
+    guess, why = (named[0], "by its name") if is_named else (left[-1], "the last column")
+    if table.label is None:
+        return guess, why
+    told = column_of(path, reading, table.label, "data.table.label (--label)")
+    return told, why if told == guess else "as told"
+
+
+def column_of(path: Path, reading: Reading, asked: str | int, field: str) -> int:
+    """Return the index, from 0, of the column whose name, or number from 1, is `asked`. `field`: name of the YAML field, for errors.
+    Raises DataError if no column or more than one matches.
+    """
+    same = [each for each, name in enumerate(reading.names) if name == str(asked).strip()] if reading.header else []
+    width = len(reading.names)
+    if isinstance(asked, int) and same and 1 <= asked <= width and same != [asked - 1]:
+        raise _refused(
+            path,
+            f"{field}: {asked} counts a column, {reading.names[asked - 1]!r}, and names another; expected the name of the one that is "
+            "meant, in quotes",
+        )
+    if len(same) == 1:
+        return same[0]
+    known = ", ".join(name or "(no name)" for name in reading.names[:12]) + (", ..." if width > 12 else "")
+    if same:
+        places = " and ".join(str(each + 1) for each in same)
+        raise _refused(
+            path,
+            f"{field}: {len(same)} columns are called {str(asked)!r}; expected the number of one of them: {places}",
+        )
+    if str(asked).isascii() and str(asked).isdigit() and 1 <= int(asked) <= width:
+        return int(asked) - 1
+    expected = (
+        f"one of {known}, or a number from 1 to {width}"
+        if reading.header
+        else f"a number from 1 to {width}, since the file has no header"
+    )
+    raise _refused(path, f"{field}: there is no column {str(asked)!r}; expected {expected}")
+
+
+def _with_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Table) -> Reading:
+    """Return the reading with the label's kind. Raises DataError if there is nothing to distinguish."""
+    cells, shown = [row[reading.label].strip() for _, row in body], reading.shown(reading.label)
+    which = "the last column" if reading.label == len(reading.names) - 1 else f"the label, {shown},"
+    numbers = [_is_number(cell) for cell in cells]
+    texts = not any(numbers) and not any(cell.lower() in MISSING for cell in cells)
+    if not texts and not all(numbers):
+        _numbers(path, body, reading, (reading.label,))  # names the first cell that is no number
+    labels = cells if texts else [_canonical(cell) for cell in cells]
+    known = Counter(labels)
+    if len(known) == 1:
+        cure = f"{CURES.replace('CSV of numbers', 'label of two values and more')}; --label NAME (data.table.label) takes another column"
+        raise _refused(path, f"{which} is {next(iter(known))} in every row; {cure}")
+    whole = not texts and all(float(cell).is_integer() for cell in known)
+    kind, why = _kind(len(known), len(cells), texts=texts, whole=whole)
+    if table.kind and table.kind != kind:
+        if texts:
+            raise _refused(path, f"{which} holds texts such as {cells[0]!r}; expected numbers, or --classes")
+        kind, why = table.kind, "as told"
+    if texts and len(known) > min(MOST_TEXTS, len(cells) // 2):
+        raise _refused(
+            path,
+            f"row {body[0][0]}: {cells[0]!r} is no number ({shown}), and {len(known):,} different texts in {len(cells):,} rows are no "
+            f"classes; {CURES}",
+        )
+    if kind == "numbers":
+        return replace(reading, kind=kind, why_kind=why)
+    if whole and (largest := max(known, key=lambda cell: abs(float(cell)))) and abs(float(largest)) >= EXACT:
+        raise _refused(
+            path,
+            f"{which} has the class {largest}, which float64 does not tell from its neighbours; expected classes between "
+            f"-{EXACT} and {EXACT}, or a loader of your own, module:loader",
+        )
+    classes = tuple(sorted(known) if texts else sorted(known, key=float))
+    if lonely := [name for name in classes if known[name] == 1]:
+        line = body[labels.index(lonely[0])][0]
+        one = f"class {lonely[0]} of {shown} has one row, row {line}"
+        few = one if len(lonely) == 1 else f"{len(lonely)} classes of {shown} have one row each"
+        reading = replace(reading, doubts=(*reading.doubts, few))
+    return replace(reading, kind=kind, why_kind=why, classes=classes)
+
+
+def _kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple[Kind, str]:
+    if texts:
+        return "classes", "texts"
+    if not whole:
+        return "numbers", "not all whole"
+    if different > MOST_CLASSES:
+        return "numbers", f"{different:,} different ones"
+    if different > 2 and rows < ROWS_PER_CLASS * different:
+        return "numbers", f"{different} different ones in {rows} rows"
+    return "classes", f"{different} different whole numbers"
+
+
+def _with_guessed_drop(reading: Reading, body: Sequence[FileRow]) -> Reading:
+    """Return the reading without the columns that count the rows and have an index's name, if others are left."""
+    found = [each for each in reading.inputs if is_index_name(reading.names[each]) and _counts(body, each)]
+    if not found or len(found) == len(reading.inputs):
+        return reading
+    return replace(reading, drop=tuple(sorted([*reading.drop, *found])))
+
+
+def is_index_name(name: str) -> bool:
+    """Return whether a column of this name is likely to hold row numbers or identifiers."""
+    return name.lower() in INDEXES or name.lower().startswith("unnamed")
+
+
+def _counts(body: Sequence[FileRow], column: int) -> bool:
+    """Return whether a column's cells are whole numbers, each one more than the one above."""
+    return len(body) > 2 and all(_one_more(body, column))
+
+
+def _one_more(body: Sequence[FileRow], column: int) -> Iterator[bool]:
+    first = body[0][1][column].strip()
+    yield bool(re.fullmatch(r"\d+(\.0*)?", first, flags=re.ASCII))
+    for number, (_, cells) in enumerate(body):
+        yield _is_number(cells[column]) and float(cells[column]) == float(first) + number

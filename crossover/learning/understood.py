@@ -1,0 +1,200 @@
+"""How a data set was understood, in one or two lines and as plain JSON: rows, columns, header, label, and columns that deserve a look."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from crossover.experiment import Experiment
+from crossover.learning import sizes
+
+if TYPE_CHECKING:  # torch is heavy, and the data sets that come with the project need none of it
+    from torch import Tensor
+
+    from crossover.learning.samples import LabelScale, Reading, Samples
+
+MOST_NAMED = 5  # columns, or classes, that a line names
+LOST = 0.01  # deviations by which rounding to float32 moves a value: above it float32 does not tell values apart
+_HALF_STEP = 2.0**-24  # of float32, by its value
+_BLOCK = 65_536  # rows at once: bounds the float64 copies
+
+
+def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | None" = None) -> dict[str, Any]:
+    """Return how the samples were understood, as plain JSON. `scale`: what the labels are scaled by."""
+    from crossover.learning.samples import is_measured
+
+    reading, inputs = samples.reading, samples.inputs
+    is_table = inputs.ndim == 2 and is_measured(inputs)
+    counting, constant, lost = _remarkable(inputs, reading) if is_table else ([], [], [])
+    return {
+        "dataset": experiment.data.dataset,
+        "file": reading.file if reading else None,
+        "rows": len(inputs),
+        "test_rows": len(samples.test_inputs) if samples.test_inputs is not None else None,
+        "shape": list(inputs.shape[1:]),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "header": reading.header if reading else None,
+        "label": _label(samples, scale),
+        "left_out": [reading.shown(each) for each in reading.drop] if reading else [],
+        "row_numbers": counting,
+        "constant": constant,
+        "float32_cannot_tell_apart": lost,
+        "preprocess": experiment.data.preprocess,
+        "doubts": list(reading.doubts) if reading else [],
+    }
+
+
+def of_known(experiment: Experiment) -> dict[str, Any] | None:
+    """Return the same of a data set that comes with the project, which is not loaded for it; None for others."""
+    known = sizes.DATA.get(experiment.data.dataset)
+    if known is None:
+        return None
+    label = {"name": None, "column": None, "kind": "classes", "classes": 10, "values": None, "decided": "published"}
+    return {
+        "dataset": experiment.data.dataset,
+        "file": None,
+        "rows": known.training,
+        "test_rows": known.test,
+        "shape": list(known.image),
+        "dtype": "uint8",
+        "header": None,
+        "label": {**label, "place": None},
+        "left_out": [],
+        "row_numbers": [],
+        "constant": [],
+        "float32_cannot_tell_apart": [],
+        "preprocess": experiment.data.preprocess,
+        "doubts": [],
+    }
+
+
+def lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
+    """Return one line, and a second one for what deserves a look. `flags`: name the options of `advise` that say otherwise, rather than the
+    fields of the YAML.
+    """
+    label, header = found["label"], found["header"]
+    words = f"{found['file'] or found['dataset']}: {_size(found)}; label{_label_words(label)}"
+    if found["file"]:
+        other = "--numbers" if label["kind"] == "classes" else "--classes"
+        options = f"--label NAME, {other} or {'--no-header' if header else '--header'} says otherwise"
+        words += f"; {options if flags else 'data.table in the YAML says otherwise'}"
+    second = _second(found, flags=flags)
+    return [f"data: {words}", *([f"data: {'; '.join(second)}"] if second else [])]
+
+
+def _size(found: Mapping[str, Any]) -> str:
+    rows = f"{found['rows']:,} rows" + (f" and {found['test_rows']:,} to test" if found["test_rows"] else "")
+    shape = found["shape"]
+    if found["file"]:
+        inputs = f"{shape[0]} input{'s' * (shape[0] != 1)}"
+    else:
+        inputs = f"inputs ({', '.join(map(str, shape))}) {found['dtype']}"
+    return f"{rows}, {inputs}{ {None: '', True: ', header', False: ', no header'}[found['header']] }"
+
+
+def _label_words(label: Mapping[str, Any]) -> str:
+    name = "" if label["name"] is None else f" {label['name']} ({label['place']})"
+    why = label["decided"]
+    if label["kind"] == "classes":
+        values = [str(each) for each in label["values"] or ()]
+        named = f" ({', '.join(values[:MOST_NAMED])}{', ...' if len(values) > MOST_NAMED else ''})" if values else ""
+        return f"{name}: {label['classes']} classes{named}{', as told' if why == 'as told' else ''}"
+    reason = "" if label["name"] is None else f", {why}"
+    return f"{name}: numbers {label['least']:.6g} to {label['most']:.6g}{reason}"
+
+
+def _second(found: Mapping[str, Any], *, flags: bool) -> list[str]:
+    words = []
+    if out := found["left_out"]:
+        words.append(
+            f"{_named(out)} {_is(out)} left out ({'--drop none keeps' if flags else 'data.table.drop: [] keeps'} it)"
+        )
+    if counting := found["row_numbers"]:
+        drop = f"--drop {shlex.quote(counting[0].removeprefix('column '))}" if flags else "data.table.drop"
+        mend = f": {drop} leaves it out" if found["file"] else ""
+        words.append(f"{_named(counting)}, like row numbers, {_is(counting)} an input{mend}")
+    if constant := found["constant"]:
+        words.append(f"constant: {_named(constant)}")
+    if lost := found["float32_cannot_tell_apart"]:
+        words.append(f"float32 does not tell the values of {_named(lost)} apart: {_fate(found)}")
+    if scaled := found["label"].get("scaled"):
+        mean, deviation = scaled["mean"], scaled["deviation"]
+        by = f" by mean {mean[0]:.4g} and deviation {deviation[0]:.4g}" if len(mean) == 1 else ""
+        words.append(f"labels are scaled for training{by} (data.scale_labels), loss and metric are in their own unit")
+    return [*words, *found["doubts"]]
+
+
+def _fate(found: Mapping[str, Any]) -> str:
+    if found["dtype"] != "float64":
+        return f"they are {found['dtype']}, and float64 would keep them"
+    if found["preprocess"] == "none":
+        return "data.preprocess: none rounds them, standardize keeps them"
+    return "they are scaled in float64 first"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _label(samples: "Samples", scale: "LabelScale | None") -> dict[str, Any]:
+    from crossover.learning.samples import NO_CLASS
+
+    reading, labels = samples.reading, samples.labels
+    name = reading.shown(reading.label) if reading else None
+    decided = reading.why_kind if reading else "by the loader"
+    plain: dict[str, Any] = {"name": name, "column": reading.label + 1 if reading else None, "decided": decided}
+    plain["place"] = reading.why_label if reading else None
+    if samples.classes is not None:
+        values = list(reading.classes) if reading else None
+        answered = int((labels != NO_CLASS).sum())
+        return {**plain, "kind": "classes", "classes": samples.classes, "values": values, "answers": answered}
+    least, most = float(labels.min()), float(labels.max())
+    scaled = {"mean": list(scale.mean), "deviation": list(scale.deviation)} if scale else None
+    return {**plain, "kind": "numbers", "shape": list(labels.shape[1:]), "least": least, "most": most, "scaled": scaled}
+
+
+def _remarkable(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:
+    """Return the names of columns that look like row numbers, that are constant, and whose values float32 does not distinguish."""
+    from crossover.learning.table import is_index_name
+
+    rows, columns = inputs.shape
+    kept = reading.inputs if reading else range(columns)
+    shown = [reading.shown(each) if reading else f"column {each + 1}" for each in kept]
+    is_index = [bool(reading and reading.header and is_index_name(reading.names[each])) for each in kept]
+    least, most, deviation = _spread(inputs)
+    counting, constant, lost = [], [], []
+    for each, name in enumerate(shown):
+        low, high = float(least[each]), float(most[each])
+        if low == high:
+            constant.append(name)
+            continue
+        counts = rows > 2 and (high - low == rows - 1 or is_index[each])
+        if counts and _are_different_whole_numbers(inputs[:, each]):
+            counting.append(name)
+        if max(abs(low), abs(high)) * _HALF_STEP > LOST * float(deviation[each]):
+            lost.append(name)
+    return counting, constant, lost
+
+
+def _are_different_whole_numbers(column: "Tensor") -> bool:
+    values = column.double()
+    ordered = values.sort().values
+    return bool((values == values.round()).all()) and bool((ordered[1:] > ordered[:-1]).all())
+
+
+def _blocks(inputs: "Tensor") -> "Iterator[Tensor]":
+    return (inputs[first : first + _BLOCK] for first in range(0, len(inputs), _BLOCK))
+
+
+def _spread(inputs: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
+    """Return the smallest value, the largest value and the deviation of each column, in float64."""
+    total = inputs[:0].double().sum(0)
+    for block in _blocks(inputs):
+        total += block.double().sum(0)
+    mean, squares = total / len(inputs), 0 * total
+    for block in _blocks(inputs):
+        squares += (block.double() - mean).square().sum(0)
+    return inputs.amin(0), inputs.amax(0), (squares / len(inputs)).sqrt()

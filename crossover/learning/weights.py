@@ -1,0 +1,271 @@
+"""Weights in files that a model begins from, and adapters on frozen layers."""
+
+import hashlib
+import importlib.util
+import inspect
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+
+from crossover import runtime, user_code
+from crossover.data import connecting
+from crossover.data.protocols import Traffic
+from crossover.errors import ConfigError, Corrupt, Missing, Refused, Unavailable
+from crossover.experiment import Adapters, Training, Weights
+from crossover.learning import batches
+from crossover.learning.samples import PADDING
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+FIELD = "training.weights"
+_S3 = "s3://"
+_SHOWN = 5  # names in a message
+_HALF = (torch.float16, torch.bfloat16)
+Base = dict[str, Tensor]
+
+
+def hold(weights: Weights, fetch: Callable[[], bytes]) -> None:
+    """Load the base weights into this process unless it has them. `fetch`: returns the file's bytes. Raises Corrupt if their SHA-256 is
+    another one.
+    """
+    held = runtime.kept("bases", dict[str | None, Base])
+    with runtime.kept("bases are read", runtime.lock):  # by one thread; the others find it
+        if weights.sha256 in held:
+            return
+        body = fetch()
+        if (found := hashlib.sha256(body).hexdigest()) != weights.sha256:
+            raise Corrupt(f"{FIELD}: the staged file's SHA-256 is {found}; {weights.sha256} is expected")
+        held[weights.sha256] = batches.decode_tensors(body)[0]
+
+
+def mapped(weights: Weights) -> mmap.mmap:
+    """Return the weights' file, memory-mapped; it is found on S3, in the YAML's or current folder, or in an installed package. Raises
+    ConfigError.
+    """
+    with _opened(str(weights.file)) as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ConfigError(f"{FIELD}.file: {weights.file} is empty; a safetensors file is expected")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def size(weights: Weights) -> int:
+    """Return the file's size in bytes, or 0 if there are no weights. Raises ConfigError if the file is missing here."""
+    if weights.file is None:
+        return 0
+    with mapped(weights) as body:
+        return len(body)
+
+
+def load(training: Training, module: nn.Module) -> None:
+    """Load the base's tensors into the module: matrices in the base's memory and precision, vectors in float32 at least, as torch's
+    norms need. Raises ConfigError if they do not fit, or if a frozen parameter is missing.
+    """
+    weights = training.weights
+    base = _held(weights)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    places: dict[str, Tensor] = {**dict(module.named_buffers(remove_duplicate=False)), **parameters}
+    if strange := [name for name in base if name not in places]:
+        raise ConfigError(
+            f"{FIELD}: the model has no place for {_names(strange)} of {weights.file}; it has {_names(places)}"
+        )
+    for name, value in base.items():
+        place = places[name]
+        if place.shape != value.shape or place.is_floating_point() != value.is_floating_point():
+            raise ConfigError(
+                f"{FIELD}: {name} is {tuple(value.shape)} {value.dtype} in {weights.file}, {tuple(place.shape)} {place.dtype} in the model"
+            )
+    given = {id(places[name]) for name in base}  # a parameter that is used twice may have either name
+    if bare := [name for name, each in parameters.items() if not each.requires_grad and id(each) not in given]:
+        raise ConfigError(
+            f"{FIELD}: {weights.file} lacks {_names(bare)}, which would stay as drawn at random: neither it nor training has them; "
+            "expected a base with them, or training.trainable to name them"
+        )
+    halves = [name for name, value in base.items() if value.dtype in _HALF]
+    if halves and training.precision == "fp32":
+        raise ConfigError(
+            f"training.precision: fp32 cannot compute with {_names(halves)} of {weights.file}, in half precision; expected bf16, or a base "
+            "in float32"
+        )
+    for name, value in base.items():
+        if value.dtype in _HALF and value.ndim < 2:
+            value = value.float()
+        value = value.to(places[name].device)  # the same memory where that is the processor's
+        places[name].data = value if name in parameters else value.clone()
+
+
+def _held(weights: Weights) -> Base:
+    held = runtime.kept("bases", dict[str | None, Base])
+    if weights.sha256 not in held:
+        held[weights.sha256] = _read(weights)
+    return held[weights.sha256]
+
+
+def _read(weights: Weights) -> Base:
+    """Read the file on this machine and check its SHA-256 and content. Raises ConfigError."""
+    body = mapped(weights)
+    if (found := hashlib.sha256(body).hexdigest()) != weights.sha256:
+        raise ConfigError(f"{FIELD}.sha256: {weights.sha256 or 'is missing'}; that of {weights.file} is {found}")
+    try:
+        base = batches.decode_tensors(body)[0]
+    except Corrupt as error:
+        raise ConfigError(f"{FIELD}.file: {weights.file} is no whole safetensors file: {error}") from error
+    for name, value in base.items():
+        if value.is_floating_point() and not all(
+            bool(part.isfinite().all()) for part in torch.split(value.reshape(-1), 2**20)
+        ):
+            raise ConfigError(f"{FIELD}.file: {name} of {weights.file} holds NaN or infinity; expected finite numbers")
+    return base
+
+
+def _opened(file: str) -> IO[bytes]:
+    if not file.startswith(_S3):
+        return _path(file).open("rb")
+    held = runtime.kept("bases of S3", dict[str, int])
+    if file not in held:
+        held[file] = _downloaded(file)
+    return open(held[file], "rb", closefd=False)
+
+
+def _downloaded(file: str) -> int:
+    """Download the object and return the descriptor of a temporary file, which ends with the process. Raises ConfigError."""
+    bucket, _, key = file.removeprefix(_S3).partition("/")
+    if not (bucket and key):
+        raise ConfigError(f"{FIELD}.file: {file} names no object; expected {_S3}bucket/key")
+    try:
+        data = connecting.object_store(f"{_S3}{bucket}", Traffic()).get(key)
+    except (Missing, Refused, Unavailable) as error:
+        raise ConfigError(
+            f"{FIELD}.file: {file} cannot be read: {error or 'there is no such object'}; expected an object that the AWS credentials of "
+            "this machine may get"
+        ) from error
+    with tempfile.TemporaryFile() as body:
+        body.write(data)
+        body.flush()
+        return os.dup(body.fileno())
+
+
+def _path(file: str) -> Path:
+    package, colon, inside = file.partition(":")
+    if colon:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
+        file, where = inside, f"the package {package}"
+    else:
+        folders, where = list(user_code.folders()), "the experiment's folder and the current one"
+    for folder in folders:
+        if (path := folder / file).is_file():
+            return path
+    raise ConfigError(
+        f"{FIELD}.file: there is no {file} in {where}; expected a safetensors file there, {_S3}bucket/key, or "
+        "package:path/in/it of an installed package"
+    )
+
+
+def _names(names: Mapping[str, object] | list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(list(names)[:_SHOWN]) or 'nothing'}{more}"
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+# Which parameters of a module are trained: adapters beside its Linear layers, those that the YAML names, or what the factory left.
+#
+# Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685, 2021): W x becomes W x + (alpha / rank) B A x, A
+# (rank, in) drawn as a Linear layer's weights are, B (out, rank) zeros. Names are peft's: `<layer>.lora_A.weight`,
+# `<layer>.lora_B.weight`.
+
+_SHOWN_TARGETS = 20  # names in a message
+DOWN, UP = "lora_A", "lora_B"
+
+
+def fit(training: Training, module: nn.Module) -> None:
+    """Prepare the module for fine-tuning: freeze all but `training.trainable`, load the base's weights, add adapters drawn from torch's
+    generator.
+
+    A module whose `forward` requires `mask` gets one. Without adapters and `training.trainable` nothing is frozen. Raises ConfigError if
+    a pattern matches nothing, a rank exceeds a layer's width, or the base does not fit.
+    """
+    asked = inspect.signature(module.forward).parameters.get("mask")
+    if asked is not None and asked.default is asked.empty:
+        module.register_forward_pre_hook(_masked)
+    wanted, named = training.adapters, training.trainable
+    if wanted.targets or named is not None:
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        learnt = matching(named or (), parameters, field="training.trainable", of="parameters")
+        kept = {id(parameters[name]) for name in learnt}  # one that is used twice has two names
+        for each in parameters.values():
+            each.requires_grad_(id(each) in kept)
+    if training.weights.file:
+        load(training, module)
+    linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    targets = matching(wanted.targets, linear, field="training.adapters.targets", of="Linear layers")
+    for name in targets:
+        _adapt(name, linear[name], wanted)
+
+
+def matching(patterns: Iterable[str], names: Iterable[str], *, field: str, of: str) -> list[str]:
+    """Return those of `names` that match any of the patterns, in order. Raises ConfigError if a pattern matches none."""
+    names = list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            more = f" and {len(names) - _SHOWN_TARGETS} more" if len(names) > _SHOWN_TARGETS else ""
+            shown = f"{', '.join(names[:_SHOWN_TARGETS]) or 'none'}{more}"
+            raise ConfigError(f"{field}: {pattern!r} matches none of the model's {of}, which are {shown}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def adapted(module: nn.Module) -> dict[str, nn.Linear]:
+    """Return the layers that have an adapter, by name."""
+    return {name: each for name, each in module.named_modules() if isinstance(each, nn.Linear) and hasattr(each, DOWN)}
+
+
+def merged(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
+    """Return the module's state_dict as its factory made it, with the adapters' changes added to the layers' own weights."""
+    state: Mapping[str, Tensor] = module.state_dict()
+    layers = adapted(module)
+    parts = {f"{name}.{part}.weight".lstrip(".") for name in layers for part in (DOWN, UP)}
+    found = {name: value for name, value in state.items() if name not in parts}
+    for name, layer in layers.items():
+        up, down = (getattr(layer, part).weight.detach() for part in (UP, DOWN))
+        more = up @ down * (wanted.alpha / wanted.rank)
+        found[f"{name}.weight".lstrip(".")] = (layer.weight.detach() + more).to(layer.weight.dtype)
+    return found
+
+
+def _adapt(name: str, layer: nn.Linear, wanted: Adapters) -> None:
+    width = min(layer.in_features, layer.out_features)
+    if wanted.rank > width:
+        raise ConfigError(
+            f"training.adapters.rank: {wanted.rank} is above the width of {name}, which has {layer.in_features} inputs and "
+            f"{layer.out_features} outputs; at most {width} is expected, or targets without it"
+        )
+    if hasattr(layer, DOWN) or hasattr(layer, UP):
+        raise ConfigError(f"training.adapters.targets: {name} has a {DOWN} or {UP} of its own; leave it out")
+    down, up = (
+        nn.Linear(layer.in_features, wanted.rank, bias=False),
+        nn.Linear(wanted.rank, layer.out_features, bias=False),
+    )
+    nn.init.zeros_(up.weight)
+    layer.add_module(DOWN, down)
+    layer.add_module(UP, up)
+    # A hook leaves the layer what it is, by its own names; torch's fused transformer, which would pass the adapter by, steps aside for one.
+    layer.register_forward_hook(partial(_added, wanted.alpha / wanted.rank), with_kwargs=True)
+
+
+def _masked(module: Any, given: tuple[Any, ...]) -> Any:
+    """Tokens and their mask, of tokens and padding."""
+    mask = given[0] != PADDING
+    return given[0].masked_fill(~mask, 0), mask
+
+
+def _added(scale: float, layer: Any, given: tuple[Tensor, ...], named: Mapping[str, Tensor], output: Tensor) -> Tensor:
+    inputs = given[0] if given else named["input"]
+    more: Tensor = layer.lora_B(layer.lora_A(inputs.to(torch.float32))) * scale
+    return output + more.to(output.dtype)

@@ -1,0 +1,522 @@
+"""Models by name: SmallCNN, VGG, ResNet, SqueezeNet, MobileNet, MobileNet v3, and the user's own."""
+
+import difflib
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
+
+from crossover import runtime, user_code
+from crossover.algorithms.optimizers import MOMENTUM
+from crossover.errors import ConfigError
+from crossover.learning.flat import moving_norms, trained
+from crossover.learning.layers import Activation, Chain, ConvNorm, Dropout, at_least, initialised, relu
+
+# --- small cnn --------------------------------------------------------------------------------------------------------
+
+
+class SmallCNN(nn.Module):
+    """images (N, C, H, W) -> logits (N, classes); about 26,000 parameters."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            ConvNorm(channels, 16, 3), ConvNorm(16, 32, 3, stride=2), ConvNorm(32, 64, 3, stride=2)
+        )
+        self.classifier = nn.Linear(64 * 4, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        # 2x2 positions are kept: where a stroke is tells digits apart.
+        pooled = F.adaptive_avg_pool2d(self.features(images), 2)
+        logits: Tensor = self.classifier(pooled.flatten(1))
+        return logits
+
+
+def small_cnn(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(SmallCNN(classes, input_shape[0]))
+
+
+# --- vgg --------------------------------------------------------------------------------------------------------------
+# VGG-11 (Simonyan and Zisserman 2014, configuration A): 132,863,336 parameters at 1,000 classes and 3 channels.
+
+_WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # each group ends in a max pooling
+
+
+class VGG(nn.Module):
+    """images (N, C, H, W) -> logits (N, classes); images below 32x32 are padded, five poolings need them."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = channels
+        for group in _WIDTHS:
+            for out in group:
+                layers += [nn.Conv2d(width, out, 3, padding=1), relu()]
+                width = out
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.Linear(width * 49, 4096), relu(), Dropout(0.5),
+            nn.Linear(4096, 4096), relu(), Dropout(0.5),
+            nn.Linear(4096, classes),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = F.adaptive_avg_pool2d(self.features(at_least(images, 32)), 7)
+        logits: Tensor = self.classifier(features.flatten(1))
+        return logits
+
+
+def vgg11(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(VGG(classes, input_shape[0]))
+
+
+# --- resnet -----------------------------------------------------------------------------------------------------------
+# ResNet (He et al. 2016): at 1,000 classes and 3 channels ResNet-18 has 11,689,512 parameters, ResNet-50 25,557,032.
+#
+# The CIFAR variants have a 3x3 stem of stride 1 and no pooling after it: 11,173,962 parameters for ResNet-18 at 10 classes.
+
+
+class Residual(nn.Module):
+    """`block` added to its input, which is projected where the shape changes."""
+
+    def __init__(self, block: nn.Module, *, inputs: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.block = block
+        changes = stride != 1 or inputs != out
+        self.shortcut = ConvNorm(inputs, out, 1, stride=stride, activation=None) if changes else nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.relu(self.block(images) + self.shortcut(images), inplace=True)
+
+
+def _basic(inputs: int, width: int, stride: int) -> Residual:
+    block = Chain(ConvNorm(inputs, width, 3, stride=stride), ConvNorm(width, width, 3, activation=None))
+    return Residual(block, inputs=inputs, out=width, stride=stride)
+
+
+def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
+    block = Chain(
+        ConvNorm(inputs, width, 1),
+        ConvNorm(width, width, 3, stride=stride),
+        ConvNorm(width, 4 * width, 1, activation=None),
+    )
+    return Residual(block, inputs=inputs, out=4 * width, stride=stride)
+
+
+class ResNet(nn.Module):
+    """images (N, C, H, W) -> logits (N, classes). `depths`: blocks in each of the four stages; `cifar`: the stem for small images."""
+
+    def __init__(self, classes: int, channels: int, depths: tuple[int, ...], *, bottleneck: bool, cifar: bool) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [ConvNorm(channels, 64, 3 if cifar else 7, stride=1 if cifar else 2)]
+        if not cifar:
+            layers.append(nn.MaxPool2d(3, 2, padding=1))
+        make, growth, inputs = (_bottleneck, 4, 64) if bottleneck else (_basic, 1, 64)
+        for stage, depth in enumerate(depths):
+            width = 64 << stage
+            for number in range(depth):
+                layers.append(make(inputs, width, 2 if stage and number == 0 else 1))
+                inputs = width * growth
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(inputs, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
+        return logits
+
+
+def resnet18(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=False))
+
+
+def resnet50(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=False))
+
+
+def resnet18_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=True))
+
+
+def resnet50_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=True))
+
+
+# --- squeezenet -------------------------------------------------------------------------------------------------------
+# SqueezeNet 1.1 (Iandola et al. 2016 and its authors' later revision): 1,235,496 parameters at 1,000 classes and 3 channels.
+
+# (squeeze, expand to each of the two branches); None: max pooling
+_FIRES = ((16, 64), (16, 64), None, (32, 128), (32, 128), None, (48, 192), (48, 192), (64, 256), (64, 256))
+
+
+class Fire(nn.Module):
+    """A 1x1 squeeze, then 1x1 and 3x3 side by side."""
+
+    def __init__(self, inputs: int, squeeze: int, expand: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Sequential(nn.Conv2d(inputs, squeeze, 1), relu())
+        self.narrow = nn.Sequential(nn.Conv2d(squeeze, expand, 1), relu())
+        self.wide = nn.Sequential(nn.Conv2d(squeeze, expand, 3, padding=1), relu())
+
+    def forward(self, images: Tensor) -> Tensor:
+        squeezed = self.squeeze(images)
+        return torch.cat([self.narrow(squeezed), self.wide(squeezed)], 1)
+
+
+class SqueezeNet(nn.Module):
+    """images (N, C, H, W) -> logits (N, classes); images below 32x32 are padded."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, stride=2), relu(), nn.MaxPool2d(3, 2, ceil_mode=True)]
+        width = 64
+        for fire in _FIRES:
+            if fire is None:
+                layers.append(nn.MaxPool2d(3, 2, ceil_mode=True))
+                continue
+            squeeze, expand = fire
+            layers.append(Fire(width, squeeze, expand))
+            width = 2 * expand
+        self.features = nn.Sequential(*layers)
+        self.last = nn.Conv2d(width, classes, 1)
+        self.classifier = nn.Sequential(Dropout(0.5), self.last, relu())
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(at_least(images, 32))).mean((2, 3))
+        return logits
+
+
+def squeezenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    model = SqueezeNet(classes, input_shape[0])
+    initialised(model)
+    nn.init.normal_(model.last.weight, 0.0, 0.01)  # logits start small, as a linear layer's would
+    return model
+
+
+# --- mobilenet --------------------------------------------------------------------------------------------------------
+# MobileNetV1 (Howard et al. 2017, table 1) for 32x32 images: 3,217,226 parameters at 10 classes, the papers' MobileNet.
+#
+# The CIFAR variant keeps stride 1 in the stem and the first block, so that a 32x32 image still has 2x2 positions at the end.
+
+# (output channels, stride) of the 13 depthwise-separable blocks
+_BLOCKS = (
+    (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2),
+    (512, 1), (512, 1), (512, 1), (512, 1), (512, 1), (1024, 2), (1024, 1),
+)  # fmt: skip
+
+_NORM = 8.0
+_LAST_SCALE = 0.25
+
+
+class MobileNet(nn.Module):
+    """images (N, C, 32, 32) -> logits (N, classes)."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        blocks = [ConvNorm(channels, 32, 3)]
+        width = 32
+        for out, stride in _BLOCKS:
+            blocks += [ConvNorm(width, width, 3, stride=stride, groups=width), ConvNorm(width, out, 1)]
+            width = out
+        self.features = Chain(*blocks)
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
+        return logits
+
+
+def mobilenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    model = MobileNet(classes, input_shape[0])
+    initialised(model)
+    if not model.classifier.weight.is_meta:
+        _calm(model)
+    return model
+
+
+def _calm(model: MobileNet) -> None:
+    """Let the weights begin so that large batches may take large steps; without this a peak rate of 1.0 at 2,048 images diverges.
+
+    - The scale of a convolution before BatchNorm changes nothing but how fast it turns: by rate x gradient / norm. Gradients grow about
+      1.2-fold for each BatchNorm and ReLU on their way back, so He's initialisation gives the first layer relative steps ten thousand
+      times the last depthwise layer's. One norm for all leaves a factor of some tens.
+    - The mean of 1,024 rectified features is far from zero, which makes the classifier stiff. A quarter of their scale (the last
+      BatchNorm's weight, which is learned) bears a sixteenfold rate.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, 0.0, _NORM / math.sqrt(module.weight.numel()))
+    last = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)][-1]
+    nn.init.constant_(last.weight, _LAST_SCALE)
+
+
+# --- mobilenet v3 -----------------------------------------------------------------------------------------------------
+# MobileNetV3-Small (Howard et al. 2019, table 2): 2,542,856 parameters at 1,000 classes and 3 channels.
+
+_EPSILON = 1e-3  # of every BatchNorm, as the paper's reference implementation has it
+
+
+def _hard_swish() -> nn.Module:
+    return nn.Hardswish(inplace=True)
+
+
+# kernel, expanded width, output width, squeeze-and-excite, activation, stride
+_V3_BLOCKS: tuple[tuple[int, int, int, bool, Activation, int], ...] = (
+    (3, 16, 16, True, relu, 2),
+    (3, 72, 24, False, relu, 2),
+    (3, 88, 24, False, relu, 1),
+    (5, 96, 40, True, _hard_swish, 2),
+    (5, 240, 40, True, _hard_swish, 1),
+    (5, 240, 40, True, _hard_swish, 1),
+    (5, 120, 48, True, _hard_swish, 1),
+    (5, 144, 48, True, _hard_swish, 1),
+    (5, 288, 96, True, _hard_swish, 2),
+    (5, 576, 96, True, _hard_swish, 1),
+    (5, 576, 96, True, _hard_swish, 1),
+)
+
+
+class SqueezeExcite(nn.Module):
+    """Channels weighted by what they hold on average (Hu et al. 2018), with a quarter of the width in between."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        between = _to_eights(width / 4)
+        self.weights = nn.Sequential(
+            nn.Conv2d(width, between, 1), relu(), nn.Conv2d(between, width, 1), nn.Hardsigmoid()
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        weighted: Tensor = images * self.weights(images.mean((2, 3), keepdim=True))
+        return weighted
+
+
+class InvertedResidual(nn.Module):
+    """Expand, filter each channel, weight the channels, project; added to its input where the shapes allow it."""
+
+    def __init__(
+        self, inputs: int, *, kernel: int, expanded: int, out: int, excite: bool, activation: Activation, stride: int
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        if expanded != inputs:
+            layers.append(ConvNorm(inputs, expanded, 1, activation=activation, epsilon=_EPSILON))
+        layers.append(
+            ConvNorm(
+                expanded, expanded, kernel, stride=stride, groups=expanded, activation=activation, epsilon=_EPSILON
+            )
+        )
+        if excite:
+            layers.append(SqueezeExcite(expanded))
+        layers.append(ConvNorm(expanded, out, 1, activation=None, epsilon=_EPSILON))
+        self.block = nn.Sequential(*layers)
+        self.residual = stride == 1 and inputs == out
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.block(images)
+        return images + out if self.residual else out
+
+
+class MobileNetV3(nn.Module):
+    """images (N, C, H, W) -> logits (N, classes); images below 32x32 are padded."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [ConvNorm(channels, 16, 3, stride=2, activation=_hard_swish, epsilon=_EPSILON)]
+        width = 16
+        for kernel, expanded, out, excite, activation, stride in _V3_BLOCKS:
+            layers.append(
+                InvertedResidual(
+                    width,
+                    kernel=kernel,
+                    expanded=expanded,
+                    out=out,
+                    excite=excite,
+                    activation=activation,
+                    stride=stride,
+                )
+            )
+            width = out
+        layers.append(ConvNorm(width, 6 * width, 1, activation=_hard_swish, epsilon=_EPSILON))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.Linear(6 * width, 1024), _hard_swish(), Dropout(0.2), nn.Linear(1024, classes)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.features(at_least(images, 32)).mean((2, 3)))
+        return logits
+
+
+def mobilenet_v3_small(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    return initialised(MobileNetV3(classes, input_shape[0]))
+
+
+def _to_eights(width: float) -> int:
+    """Return the nearest multiple of 8, at least 8, and not below nine tenths of `width`."""
+    rounded = max(8, int(width + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * width else rounded
+
+
+# --- own models -------------------------------------------------------------------------------------------------------
+# Models of the user's own: what their factories return is looked at before it is trained.
+
+FIELD = "training.model"
+_Layout = list[tuple[str, tuple[int, ...]]]
+
+
+def checked(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], None]) -> Callable[..., nn.Module]:
+    """Return `factory` wrapped: its failures are reported as the user's, and `fit` is applied to its module. The wrapper raises
+    OwnCodeError if the factory raises or its module cannot be trained.
+    """
+
+    @wraps(factory, updated=())
+    def built(*arguments: Any) -> nn.Module:
+        with user_code.blame(FIELD, name, what=factory), user_code.building(FIELD, name):
+            module = _unwrapped(factory(*arguments), user_code.of_definition(factory))
+        if not (problem := _other(module, known=(factory, *arguments))):
+            fit(module)
+            problem = _problem(module)
+        if problem:
+            raise user_code.user_code_error(FIELD, name, problem, place=user_code.of_definition(factory))
+        found: nn.Module = module
+        return found
+
+    return built
+
+
+def _unwrapped(module: Any, place: str | None) -> Any:
+    """Return `module` without wrappers at any depth, since they change the names of parameters; print a note of each. One process computes
+    one gradient here, on one device.
+    """
+    if held := _wrapper(module):
+        words = f"{type(module).__name__} is left out: the module within is trained, and its own names are saved"
+        user_code.report_note(words, place=place)
+        return _unwrapped(getattr(module, held), place)
+    for layer in list(module.modules()) if isinstance(module, nn.Module) else ():
+        for name, child in list(layer.named_children()):
+            if _wrapper(child):
+                layer._modules[name] = _unwrapped(child, place)
+    return module
+
+
+def _wrapper(module: Any) -> str:
+    """Return the name by which a wrapper holds its module; empty if `module` is no wrapper."""
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return "module"
+    return (
+        "_orig_mod" if type(module).__name__ == "OptimizedModule" else ""
+    )  # its class is in the compiler, which functions have not
+
+
+def _other(module: object, *, known: tuple[Any, ...]) -> str:
+    """Return why `module` is not a module with the parameters it had before, or an empty text."""
+    if not isinstance(module, nn.Module):
+        return f"returned a {type(module).__name__}; a torch.nn.Module is expected"
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        return "returned a module without parameters: there is nothing to train"
+    if lazy := [each for each, parameter in parameters.items() if is_lazy(parameter)]:
+        return f"returned a module whose {lazy[0]} gets its shape from the first input; give its layer the shape"
+    layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
+    layouts: dict[tuple[Any, ...], _Layout] = runtime.kept(
+        "layouts of own models", dict
+    )  # of what a factory returned first
+    first = layouts.setdefault(known, layout)
+    if layout != first:
+        (before, now), *_ = [pair for pair in _paired(first, layout) if pair[0] != pair[1]]
+        return f"returned another shape when called again: {before}, then {now}; it must depend on its arguments alone"
+    return ""
+
+
+def _problem(module: nn.Module) -> str:
+    """Return why the module cannot be trained, or an empty text."""
+    learnt = trained(module)
+    if not learnt:
+        return "returned a module whose parameters are all frozen: there is nothing to train"
+    if unfit := {each: parameter for each, parameter in learnt.items() if parameter.dtype != torch.float32}:
+        each, parameter = next(iter(unfit.items()))
+        return (
+            f"returned a module whose {each} is {parameter.dtype}; what is trained is torch.float32 here, which module.float() makes of it "
+            "(training.precision: bf16 computes in bfloat16)"
+        )
+    if hooked := [each for each, parameter in learnt.items() if _hooks(parameter)]:
+        return (
+            f"returned a module whose {hooked[0]} has a hook on its gradient, which not every process would run alike; change the gradient "
+            "in a torch.autograd.Function, or freeze what is not to move"
+        )
+    if twice := _sharing(module, learnt):
+        return f"returned a module whose {twice} share memory, of which each has its own here; .clone() one, or make both one parameter"
+    for each, norm in moving_norms(module).items():
+        if norm.momentum != MOMENTUM:
+            return (
+                f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {MOMENTUM} at each "
+                f"synchronisation after one minibatch, else to the round's own: {MOMENTUM} is expected, or a layer kept in eval"
+            )
+    return ""
+
+
+def _hooks(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def _sharing(module: nn.Module, learnt: dict[str, nn.Parameter]) -> str:
+    """Return which trained parameter shares memory with another parameter or buffer, or an empty text."""
+    owners: dict[int, str] = {}
+    for name, each in [*learnt.items(), *module.named_parameters(), *module.named_buffers()]:
+        owner = owners.get(at := each.untyped_storage().data_ptr(), name)
+        if at and owner != name:
+            return f"{owner} and {name}"
+        if name in learnt:
+            owners[at] = name
+    return ""
+
+
+def _paired(first: _Layout, layout: _Layout) -> list[tuple[str, str]]:
+    longest = max(len(first), len(layout))
+    one, other = (
+        [f"{name} {shape}" for name, shape in each] + ["nothing"] * (longest - len(each)) for each in (first, layout)
+    )
+    return list(zip(one, other, strict=True))
+
+
+# --- registry ---------------------------------------------------------------------------------------------------------
+# Models by name: `training.model` of the experiment is a name from here, or `package.module:factory` for one's own.
+#
+# A factory is called with the number of classes (None where labels are numbers) and the shape of one input, and returns a torch module.
+# Ours take images (C, H, W) to logits. BatchNorm layers' statistics travel with what is trained; other buffers must be constants, which a
+# run carries once, from where it was started. A frozen parameter is built by each process, from the seed.
+
+Factory = Callable[..., nn.Module]  # of (classes, input_shape)
+
+MODELS: dict[str, Factory] = {
+    "mobilenet": mobilenet,
+    "mobilenet_v3_small": mobilenet_v3_small,
+    "resnet18": resnet18,
+    "resnet18_cifar": resnet18_cifar,
+    "resnet50": resnet50,
+    "resnet50_cifar": resnet50_cifar,
+    "small_cnn": small_cnn,
+    "squeezenet": squeezenet,
+    "vgg11": vgg11,
+}
+
+
+def factory(name: str, fit: Callable[[nn.Module], None] = lambda module: None) -> Factory:
+    """Return the factory of `name`. `fit`: applied to a user module before it is checked. Raises ConfigError with the existing names and
+    the most similar one.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    if ":" in name:
+        return checked(name, user_code.load(name, field=FIELD), fit)
+    close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise ConfigError(
+        f"training.model: {name!r} is unknown{hint}; one of {', '.join(MODELS)}, or package.module:factory"
+    )

@@ -1,0 +1,803 @@
+"""AWS Lambda on this machine: Invoke in front, the Runtime API behind, AWS's own runtime client in every worker."""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import math
+import os
+import secrets
+import shutil
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from crossover.data.clients import Pool
+from crossover.errors import Unavailable
+from crossover.local.zygotes import ForkStart, Runtime, Zygote, ZygoteKind, exit_words
+from crossover.runtime import EVENT
+
+# --- occupancy --------------------------------------------------------------------------------------------------------
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident(pid: int) -> int:
+    """Return the resident memory of a process in bytes, shared pages included; 0 if the process has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def read_peak_mb(pid: int) -> int:
+    """Return the peak resident memory of a process in MB, rounded up; 0 if the process has ended."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return -(-int(line.split()[1]) // 1024)
+    except OSError:
+        pass
+    return 0
+
+
+# --- function ---------------------------------------------------------------------------------------------------------
+# A function as the local Lambda service knows it, what a caller gets back, and Lambda's own limits.
+
+REQUEST_LIMIT = 6 * 1024 * 1024  # bytes of a synchronous invocation's payload
+EVENT_LIMIT = 1024 * 1024  # bytes of an asynchronous one's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """A deployed function. `folder`: its unpacked zip; `torch`, `waits`: its tags crossover:torch and crossover:waits."""
+
+    name: str
+    arn: str
+    handler: str
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 3.0
+    memory_mb: int = 128
+    torch: bool = False
+    waits: bool = False
+    log_group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer to an invocation. `error`: None, or "Unhandled" if `payload` is {"errorType", "errorMessage", ...}."""
+
+    request_id: str
+    payload: bytes
+    error: str | None = None
+    log_tail: bytes = b""
+
+
+class TooLarge(Exception):
+    """The error for a payload above Lambda's limit; its text is the service's message."""
+
+    def __init__(self, size: int, *, kind: str, limit: int) -> None:
+        super().__init__(f"{size} byte payload is too large for the {kind} invocation type (limit {limit} bytes)")
+
+
+class TooManyRequests(Exception):
+    """The error for an invocation above the account's concurrency, or after the service was closed."""
+
+
+def error_payload(kind: str, message: str) -> bytes:
+    return json.dumps({"errorType": kind, "errorMessage": message}).encode()
+
+
+def timed_out(request_id: str, timeout_s: float) -> bytes:
+    """Return the error payload of a timeout, in Lambda's words. Not proven on AWS: that Step Functions sees this error name."""
+    return error_payload(
+        "Sandbox.Timedout", f"RequestId: {request_id} Error: Task timed out after {timeout_s:.2f} seconds"
+    )
+
+
+def exited(request_id: str, words: str) -> bytes:
+    return error_payload("Runtime.ExitError", f"RequestId: {request_id} Error: Runtime exited with error: {words}")
+
+
+def out_of_memory(request_id: str) -> bytes:
+    return error_payload(
+        "Runtime.OutOfMemory", f"RequestId: {request_id} Error: Runtime exited with error: signal: killed"
+    )
+
+
+# --- api --------------------------------------------------------------------------------------------------------------
+# The Lambda Runtime API (version 2018-06-01), to which AWS's runtime client in each environment talks.
+#
+# One thread runs all of it; every environment has a port of its own, which is how a request tells where it comes from. Anybody on this
+# machine can ask there: so each address has a drawn path besides, that only its environment's variables tell. Source:
+# https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
+
+SHUT_DOWN = "the local Lambda service is shut down"
+RESPONSE_LIMIT = 6 * 1024 * 1024 + 100  # bytes; the 100 is what the service itself allows over
+_HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to 1 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Handout:
+    """An invocation as the runtime receives it."""
+
+    request_id: str
+    payload: bytes
+    deadline_ms: int
+    function_arn: str
+    client_context: str | None = None
+
+
+class Served(Protocol):
+    """The interface of an execution environment to the server. All but `take` are called in the server's thread and must not block."""
+
+    async def take(self) -> Handout | None:
+        """Return the next invocation, or None if there are no more. The runtime calls this when it is ready for work."""
+
+    def answered(self, request_id: str, body: bytes, *, error: bool) -> None: ...
+
+    def failed_to_start(self, body: bytes) -> None: ...
+
+
+class RuntimeApi:
+    """The server of the Runtime API. `open` returns the address for one environment."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._servers: dict[str, asyncio.Server] = {}
+        self._serving: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._over = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lambda-runtime-api", daemon=True)
+        self._lock = threading.Lock()
+        self._thread.start()
+
+    def open(self, environment: Served) -> str:
+        """Start to listen for one environment; return its secret address `host:port/path`. Raises Unavailable if this is closed."""
+        with self._lock:
+            if self._loop.is_closed():
+                raise Unavailable(SHUT_DOWN)
+            return asyncio.run_coroutine_threadsafe(self._open(environment), self._loop).result()
+
+    def soon(self, call: Callable[..., object], *arguments: object) -> None:
+        """Schedule `call(*arguments)` in the server's thread; do nothing if this is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def release(self, address: str) -> None:
+        """Stop listening at `address`; harmless to repeat."""
+        self.soon(self._release, address)
+
+    def close(self) -> None:
+        """End all connections and the thread; harmless to repeat."""
+        with self._lock:
+            if self._loop.is_closed():
+                return
+            done: Future[None] = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            done.result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _open(self, environment: Served) -> str:
+        path = secrets.token_hex(16)
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._serving.add(task)
+            try:
+                if not self._over:
+                    await _serve(environment, path, reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
+                return  # also the last: asyncio's own callback would stumble over a task that was cancelled
+            finally:
+                self._serving.discard(task)
+                if self._over:
+                    writer.transport.abort()  # what nobody has read by now nobody will
+                writer.close()
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEADER_LIMIT)
+        host, port = server.sockets[0].getsockname()
+        address = f"{host}:{port}/{path}"
+        self._servers[address] = server
+        return address
+
+    def _release(self, address: str) -> None:
+        if server := self._servers.pop(address, None):
+            closing = self._loop.create_task(_closed(server))
+            self._closing.add(closing)  # the loop alone would let it go
+            closing.add_done_callback(self._closing.discard)
+
+    async def _end(self) -> None:
+        """End all connections, then close the servers.
+
+        Connections that are being accepted are neither cancelled nor their servers closed before they begin: asyncio would not close them.
+        """
+        self._over = True
+        me = asyncio.current_task()
+        while others := asyncio.all_tasks() - {me}:
+            for task in self._serving:
+                task.cancel()
+            await asyncio.wait(others)
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+        await asyncio.sleep(0)  # transports close one turn later
+
+
+async def _closed(server: asyncio.Server) -> None:
+    """Close the server of an environment that has ended or is about to end.
+
+    It stops accepting first; accepted connections begin within two turns of the loop. asyncio would not close one that begins after its
+    server.
+    """
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    server.close()
+
+
+async def _serve(environment: Served, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection until the runtime closes it, or a request lacks the environment's secret path."""
+    connection: socket.socket = writer.get_extra_info("socket")
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while True:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
+        request, *lines = head.decode("latin-1").split("\r\n")
+        method, _, target = request.partition(" ")
+        if not hmac.compare_digest(target[: len(secret) + 2].encode(), f"/{secret}/".encode()):
+            writer.write(_reply("403 Forbidden", b"{}"))
+            return
+        path = target.partition(" ")[0]
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        body = await _body(reader, headers)
+        if method == "GET" and path.endswith("/invocation/next"):
+            handout = await environment.take()
+            if handout is None:
+                return
+            writer.write(_handed_out(handout))
+        else:
+            writer.write(_posted(environment, path.split("/"), body))
+        await writer.drain()
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if headers.get("transfer-encoding", "").lower() != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", "0")))
+    chunks = []
+    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+        chunks.append(await reader.readexactly(size))
+        await reader.readexactly(2)
+    await reader.readuntil(b"\r\n")
+    return b"".join(chunks)
+
+
+def _posted(environment: Served, path: list[str], body: bytes) -> bytes:
+    match path[-3:]:
+        case [_, "init", "error"]:
+            environment.failed_to_start(body)
+        case ["invocation", request_id, "error"]:
+            environment.answered(request_id, body, error=True)
+        case ["invocation", request_id, "response"] if len(body) > RESPONSE_LIMIT:
+            said = f"Response payload size ({len(body)} bytes) exceeded maximum allowed payload size ({RESPONSE_LIMIT} bytes)."
+            environment.answered(request_id, error_payload("Function.ResponseSizeTooLarge", said), error=True)
+            return _reply("413 Payload Too Large", b"{}")
+        case ["invocation", request_id, "response"]:
+            environment.answered(request_id, body, error=False)
+        case _:
+            return _reply("404 Not Found", b"{}")
+    return _reply("202 Accepted", b'{"status":"OK"}\n')
+
+
+def _handed_out(handout: Handout) -> bytes:
+    headers = {
+        "Lambda-Runtime-Aws-Request-Id": handout.request_id,
+        "Lambda-Runtime-Deadline-Ms": str(handout.deadline_ms),
+        "Lambda-Runtime-Invoked-Function-Arn": handout.function_arn,
+    }
+    if handout.client_context:
+        headers["Lambda-Runtime-Client-Context"] = handout.client_context
+    return _reply("200 OK", handout.payload, headers)
+
+
+def _reply(status: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+    """Return head and body of an HTTP response as one block.
+
+    Sent as two segments they would wait 40 ms for an acknowledgement.
+    """
+    lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+# --- environment ------------------------------------------------------------------------------------------------------
+# One execution environment: a forked process, its Runtime API port, and the one invocation it works on at a time.
+
+_INIT_S = 60.0  # generous beside Lambda's 10 s: many may start at once on few cores
+_END_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvocationOutcome:
+    """The result of an invocation, with the figures of a platform.report record. `init_ms`: None unless it was a cold start."""
+
+    payload: bytes
+    status: str  # success | error | timeout | failure
+    duration_ms: float
+    init_ms: float | None
+    max_memory_mb: int
+    log: bytes
+
+
+class Environment:
+    """An execution environment: a forked process that runs one invocation at a time.
+
+    Call `start` once, then `run` any number of times, from one thread at a time. `ended` is called once, from another thread.
+    """
+
+    def __init__(
+        self, function: Function, *, number: int, variables: Mapping[str, str], api: RuntimeApi, folder: Path
+    ) -> None:
+        self.function, self.number, self.pid = function, number, 0
+        self.used_at = time.monotonic()
+        self.log = folder / "logs" / function.name / f"{number:05d}.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._api = api
+        self._address = api.open(self)
+        self._scratch = folder / "tmp" / f"{function.name}-{number:05d}"
+        self._scratch.mkdir(parents=True)
+        self._variables = {**variables, "AWS_LAMBDA_RUNTIME_API": self._address, "TMPDIR": str(self._scratch)}
+        self._queue: asyncio.Queue[Handout | None] = asyncio.Queue()
+        self._ready: Future[None] = Future()  # the runtime asked for work, or ended
+        self._work: tuple[str, Future[tuple[bytes, str]]] | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._cold = True
+        self._zygote: Zygote | None = None
+        self._baseline = 0
+        self._started_at = self._handed_out_at = time.perf_counter()
+        self._init_error: bytes | None = None
+        self._out_of_memory = False
+        self._words = "unknown"
+
+    @property
+    def alive(self) -> bool:
+        return not self._over.is_set()
+
+    @property
+    def usable(self) -> bool:
+        """Whether environment and fork server run.
+
+        The end of the fork server is noticed before the ends of its environments are reported one by one.
+        """
+        return self.alive and self._zygote is not None and self._zygote.alive
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of the invocation in progress; None while idle."""
+        return self._work[0] if self._work else None
+
+    def start(self, zygote: Zygote) -> None:
+        """Fork the process from the zygote. Raises Unavailable if the zygote has ended."""
+        function = self.function
+        self._zygote, self._started_at = zygote, time.perf_counter()
+        with self.log.open("ab", buffering=0) as log:
+            self.pid = zygote.fork(
+                ForkStart(
+                    environment=self._variables,
+                    folder=function.folder,
+                    path=[function.folder],
+                    handler=function.handler,
+                    title=function.name.removeprefix("crossover-"),
+                    log=log.fileno(),
+                )
+            )
+        self._baseline = resident(self.pid)
+
+    async def take(self) -> Handout | None:
+        self._resolve_ready()
+        handout = await self._queue.get()
+        self._handed_out_at = time.perf_counter()
+        return handout
+
+    def answered(self, request_id: str, body: bytes, *, error: bool) -> None:
+        self._finish(request_id, body, "error" if error else "success")
+
+    def failed_to_start(self, body: bytes) -> None:
+        self._init_error = body
+
+    def ended(self, status: int) -> None:
+        """Record the end of the process, fail the invocation in progress, and clean up. `status`: its wait status."""
+        self._words = exit_words(status)
+        self._over.set()
+        self._resolve_ready()
+        if work := self._work:
+            self._finish(work[0], self._last_words(work[0]), "failure")
+        self._api.soon(self._queue.put_nowait, None)
+        self._api.release(self._address)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def run(self, request_id: str, payload: bytes, *, client_context: str | None = None) -> InvocationOutcome:
+        """Run one invocation; return when it is answered, the process has ended, or the function has timed out."""
+        function, result = self.function, Future[tuple[bytes, str]]()
+        offset = 0 if self._cold else self.log.stat().st_size
+        self._work = (request_id, result)
+        init_ms = self._wait_for_start() if self._cold else None
+        self._handed_out_at = time.perf_counter()
+        if self.alive:
+            deadline_ms = int((time.time() + function.timeout_s) * 1000)
+            handout = Handout(request_id, payload, deadline_ms, function.arn, client_context)
+            self._api.soon(self._queue.put_nowait, handout)
+        else:
+            self._finish(request_id, self._last_words(request_id), "failure")
+        body, status = self._wait(request_id, result)
+        duration_ms = (time.perf_counter() - self._handed_out_at) * 1000
+        peak_mb = read_peak_mb(self.pid) or function.memory_mb
+        self._work, self._cold, self.used_at = None, False, time.monotonic()
+        with self.log.open("rb") as log:
+            log.seek(offset)
+            printed = log.read()
+        return InvocationOutcome(
+            payload=body,
+            status=status,
+            duration_ms=duration_ms,
+            init_ms=init_ms,
+            max_memory_mb=peak_mb,
+            log=printed,
+        )
+
+    def watch_memory(self) -> None:
+        """Kill the process if it has grown by more than the function's memory since the fork.
+
+        Memory that was shared at the fork, such as torch, does not count.
+        """
+        grown = resident(self.pid) - self._baseline
+        if self._baseline and self._work and grown > self.function.memory_mb * 1_048_576:
+            self._out_of_memory = True
+            self.kill()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process group; harmless if the process has ended."""
+        if not self.alive or not self.pid:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except ProcessLookupError:  # so young that it has no group of its own yet
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the process has ended, at most `timeout_s` seconds."""
+        self._over.wait(timeout_s)
+
+    def _wait(self, request_id: str, result: Future[tuple[bytes, str]]) -> tuple[bytes, str]:
+        try:
+            return result.result(self.function.timeout_s)
+        except NotYet:
+            self._finish(request_id, timed_out(request_id, self.function.timeout_s), "timeout")
+            self.kill()
+            self.wait(_END_S)  # so that it is over before anybody retries
+            return result.result()
+
+    def _wait_for_start(self) -> float:
+        try:
+            self._ready.result(_INIT_S)
+        except NotYet:
+            self.kill()
+            self.wait(_END_S)
+        return (time.perf_counter() - self._started_at) * 1000
+
+    def _resolve_ready(self) -> None:
+        with self._lock:
+            if not self._ready.done():
+                self._ready.set_result(None)
+
+    def _finish(self, request_id: str, body: bytes, status: str) -> None:
+        """Set the result of the invocation unless it has one: a reply that comes after the timeout is dropped, as on Lambda."""
+        with self._lock:
+            if self._work and self._work[0] == request_id and not self._work[1].done():
+                self._work[1].set_result((body, status))
+
+    def _last_words(self, request_id: str) -> bytes:
+        if self._out_of_memory:
+            return out_of_memory(request_id)
+        return self._init_error or exited(request_id, self._words)
+
+
+# --- reporting --------------------------------------------------------------------------------------------------------
+# Lambda's platform.report records: what was billed and what it occupied, joined to a step's own record by the request id.
+#
+# Source of the format: https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-reference.html
+
+
+def report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
+    """Return the platform.report record of an invocation.
+
+    Billed are run and initialisation together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
+    """
+    metrics: dict[str, Any] = {
+        "durationMs": round(outcome.duration_ms, 3),
+        "billedDurationMs": math.ceil(outcome.duration_ms + (outcome.init_ms or 0.0)),
+        "memorySizeMB": function.memory_mb,
+        "maxMemoryUsedMB": outcome.max_memory_mb,
+    }
+    if outcome.init_ms is not None:
+        metrics["initDurationMs"] = round(outcome.init_ms, 3)
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "type": "platform.report",
+        "record": {"requestId": request_id, "status": outcome.status, "metrics": metrics},
+    }
+
+
+def lines(record: dict[str, Any], printed: bytes) -> list[str]:
+    """Return the lines for the function's log group: its printed lines without empty ones, then the record as JSON."""
+    text = printed.decode(errors="replace").replace("\r", "\n")
+    return [*(line for line in text.splitlines() if line.strip()), json.dumps(record)]
+
+
+# --- service ----------------------------------------------------------------------------------------------------------
+# The local Lambda service: Invoke in front, execution environments behind.
+#
+# Functions whose steps only compute (waits=False) run `cores` at once where they use torch and 8 at once where they do not; more of them
+# queue. Functions that wait for one another (waits=True) get an environment each at once, as they must. Environments are reused warm.
+
+Sink = Callable[[Function, str, list[str]], None]  # function, log stream, lines
+_PLAIN_AT_ONCE = 8
+_IDLE_KEPT: Mapping[ZygoteKind, int] = {"torch": 8, "plain": 32}
+_WATCH_S = 0.05
+_ENDED_WITHIN_S = 2.0
+
+
+class Lambdas:
+    """The local Lambda service: all functions and their execution environments. `close` ends every process.
+
+    `variables(function)`: returns the function's environment variables with those of the cloud (addresses, region, credentials);
+    `sink(function, log stream, lines)`: takes the logs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cores: int | None = None,
+        concurrency: int = 1000,
+        variables: Callable[[Function], Mapping[str, str]] = lambda function: function.environment,
+        sink: Sink = lambda function, stream, printed: None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.extra_environment: dict[str, dict[str, str]] = {}  # by function name, "*" for all; fault tests set it
+        self._folder = folder
+        self._variables, self._sink, self._runtime = variables, sink, runtime
+        self._pools: dict[ZygoteKind, Pool] = {
+            "torch": Pool(cores or os.cpu_count() or 1),
+            "plain": Pool(_PLAIN_AT_ONCE),
+        }
+        # The account's limit: above it an invocation is refused, never queued.
+        self._concurrency = threading.Semaphore(concurrency)
+        self._api = RuntimeApi()
+        self._lock = threading.RLock()
+        self._zygotes: dict[ZygoteKind, Zygote] = {}
+        self._environments: dict[int, Environment] = {}  # by process id
+        self._early_ends: dict[int, int] = {}
+        self._idle: dict[str, list[Environment]] = {}
+        self._number = 0
+        self._closed = threading.Event()
+        self._events = ThreadPoolExecutor(max_workers=32, thread_name_prefix="lambda-event")
+        self._watcher = threading.Thread(target=self._watch, name="lambda-memory", daemon=True)
+        self._watcher.start()
+
+    def invoke(self, function: Function, payload: bytes, *, client_context: str | None = None) -> Answer:
+        """Invoke the function synchronously and return its answer. Raises TooLarge, TooManyRequests."""
+        if len(payload) > REQUEST_LIMIT:
+            raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
+        request_id = str(uuid.uuid4())
+        with contextlib.nullcontext() if function.waits else self._pools[_kind(function)].place():
+            if not self._concurrency.acquire(blocking=False):
+                raise TooManyRequests("Rate Exceeded.")
+            try:
+                outcome = self._run(function, request_id, payload, client_context)
+            finally:
+                self._concurrency.release()
+        return Answer(
+            request_id=request_id,
+            payload=outcome.payload,
+            error=None if outcome.status == "success" else "Unhandled",
+            log_tail=outcome.log[-4096:],
+        )
+
+    def invoke_event(self, function: Function, payload: bytes) -> str:
+        """Invoke the function asynchronously, with up to two retries. Raises TooLarge; TooManyRequests if this is closed.
+
+        Returns a new id for the request; each attempt has another id in the records.
+        """
+        if len(payload) > EVENT_LIMIT:
+            raise TooLarge(len(payload), kind="Event", limit=EVENT_LIMIT)
+        try:
+            self._events.submit(self._retried, function, payload)
+        except RuntimeError as error:
+            raise TooManyRequests(SHUT_DOWN) from error
+        return str(uuid.uuid4())
+
+    def prepare(self, kind: ZygoteKind) -> None:
+        """Start the fork server of a kind now, so that its imports run in parallel with the caller's work."""
+        self._zygote(kind)
+
+    def environments(self) -> list[Environment]:
+        """Return all environments that are alive, busy or idle."""
+        with self._lock:
+            return [each for each in self._environments.values() if each.alive]
+
+    def running(self) -> list[Environment]:
+        """Return the environments with an invocation in progress."""
+        return [each for each in self.environments() if each.request_id]
+
+    def forget(self, name: str) -> None:
+        """End the idle environments of a function that was deleted or changed."""
+        with self._lock:
+            idle = self._idle.pop(name, [])
+        for environment in idle:
+            environment.kill()
+
+    def close(self) -> None:
+        """End all processes; invocations in flight are answered as crashed. Harmless to repeat."""
+        with self._lock:  # what is not registered by now looks at `_closed` when it is
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            zygotes, environments = list(self._zygotes.values()), list(self._environments.values())
+        self._events.shutdown(wait=False, cancel_futures=True)
+        for environment in environments:
+            environment.kill()
+        for environment in environments:
+            environment.wait(_ENDED_WITHIN_S)  # so that their parent, the zygote, is still there to reap them
+        for zygote in zygotes:
+            zygote.close()
+        for environment in environments:
+            if environment.alive:
+                environment.ended(signal.SIGKILL)
+        self._watcher.join()
+        self._api.close()
+
+    def _run(
+        self, function: Function, request_id: str, payload: bytes, client_context: str | None
+    ) -> InvocationOutcome:
+        environment = self._warm(function) or self._cold(function)
+        outcome = environment.run(request_id, payload, client_context=client_context)
+        self._log(environment, request_id, outcome)
+        if environment.alive:
+            self._park(environment)
+        return outcome
+
+    def _warm(self, function: Function) -> Environment | None:
+        with self._lock:
+            idle = self._idle.get(function.name, [])
+            while idle:
+                environment = idle.pop()
+                if environment.usable and environment.function == function:
+                    return environment
+                environment.kill()
+        return None
+
+    def _cold(self, function: Function) -> Environment:
+        try:
+            return self._started(function)
+        except Unavailable as error:
+            if self._closed.is_set():
+                raise TooManyRequests(SHUT_DOWN) from error
+            return self._started(function)  # by a new fork server: the other was killed
+
+    def _started(self, function: Function) -> Environment:
+        with self._lock:
+            self._number += 1
+            number = self._number
+        extra = {**self.extra_environment.get("*", {}), **self.extra_environment.get(function.name, {})}
+        variables = {**_standard_variables(function, number), **self._variables(function), **extra}
+        environment = Environment(function, number=number, variables=variables, api=self._api, folder=self._folder)
+        try:
+            environment.start(self._zygote(_kind(function)))
+        except Unavailable:
+            environment.ended(signal.SIGKILL)
+            raise
+        with self._lock:
+            self._environments[environment.pid] = environment
+            status = self._early_ends.pop(environment.pid, None)
+            late = self._closed.is_set()
+        if status is not None:
+            self._on_exit(environment.pid, status)
+        elif late:
+            environment.kill()
+            self._on_exit(environment.pid, signal.SIGKILL)
+        return environment
+
+    def _park(self, environment: Environment) -> None:
+        kind = _kind(environment.function)
+        with self._lock:
+            self._idle.setdefault(environment.function.name, []).append(environment)
+            idle = [each for group in self._idle.values() for each in group if _kind(each.function) == kind]
+            surplus = sorted(idle, key=lambda each: each.used_at)[: -_IDLE_KEPT[kind]]
+            for each in surplus:
+                self._idle[each.function.name].remove(each)
+        for each in surplus:
+            each.kill()
+
+    def _zygote(self, kind: ZygoteKind) -> Zygote:
+        with self._lock:
+            if self._closed.is_set():
+                raise Unavailable(SHUT_DOWN)
+            zygote = self._zygotes.get(kind)
+            if zygote is None or not zygote.alive:
+                logs = self._folder / "logs"
+                logs.mkdir(parents=True, exist_ok=True)
+                output = logs / f"zygote-{kind}.log"
+                zygote = Zygote(kind, on_exit=self._on_exit, output=output, runtime=self._runtime)
+                self._zygotes[kind] = zygote
+            return zygote
+
+    def _on_exit(self, pid: int, status: int) -> None:
+        with self._lock:
+            environment = self._environments.pop(pid, None)
+            if environment is None:
+                self._early_ends[pid] = status  # told before the fork's caller had its answer
+                return
+            group = self._idle.get(environment.function.name, [])
+            if environment in group:
+                group.remove(environment)
+        environment.ended(status)
+
+    def _log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
+        record = report(environment.function, request_id, outcome)
+        printed = lines(record, outcome.log)
+        with (environment.log.parent / "platform.jsonl").open("a", encoding="utf-8") as file:
+            file.write(printed[-1] + "\n")
+        self._sink(environment.function, f"{environment.number:05d}", printed)
+
+    def _retried(self, function: Function, payload: bytes) -> None:
+        for pause_s in (*(EVENT.first_s * 2**number for number in range(EVENT.again)), None):
+            with contextlib.suppress(TooManyRequests):
+                if self.invoke(function, payload).error is None:
+                    return
+            if pause_s is None or self._closed.wait(pause_s):
+                return
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_WATCH_S):
+            for environment in self.running():
+                environment.watch_memory()
+
+
+def _kind(function: Function) -> ZygoteKind:
+    return "torch" if function.torch else "plain"
+
+
+def _standard_variables(function: Function, number: int) -> dict[str, str]:
+    """Return the environment variables that Lambda itself sets."""
+    return {
+        "_HANDLER": function.handler,
+        "LAMBDA_TASK_ROOT": str(function.folder),
+        "AWS_LAMBDA_FUNCTION_NAME": function.name,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mb),
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+        "AWS_LAMBDA_INITIALIZATION_TYPE": "on-demand",
+        "AWS_LAMBDA_LOG_GROUP_NAME": function.log_group or f"/aws/lambda/{function.name}",
+        "AWS_LAMBDA_LOG_STREAM_NAME": f"{number:05d}",
+        "AWS_EXECUTION_ENV": "AWS_Lambda_python3.11",
+        "LANG": "C.UTF-8",
+        "PATH": os.defpath,
+        "TZ": ":UTC",
+    }

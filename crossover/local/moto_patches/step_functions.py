@@ -1,0 +1,463 @@
+"""Step Functions: patches that make moto's interpreter execute, behave as the service does, and run fast.
+
+Source of the semantics: AWS Step Functions Developer Guide ("startExecution.sync:2", "Map state", "Error handling", the AWS SDK
+integrations).
+"""
+
+import copy
+import functools
+import json
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+from botocore.exceptions import ClientError
+
+from crossover.local.lambdas import Answer, TooLarge, TooManyRequests
+from crossover.local.moto_patches.replacing import Replacements
+
+# --- interpreter ------------------------------------------------------------------------------------------------------
+
+
+_LOOK_S = 0.5
+InvokeByArn = Callable[[str, bytes], Answer]  # function name or ARN, payload
+
+
+def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str], Any]) -> None:
+    """Install all patches of Step Functions.
+
+    `invoke`: runs a function in this process; `client(service)`: returns the shared boto3 client of this cloud.
+    """
+    _execute(changes)
+    _jsonata(changes)
+    _lambda_in_process(changes, invoke)
+    _clients(changes, client)
+    _starts(changes)
+    _ends(changes)
+    _stops(changes)
+    _parsed_once(changes)
+    _child_executions(changes)
+    _sdk_casing(changes)
+    _waits(changes)
+    _stopped_branches(changes)
+    _failing_children(changes)
+
+
+def _execute(changes: Replacements) -> None:
+    """Let templates and API calls use moto's executing backend, and fill in a template's DefinitionSubstitutions."""
+    import moto.stepfunctions.models as models
+    from moto.core.config import default_user_config
+    from moto.stepfunctions.parser.models import stepfunctions_parser_backends
+
+    changes.set_item(default_user_config, "stepfunctions", {"execute_state_machine": True})
+    changes.replace(models, "stepfunctions_backends", stepfunctions_parser_backends)
+
+    def substituted(resource: Any) -> Any:
+        properties = dict(resource["Properties"])
+        definition = properties["DefinitionString"]
+        for name, value in properties.get("DefinitionSubstitutions", {}).items():  # moto leaves them in place
+            definition = definition.replace(f"${{{name}}}", str(value))
+        return {**resource, "Properties": {**properties, "DefinitionString": definition}}
+
+    @changes.wraps(models.StateMachine, "create_from_cloudformation_json")
+    def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        return old(resource_name, substituted(cloudformation_json), *rest, **named)
+
+    @changes.wraps(models.StateMachine, "update_from_cloudformation_json")
+    def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
+        return old(*rest, cloudformation_json=substituted(cloudformation_json), **named)
+
+
+def _jsonata(changes: Replacements) -> None:
+    """Evaluate JSONata expressions in Python; moto needs Java for them.
+
+    Only the state machine for expired stacks has such expressions, and only tests start it here.
+    """
+    from moto.stepfunctions.parser.asl.jsonata import jsonata
+
+    @changes.replaces(jsonata, "_eval_jsonata")
+    def evaluate(expression: str) -> Any:
+        from jsonata import Jsonata
+
+        try:
+            return Jsonata(expression).evaluate(None)
+        except Exception as error:  # whatever it says, the state fails with States.QueryEvaluationError
+            raise jsonata.JSONataException("UNKNOWN", str(error)) from error
+
+
+def _lambda_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
+    """Make a task invoke the function directly: no HTTP, no boto client."""
+    from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
+
+    @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
+    def invoke_function(parameters: dict[str, Any], region: str, state_credentials: Any) -> dict[str, Any]:
+        payload = parameters.get("Payload") or b"{}"
+        try:
+            answer = invoke(parameters["FunctionName"], payload if isinstance(payload, bytes) else payload.encode())
+        except TooManyRequests as error:
+            raise _service_error("Lambda.TooManyRequestsException", error) from error
+        except TooLarge as error:
+            raise _service_error("Lambda.RequestTooLargeException", error) from error
+        response: dict[str, Any] = {
+            "StatusCode": 200,
+            "ExecutedVersion": "$LATEST",
+            "Payload": _decoded(answer.payload),
+        }
+        if answer.error:
+            response["FunctionError"] = answer.error
+        return response
+
+    def _service_error(name: str, error: Exception) -> Exception:
+        # In the form of a function's error moto names it alike for plain ARNs and for lambda:invoke, as the service does.
+        payload = json.dumps({"errorType": name, "errorMessage": str(error)})
+        failure: Exception = lambda_eval_utils.LambdaFunctionErrorException("Unhandled", payload)
+        return failure
+
+
+def _decoded(payload: bytes) -> Any:
+    try:
+        return json.loads(payload)
+    except ValueError:
+        return payload.decode(errors="replace")
+
+
+def _clients(changes: Replacements, client: Callable[[str], Any]) -> None:
+    """Give tasks the shared boto3 client of a service of this cloud.
+
+    moto makes a new one for each task, which takes tens of milliseconds.
+    """
+    from moto.stepfunctions.parser.asl.component.state.exec.state_task.service import (
+        state_task_service_aws_sdk,
+        state_task_service_sfn,
+    )
+
+    def cached(region: str, service: str, state_credentials: Any = None) -> Any:
+        return client(service)
+
+    for module in (state_task_service_aws_sdk, state_task_service_sfn):
+        changes.replace(module, "boto_client_for", cached)
+
+
+def _parsed_once(changes: Replacements) -> None:
+    """Parse a definition once, not per execution, and a path once, not per state.
+
+    A parse takes longer than most children run, and the result holds no state.
+    """
+    from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
+    from moto.stepfunctions.parser.asl.utils import json_path
+
+    paths: Any = json_path
+    parse = functools.lru_cache(maxsize=64)(AmazonStateLanguageParser.parse)
+    changes.replace(AmazonStateLanguageParser, "parse", staticmethod(lambda definition: parse(definition)))
+    changes.replace(json_path, "parse", functools.lru_cache(maxsize=1_024)(paths.parse))
+
+
+def _waits(changes: Replacements) -> None:
+    """Let Wait states count fractions of a second; moto rounds and may wait a second too long."""
+    from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
+
+    @changes.replaces(WaitFunction, "_wait_interval")
+    def wait(self: Any, env: Any, wait_seconds: float) -> None:
+        end = time.monotonic() + wait_seconds
+        while (left := end - time.monotonic()) > 0 and env.is_running():
+            env.program_state_event.wait(min(left, _LOOK_S))  # moto's event is set for no longer than a moment
+
+
+def _stopped_branches(changes: Replacements) -> None:
+    """End a branch of a Parallel state that is stopped before its first state.
+
+    In moto the thread of the branch dies, and the Parallel state waits for it forever.
+    """
+    from moto.stepfunctions.parser.asl.component.state.exec.state_parallel.branch_worker import BranchWorker
+
+    @changes.wraps(BranchWorker, "_thread_routine")
+    def routine(old: Any, self: Any) -> None:
+        try:
+            old(self)
+        except RuntimeError:
+            if self.env.is_running():
+                raise
+            self._branch_worker_comm.on_terminated(env=self.env)
+
+
+def _failing_children(changes: Replacements) -> None:
+    """Fail a distributed Map state if an iteration fails, because no failure is tolerated by default.
+
+    moto lets the Map succeed with null for that iteration.
+    """
+    from moto.stepfunctions.parser.api import ExecutionFailedEventDetails, HistoryEventType
+    from moto.stepfunctions.parser.asl.component.common.error_name.failure_event import (
+        FailureEvent,
+        FailureEventException,
+    )
+    from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name import StatesErrorName
+    from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name_type import StatesErrorNameType
+    from moto.stepfunctions.parser.asl.component.state.exec.state_map.iteration.itemprocessor import (
+        distributed_item_processor_worker as worker,
+    )
+    from moto.stepfunctions.parser.asl.eval.program_state import ProgramError
+
+    @changes.wraps(worker.DistributedItemProcessorWorker, "_eval_job")
+    def job(old: Any, self: Any, env: Any, job: Any) -> None:
+        old(self, env=env, job=job)
+        state = env.program_state()
+        if not isinstance(state, ProgramError):
+            return
+        name = StatesErrorNameType.StatesExceedToleratedFailureThreshold
+        error = copy.copy(state.error) or {}
+        cause = (
+            "The specified tolerated failure threshold was exceeded. "
+            f"The first failure was {error.get('error')}: {error.get('cause')}"
+        )
+        details = ExecutionFailedEventDetails(error=name.to_name(), cause=cause)
+        event = FailureEvent(
+            env=env,
+            error_name=StatesErrorName(typ=name),
+            event_type=HistoryEventType.MapRunFailed,
+            event_details=cast(Any, {"executionFailedEventDetails": details}),
+        )
+        job.job_output = FailureEventException(event)
+
+
+# --- executions -------------------------------------------------------------------------------------------------------
+# An execution as several threads see it: started once, listed, described, stopped and ended in one piece. moto runs each in a thread of its
+# own, and changes it step by step under the eyes of the requests that ask for it.
+
+
+_STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
+_adding = threading.Lock()
+_BEGINS_S = 10.0
+_BEGIN_LOOK_S = 0.001
+
+
+def stop_executions() -> None:
+    """Stop all running executions, also those of deleted state machines, which moto no longer lists.
+
+    One of them may wait for hours.
+    """
+    with _adding:
+        running = [each for each in _STARTED if not each.crossover_end.is_set()]
+    for execution in running:
+        execution.stop(stop_date=datetime.now(UTC), error=None, cause="its cloud ends")
+
+
+def join_executions(patience_s: float) -> None:
+    """Wait for the threads of executions, at most `patience_s` seconds; moto never joins them.
+
+    Threads that sleep before a retry may take longer.
+    """
+    from moto.stepfunctions.parser.utils import TMP_THREADS
+
+    ends = time.monotonic() + patience_s
+    for thread in list(TMP_THREADS):
+        thread.join(max(0.0, ends - time.monotonic()))
+    TMP_THREADS[:] = [thread for thread in TMP_THREADS if thread.is_alive()]
+
+
+def _starts(changes: Replacements) -> None:
+    """Give an execution without a name a random name, and run starts and listings one at a time.
+
+    moto would end the ARN of each such execution in None. Between its search for an execution of the same name and the start, another
+    thread would find no execution, or one without a status.
+    """
+    from moto.stepfunctions.parser.models import StepFunctionsParserBackend
+
+    one_at_a_time = threading.Lock()
+
+    @changes.wraps(StepFunctionsParserBackend, "start_execution")
+    def start(old: Any, self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
+        with one_at_a_time:
+            return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
+
+    @changes.wraps(StepFunctionsParserBackend, "list_executions")
+    def listed(old: Any, self: Any, *arguments: Any, **named: Any) -> Any:
+        with one_at_a_time:
+            return old(self, *arguments, **named)
+
+
+def _ends(changes: Replacements) -> None:
+    """Set the status of an execution after its result, and set an event when it ends, so that waiting for it needs no polling."""
+    from moto.stepfunctions.parser.backend.execution import BaseExecutionWorkerCommunication, Execution
+
+    @changes.wraps(Execution, "start")
+    def start(old: Any, self: Any) -> None:
+        self.crossover_end = threading.Event()
+        old(self)
+        with _adding:
+            _STARTED.add(self)
+
+    @changes.wraps(BaseExecutionWorkerCommunication, "terminated")
+    def terminated(old: Any, self: Any) -> None:
+        execution = self.execution
+        self.execution = end = SimpleNamespace(
+            exec_worker=execution.exec_worker
+        )  # what moto fills in, the status first
+        try:
+            old(self)
+            for name in sorted(vars(end), key="exec_status".__eq__):
+                setattr(execution, name, getattr(end, name))
+        finally:
+            self.execution = execution
+            execution.crossover_end.set()
+
+
+def _stops(changes: Replacements) -> None:
+    """Make stopping reliable for an execution that has only just started, and report the stop at once, as the service does.
+
+    Before its thread has begun moto fails; before the first state it loses the stop; later it reports the stop only when the current state
+    has ended, which may take as long as a function.
+    """
+    from moto.stepfunctions.parser.api import ExecutionStatus
+    from moto.stepfunctions.parser.asl.eval.program_state import ProgramStopped
+    from moto.stepfunctions.parser.backend.execution import Execution
+
+    def begun(execution: Any) -> bool:
+        env = execution.exec_worker and execution.exec_worker.env
+        return bool(env and env.program_state())
+
+    @changes.wraps(Execution, "stop")
+    def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
+        ends = time.monotonic() + _BEGINS_S
+        while not begun(self) and time.monotonic() < ends:
+            self.crossover_end.wait(_BEGIN_LOOK_S)
+        old(self, stop_date=stop_date, **said)
+        if isinstance(self.exec_worker.env.program_state(), ProgramStopped):
+            self.stop_date, self.exec_status = stop_date, ExecutionStatus.ABORTED
+
+
+# --- child executions -------------------------------------------------------------------------------------------------
+# Executions that start and wait for others, and what they are told of them.
+
+
+def _child_executions(changes: Replacements) -> None:
+    """Run startExecution and its .sync and .sync:2 forms within this process, with field names in the service's casing.
+
+    A state machine that does not exist, or an execution of the same name that is closed or differs, is an error.
+    """
+    from moto.stepfunctions.exceptions import ExecutionAlreadyExists, StateMachineDoesNotExist
+    from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
+        StateTaskServiceSfn,
+    )
+    from moto.stepfunctions.parser.models import stepfunctions_parser_backends
+
+    def backend(env: Any) -> Any:
+        details = env.aws_execution_details
+        return stepfunctions_parser_backends[details.account][details.region]
+
+    @changes.replaces(StateTaskServiceSfn, "_eval_service_task")
+    def start(
+        self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: dict[str, Any], state_credentials: Any
+    ) -> None:
+        given = {key[:1].upper() + key[1:]: value for key, value in normalised_parameters.items()}
+        try:
+            child = backend(env).start_execution(
+                given["StateMachineArn"], given.get("Name"), given.get("Input") or "{}"
+            )
+        except ExecutionAlreadyExists as error:
+            raise _client_error("ExecutionAlreadyExists", str(error.message), status=400) from error
+        except StateMachineDoesNotExist as error:
+            raise _client_error("StateMachineDoesNotExist", str(error.message), status=400) from error
+        env.stack.append({"ExecutionArn": child.exec_arn, "StartDate": child.start_date.timestamp()})
+
+    def resolver(parsed: bool) -> Callable[..., Callable[[], Any]]:
+        def build(
+            self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: Any, state_credentials: Any
+        ) -> Callable[[], Any]:
+            child = backend(env).describe_execution(env.stack.pop()["ExecutionArn"])
+
+            def resolve() -> Any:
+                while not child.crossover_end.wait(0.5):
+                    if not env.is_running():  # a time-out, or the parent was stopped
+                        return None
+                described = _described(child, parsed=parsed)
+                if described["Status"] != "SUCCEEDED":
+                    raise _failed(self, env, described)
+                return described
+
+            return resolve
+
+        return build
+
+    changes.replace(StateTaskServiceSfn, "_build_sync_resolver", resolver(parsed=False))
+    changes.replace(StateTaskServiceSfn, "_build_sync2_resolver", resolver(parsed=True))
+
+
+def _described(child: Any, *, parsed: bool) -> dict[str, Any]:
+    """Return DescribeExecution's answer as Step Functions gives it to a state: PascalCase, dates as numbers.
+
+    `parsed`: whether input and output are parsed from JSON, as for .sync:2.
+    """
+    described = {
+        key[:1].upper() + key[1:]: value.timestamp() if hasattr(value, "timestamp") else value
+        for key, value in child.to_describe_output().items()
+        if value is not None
+    }
+    described["Status"] = str(getattr(described["Status"], "value", described["Status"]))
+    if parsed:
+        for key in {"Input", "Output"} & described.keys():
+            described[key] = json.loads(described[key])
+    return described
+
+
+def _failed(task: Any, env: Any, described: dict[str, Any]) -> Exception:
+    from moto.stepfunctions.parser.api import HistoryEventType, TaskFailedEventDetails
+    from moto.stepfunctions.parser.asl.component.common.error_name.failure_event import (
+        FailureEvent,
+        FailureEventException,
+    )
+    from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name import StatesErrorName
+    from moto.stepfunctions.parser.asl.component.common.error_name.states_error_name_type import StatesErrorNameType
+
+    name = StatesErrorNameType.StatesTaskFailed
+    details = TaskFailedEventDetails(
+        resource=task._get_sfn_resource(),
+        resourceType=task._get_sfn_resource_type(),
+        error=name.to_name(),
+        cause=json.dumps(described, default=str),
+    )
+    event = FailureEvent(
+        env=env,
+        error_name=StatesErrorName(typ=name),
+        event_type=HistoryEventType.TaskFailed,
+        event_details=cast(Any, {"taskFailedEventDetails": details}),
+    )
+    failure: Exception = FailureEventException(event)
+    return failure
+
+
+def _sdk_casing(changes: Replacements) -> None:
+    """Convert the answers of aws-sdk integrations: PascalCase fields, dates as numbers, bodies as text.
+
+    moto returns boto's answers unchanged.
+    """
+    from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_aws_sdk import (
+        StateTaskServiceAwsSdk,
+    )
+
+    @changes.wraps(StateTaskServiceAwsSdk, "_eval_service_task")
+    def run(old: Any, self: Any, env: Any, *rest: Any, **named: Any) -> None:
+        parameters = named.get("normalised_parameters")
+        if parameters is not None and self._get_boto_service_name() == "stepfunctions":
+            named["normalised_parameters"] = {key[:1].lower() + key[1:]: value for key, value in parameters.items()}
+        old(self, env, *rest, **named)
+        env.stack.append(_cased(env.stack.pop()))
+
+
+def _cased(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key[:1].upper() + key[1:]: _cased(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cased(item) for item in value]
+    if hasattr(value, "read"):
+        return value.read().decode()
+    return value.timestamp() if hasattr(value, "timestamp") else value
+
+
+def _client_error(code: str, message: str, *, status: int) -> ClientError:
+    metadata: Any = {"HTTPStatusCode": status, "RequestId": str(uuid.uuid4())}
+    return ClientError({"Error": {"Code": code, "Message": message}, "ResponseMetadata": metadata}, "StartExecution")

@@ -1,0 +1,632 @@
+"""Processes on this machine: Redis, RabbitMQ, their ports, and a watchdog that ends them with their parent."""
+
+import atexit
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any
+
+from crossover.errors import MissingTool, RunFailed
+from crossover.local import watchdog
+from crossover.processes import EndedBySignal, sent_again
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """Return a port that is free at this moment. A caller that cannot bind it must choose again."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different ports that are free at this moment. A caller that cannot bind one must choose again."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+# The programs that the cloud on one machine starts: found here alone, and asked for before anything is started, all at once.
+#
+# CROSSOVER_REDIS_SERVER and CROSSOVER_RABBITMQ_SERVER name other programs than the machine's own: another release, or Valkey. Beside
+# another rabbitmq-server lie the `erl` and `epmd` that it wants.
+
+REDIS, RABBITMQ = "redis-server", "rabbitmq-server"
+PACKAGES = {REDIS: REDIS, RABBITMQ: RABBITMQ, "g++": "g++", "make": "make"}  # program -> Debian's and Ubuntu's package
+CHOSEN_BY = {REDIS: "CROSSOVER_REDIS_SERVER", RABBITMQ: "CROSSOVER_RABBITMQ_SERVER"}
+_DEBIANS_RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the wrapper in sbin would switch the user
+
+
+def find(program: str) -> str | None:
+    """Return the program's path, or None if it is not installed.
+
+    Raises MissingTool if its variable in CHOSEN_BY is set and names no executable program.
+    """
+    variable = CHOSEN_BY.get(program, "")
+    if chosen := os.environ.get(variable):
+        found = shutil.which(chosen)
+        if found is None:
+            raise MissingTool(f"{variable}={chosen}: no program there that can be executed")
+        return str(Path(found).absolute())
+    if program == REDIS:
+        return shutil.which(REDIS) or shutil.which("valkey-server")
+    if program == RABBITMQ:  # epmd comes with its Erlang
+        return shutil.which(_DEBIANS_RABBITMQ) if shutil.which("epmd") else None
+    return shutil.which(program)
+
+
+def need(program: str) -> str:
+    """Return the program's path. Raises MissingTool, which names the package to install, if it is not installed."""
+    found = find(program)
+    if found is None:
+        raise MissingTool(f"{program}: not found on this machine; install it with: apt-get install {PACKAGES[program]}")
+    return found
+
+
+def check() -> None:
+    """Raise MissingTool naming every program that is missing and the command that installs them."""
+    missing = sorted(package for program, package in PACKAGES.items() if find(program) is None)
+    if missing:
+        raise MissingTool(
+            f"{', '.join(missing)}: not found on this machine; install with: apt-get install {' '.join(missing)}"
+        )
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+# Child processes that never outlive this process.
+#
+# Three nets, each for what the one before cannot catch: context managers and `atexit` for an orderly end, signals turned into an orderly
+# end (`ending_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9. A watchdog that is itself killed
+# has a successor as soon as that is noticed. PR_SET_PDEATHSIG is not among them: it fires when the starting *thread* ends, and servers are
+# started from request threads here.
+
+MARK = "CROSSOVER_STARTED_BY"  # in the environment of everything started here; the watchdog looks for it
+
+_lock = threading.Lock()
+_guard: "_Guard | None" = None
+
+
+class _Guard:
+    """This process's mark and watchdog, and the children and folders that end with it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.value = f"{self.pid}-{secrets.token_hex(8)}"
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.folders: list[Path] = []
+        self._lock = threading.Lock()
+        self._watchdog = self._started()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__, f"{MARK}={self.value}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            bufsize=0,  # what a dead watchdog did not read must not be written once more when the pipe is closed
+            start_new_session=True,  # a Ctrl-C in the terminal must not reach it
+        )
+
+    def remove(self, folder: Path) -> None:
+        """Delete `folder` when this process ends, however it ends."""
+        with self._lock:
+            self.folders.append(folder)
+            self._tell("remove", folder)
+
+    def keep(self, folder: Path) -> None:
+        with self._lock:
+            self.folders.remove(folder)
+            self._tell("keep", folder)
+
+    def _tell(self, verb: str, folder: Path) -> None:
+        assert self._watchdog.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its successor is told of all folders
+            self._watchdog.stdin.write(f"{verb} {folder}\n".encode())
+
+    def look_after_the_watchdog(self) -> None:
+        with self._lock:
+            if self._watchdog.poll() is None:
+                return
+            assert self._watchdog.stdin is not None
+            self._watchdog.stdin.close()
+            self._watchdog = self._started()
+            for folder in self.folders:
+                self._tell("remove", folder)
+
+    def end(self) -> None:
+        if os.getpid() != self.pid:  # a fork of the main process runs atexit too
+            return
+        for child in reversed(self.children):
+            if child.poll() is None:
+                stop_process(child, patience_s=3.0)
+        watchdog.kill_marked(f"{MARK}={self.value}".encode())
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        self._watchdog.wait()
+
+
+def _current() -> _Guard:
+    global _guard
+    with _lock:
+        if _guard is None or _guard.pid != os.getpid():
+            _guard = _Guard()
+            atexit.register(_guard.end)
+        else:
+            _guard.look_after_the_watchdog()
+        return _guard
+
+
+def look_after_the_watchdog() -> None:
+    """Start a new watchdog if the current one was killed. Starting a process or making a temporary folder does so too."""
+    _current()
+
+
+def mark() -> dict[str, str]:
+    """Return the environment variable by which the watchdog finds a process, for processes that `start_process` does not start."""
+    return {MARK: _current().value}
+
+
+def start_process(
+    arguments: Sequence[str | Path],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: str | Path | None = None,
+    output: int | IO[bytes] = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own; it ends with this process at the latest. Raises FileNotFoundError.
+
+    `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`: where standard output
+    and error go.
+    """
+    guard = _current()
+    child = subprocess.Popen(
+        [str(argument) for argument in arguments],
+        env={**(os.environ if environment is None else environment), MARK: guard.value},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        pass_fds=tuple(pass_fds),
+        start_new_session=True,
+    )
+    with _lock:
+        guard.children = [each for each in guard.children if each.poll() is None] + [child]
+    return child
+
+
+def stop_process(
+    child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0
+) -> int:
+    """Send the signal `number` to the process; after `patience_s` seconds kill its whole group. Return its exit status.
+
+    If the process has ended already, what is left of its group is killed, such as the server of a killed script. Members that survive an
+    orderly end are left to the watchdog.
+    """
+    if child.poll() is not None:
+        watchdog.kill_marked(f"{MARK}={_current().value}".encode(), group=child.pid)
+    else:
+        child.send_signal(number)
+        try:
+            child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
+
+
+def end_words(status: int | None) -> str:
+    """Return in words how a process ended, such as `killed by SIGKILL`. `status`: its exit status; None if it still runs.
+
+    A shell reports the signal of its program as 128 + number.
+    """
+    if status is None:
+        return "it runs, and does not answer"
+    number = -status if status < 0 else status - 128
+    known = number in {each.value for each in signal.Signals}
+    return f"killed by {signal.Signals(number).name}" if known else f"exit status {status}"
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
+    """Yield a new folder, which is deleted at the end of the block, or by the watchdog if this process dies before."""
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    with removed_at_the_end(path):
+        yield path
+
+
+@contextlib.contextmanager
+def removed_at_the_end(path: Path) -> Iterator[None]:
+    """Delete `path` at the end of the block, or when this process ends, however it ends."""
+    guard = _current()
+    guard.remove(path)
+    try:
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        guard.keep(path)
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this process as `sys.exit` does within the block, so that every `with` is left in order.
+
+    Works only in the main thread and only for signals without another handler; SIGINT is KeyboardInterrupt already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    changed = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+    for number in changed:
+        signal.signal(number, _exit)
+    try:
+        with sent_again():
+            yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    raise EndedBySignal(number)
+
+
+# --- redis server -----------------------------------------------------------------------------------------------------
+# A redis-server of our own: a free port, a folder of its own, stopped with this process at the latest.
+
+_REDIS_START_S = 30.0
+_REDIS_ATTEMPTS = 5  # free ports can be lost to another program
+_LONGEST_SOCKET_PATH = 100  # bytes; the kernel takes 107
+# Redis takes new memory for each large value on its way in and out. Huge pages make first touches of it 512 times rarer; without the
+# threshold what was freed is taken again (jemalloc returns pieces of 8 MB and more at once, to be cleared once more).
+MEMORY = "thp:always,oversize_threshold:0"  # MALLOC_CONF; cdk/boot/redis.sh sets the same
+
+
+class RedisServer(AbstractContextManager[Any]):
+    """A redis-server on 127.0.0.1, which runs as soon as this is made. Raises MissingTool, RunFailed with the last lines of its log.
+
+    `url` (redis://127.0.0.1:port) and `socket_url` (unix://) carry no password. Acknowledged data is on the disk (append-only file, synced
+    always) and is loaded again after `kill()` and `start()` in the same folder. `module`: the tensor module's library, to load. `settings`:
+    lines of redis.conf, which replace or extend those set here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        password: str | None = None,
+        module: Path | None = None,
+        settings: Mapping[str, object] = {},
+    ) -> None:
+        self._folder = folder.resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._password = password
+        self._module = _quoted(str(module.resolve())) if module else ""
+        self._settings = settings
+        self._program = need(REDIS)
+        self.program, self.logs = REDIS, [self._folder / "redis.log"]
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def socket_url(self) -> str:
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the server; None while it runs."""
+        return self._process.poll()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers, with the folder's data loaded. Raises RunFailed.
+
+        It keeps its port, unless another program has taken it: then `port` changes.
+        """
+        for _ in range(_REDIS_ATTEMPTS):
+            self.port = self.port or free_port()
+            with open(self._folder / "redis.log", "ab") as log:
+                self._process = start_process(
+                    [self._program, self._configuration()],
+                    environment={  # no credentials
+                        "LANG": "C.UTF-8",
+                        "PATH": os.environ.get("PATH", os.defpath),
+                        "MALLOC_CONF": MEMORY,
+                    },
+                    folder=self._folder,
+                    output=log,
+                )
+            if self._answers():
+                return
+            words, ended = self._last_words(), end_words(self.status)
+            self.stop()
+            if "Address already in use" not in words:
+                raise RunFailed(f"redis-server did not start ({ended}); its last words:\n{words}")
+            self.port = 0
+        raise RunFailed(f"redis-server: {_REDIS_ATTEMPTS} free ports in a row were taken by other programs")
+
+    def stop(self) -> None:
+        """End the server in order; its data stays in the folder. Harmless if it has ended."""
+        stop_process(self._process)
+
+    def kill(self) -> None:
+        """End the server at once, by SIGKILL, as in a crash."""
+        self._process.kill()
+        self._process.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _socket(self) -> Path:
+        path = self._folder / "redis.sock"
+        if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
+            return Path(f"/tmp/crossover-redis-{self.port}.sock")
+        return path
+
+    def _configuration(self) -> Path:
+        lines = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "unixsocket": self._socket,
+            "unixsocketperm": 700,
+            "dir": self._folder,
+            "daemonize": "no",
+            "set-proc-title": "no",  # it would overwrite the environment, and with it the mark that the watchdog looks for
+            "save": '""',
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "lazyfree-lazy-user-del": "yes",  # freeing a large vector must not hold up the other clients
+            "lazyfree-lazy-expire": "yes",
+            "disable-thp": "no",  # Redis would keep huge pages from itself and the module where all programs get them
+            **self._settings,
+        }
+        if self._password:
+            lines["requirepass"] = _quoted(self._password)
+        if self._module:
+            lines["loadmodule"] = self._module
+        path = self._folder / "redis.conf"
+        path.touch(mode=0o600)  # it holds the password
+        path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()), encoding="utf-8")
+        return path
+
+    def _answers(self) -> bool:
+        """Wait until the server answers PING with its data loaded; return False if it ends or does not answer in time."""
+        end_s = time.monotonic() + _REDIS_START_S
+        while self._process.poll() is None:
+            with suppress(OSError):
+                if self._ping().endswith(b"+PONG\r\n"):
+                    return True
+            if time.monotonic() > end_s:
+                return False
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.01)
+        return False
+
+    def _ping(self) -> bytes:
+        login = f"AUTH {_quoted(self._password)}\r\n".encode() if self._password else b""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(1.0)
+            client.connect(str(self._socket))
+            client.sendall(login + b"PING\r\nQUIT\r\n")
+            reply = b""
+            while received := client.recv(4096):
+                reply += received
+        return reply.removesuffix(b"+OK\r\n")
+
+    def _last_words(self) -> str:
+        return (self._folder / "redis.log").read_text(errors="replace", encoding="utf-8")[-2000:]
+
+
+def _quoted(value: str) -> str:
+    """Return `value` quoted for redis.conf and for inline commands."""
+    return '"' + "".join(f"\\x{byte:02x}" for byte in value.encode()) + '"'
+
+
+# --- rabbitmq server --------------------------------------------------------------------------------------------------
+# A RabbitMQ broker of our own: free ports, a folder, a port mapper (epmd) and a cookie of its own.
+
+_RABBITMQ_START_S = 120.0
+_RABBITMQ_ATTEMPTS = 5
+FREE_MB = 200  # with less free where it lives it takes no messages
+_PORT_LOST = {  # what it says when another program has taken the port of ...
+    "listener": ("eaddrinuse",),
+    "node": (
+        "dist_port_already_used",
+        "could not bind to distribution port",
+        "nodistribution",
+        "no_reg_reply_from_epmd",
+    ),
+}
+# One scheduler of each kind, asleep while idle: training needs the cores. Erlang reads its thousand modules by handing each search of a
+# folder from one kind to the other, and on busy cores every such hand-over waits its turn: with two of each a start took 59 s beside two
+# trainings, with one 10 to 38 s, alone 6.4 s either way.
+_ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 1 +sbwt none +sbwtdcpu none +sbwtdio none"
+# Nodes would listen for one another on every network; who knows a node's cookie commands it. Not only the broker's node: the script starts
+# others that look for a name server.
+_OF_THIS_MACHINE = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+
+class RabbitServer(AbstractContextManager[Any]):
+    """A RabbitMQ broker on 127.0.0.1, which runs as soon as this is made. `url` is amqp://127.0.0.1:port.
+
+    `settings`: lines of its configuration, which replace or extend those set here. Raises MissingTool, RunFailed with the last lines of its
+    log.
+    """
+
+    def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
+        self._folder = folder.resolve()
+        self._username = username
+        self._password = password
+        self._settings = settings
+        self._mapper: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._program = Path(need(RABBITMQ))
+        self.program, self.logs = RABBITMQ, [self._folder / "rabbit.log", self._folder / "output.log"]
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"amqp://127.0.0.1:{self.port}"
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the broker; None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def start(self) -> None:
+        """Start the broker and wait until it speaks AMQP. Raises RunFailed.
+
+        It keeps its port, unless another program has taken it: then `port` changes.
+        """
+        for _ in range(_RABBITMQ_ATTEMPTS):
+            port, mapper_port, node_port = free_ports(3)
+            self.port = self.port or port
+            environment, said = self._environment(mapper_port, node_port), self._log_sizes()
+            self._mapper = start_process(
+                ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], environment=environment
+            )
+            with open(self._folder / "output.log", "ab") as log:
+                self._process = start_process([self._program], environment=environment, folder=self._folder, output=log)
+            if self._answers(self._process):
+                return
+            ended = end_words(self.status)
+            self.stop()
+            words = self._words(said)
+            if any(each in words for each in _PORT_LOST["listener"]):
+                self.port = 0
+            elif not any(each in words for each in _PORT_LOST["node"]):
+                raise RunFailed(f"rabbitmq-server did not start ({ended}); its last words:\n{words[-4000:]}")
+        raise RunFailed(f"rabbitmq-server: {_RABBITMQ_ATTEMPTS} times a free port was taken by another program")
+
+    def stop(self) -> None:
+        """End broker and port mapper; queues and persistent messages stay in the folder. Harmless if they have ended."""
+        for process in (self._process, self._mapper):
+            if process is not None:
+                stop_process(process, patience_s=30.0)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _environment(self, mapper_port: int, node_port: int) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        cookie = home / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.touch(mode=0o600)
+            cookie.write_text(secrets.token_hex(16), encoding="utf-8")
+            cookie.chmod(0o400)
+        (self._folder / "enabled_plugins").write_text("[].\n", encoding="utf-8")
+        return {
+            "PATH": f"{self._program.parent}:{os.environ.get('PATH', os.defpath)}",  # its own Erlang before others
+            "LANG": "C.UTF-8",
+            "HOME": str(home),
+            "ERL_EPMD_PORT": str(mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_AFLAGS": _OF_THIS_MACHINE,
+            "RABBITMQ_NODENAME": f"crossover{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(node_port),
+            "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self._folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(self._configuration()),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
+            "RABBITMQ_CONF_ENV_FILE": str(self._folder / "no-such-file"),
+            "RABBITMQ_PID_FILE": str(self._folder / "pid"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(self._folder / "generated"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG,
+        }
+
+    def _configuration(self) -> Path:
+        definitions = self._folder / "definitions.json"
+        definitions.touch(mode=0o600)
+        definitions.write_text(json.dumps(_definitions(self._username, self._password)), encoding="utf-8")
+        lines = {
+            "listeners.tcp.1": f"127.0.0.1:{self.port}",
+            "load_definitions": definitions,
+            "max_message_size": 16 * 2**20,  # RabbitMQ 4's own; earlier releases would take what AWS refuses
+            "vm_memory_high_watermark.absolute": "2GB",
+            "disk_free_limit.absolute": f"{FREE_MB}MB",
+            "log.console": "false",
+            "log.file": self._folder / "rabbit.log",
+            **self._settings,
+        }
+        path = self._folder / "rabbitmq.conf"
+        path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()), encoding="utf-8")
+        return path
+
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until the broker speaks AMQP; return False if it ends or does not answer in time."""
+        end_s = time.monotonic() + _RABBITMQ_START_S
+        while process.poll() is None and time.monotonic() < end_s:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as client:
+                client.settimeout(5.0)
+                client.sendall(b"AMQP\x00\x00\x09\x01")
+                if client.recv(8):
+                    return True
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        return False
+
+    def _log_sizes(self) -> dict[Path, int]:
+        return {log: log.stat().st_size if log.exists() else 0 for log in self.logs}
+
+    def _words(self, since: Mapping[Path, int]) -> str:
+        """Return the lines that the logs have gained. `since`: the sizes of the logs before."""
+        return "\n".join(
+            log.read_bytes()[size:].decode(errors="replace") for log, size in since.items() if log.exists()
+        )
+
+
+def _definitions(username: str, password: str) -> dict[str, object]:
+    """Return RabbitMQ's definitions with one virtual host and one user.
+
+    A definitions file accepts any character in a password, and holds only its hash.
+    """
+    salt = secrets.token_bytes(4)
+    digest = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+    return {
+        "vhosts": [{"name": "/"}],
+        "users": [
+            {
+                "name": username,
+                "password_hash": digest,
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": "administrator",
+            }
+        ],
+        "permissions": [{"user": username, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+    }

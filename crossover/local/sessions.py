@@ -1,0 +1,53 @@
+"""Sessions with the cloud on this machine, which ignore the user's AWS settings and proxies.
+
+botocore reads them from the environment and from ~/.aws: a profile, a proxy or a broken file there would stop a run that never calls AWS.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.configprovider import ConfigChainFactory, ConfigValueStore
+
+# For child processes: they find no file of the user's, also where they know his home folder.
+WITHOUT_FILES = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+
+
+class DefaultsSession(botocore.session.Session):
+    """A botocore session with botocore's own defaults and its caller's arguments; it reads no environment, files or proxies."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        chains = ConfigChainFactory(session=self, environ={})
+        defaults = {
+            name: chains.create_config_chain(instance_name=name, default=default, conversion_func=convert)
+            for name, (_, _, default, convert) in self.SESSION_VARIABLES.items()
+        }
+        self.register_component("config_store", ConfigValueStore(mapping=defaults))
+        self.set_default_client_config(Config(proxies={}))
+
+    @property
+    def full_config(self) -> dict[str, Any]:
+        """The content of the configuration files: empty."""
+        return {"profiles": {}}
+
+
+class Session(boto3.Session):
+    """A boto3 session with botocore's own defaults.
+
+    `defaults`: arguments of each client and resource, unless the caller gives others.
+    """
+
+    def __init__(self, *, defaults: Mapping[str, Any] = {}, **named: Any) -> None:
+        # An empty REQUESTS_CA_BUNDLE is refused even for http://, unless `verify` says what to do.
+        self._defaults = {"verify": True, **defaults}
+        super().__init__(botocore_session=DefaultsSession(), **named)
+
+    def client(self, *arguments: Any, **named: Any) -> Any:
+        return super().client(*arguments, **{**self._defaults, **named})
+
+    def resource(self, *arguments: Any, **named: Any) -> Any:
+        return super().resource(*arguments, **{**self._defaults, **named})

@@ -1,0 +1,170 @@
+"""The zygote: a process that has loaded the large modules and forks execution environments from itself.
+
+    python -I zygote.py torch|plain DESCRIPTOR
+
+It is a script of its own, so that nothing of the checkout is in the memory that its children share: handlers and `crossover` come from the
+deployed zip. It imports, but never computes, connects or starts a thread: a fork keeps one thread only, and torch's pools would be lost.
+numpy is blocked: Lambda's layers have none, so a function that needs it must fail here as well.
+
+Messages on the socket DESCRIPTOR (SOCK_SEQPACKET, JSON): a request {id, environment, folder, path, handler, title} carries the log's
+descriptor and is answered by {id, pid}; {exited, status} reports that an environment has ended (a wait status).
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MODULES = (
+    "annotated_types boto3 botocore.session botocore.client botocore.httpsession concurrent.futures ctypes fcntl "
+    "http.client logging.config pika queue resource s3transfer ssl uuid"
+)
+
+
+def load(kind: str) -> None:
+    """Import the modules that most functions use, and torch for the kind `torch`."""
+    sys.modules["numpy"] = None  # type: ignore[assignment]
+    sys.path[:] = [
+        entry for entry in sys.path if entry.endswith((".zip", "-packages", "lib-dynload")) or _is_standard(entry)
+    ]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+    gc.disable()  # collecting would write to every page that the children are to share
+    for name in _MODULES.split():
+        importlib.import_module(name)
+    _warm_boto()
+    if kind == "torch":
+        importlib.import_module("torch")
+    gc.collect()
+    gc.freeze()
+
+
+def _is_standard(entry: str) -> bool:
+    return entry == os.path.dirname(os.__file__)
+
+
+def _warm_boto() -> None:
+    """Load the modules that boto3 imports only when a client is made."""
+    import boto3
+
+    session = boto3.session.Session(aws_access_key_id="-", aws_secret_access_key="-", region_name="us-east-1")
+    for service in ("s3", "secretsmanager"):
+        session.client(service)
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork an environment for each request on `channel` and report ended ones, until the other end closes."""
+    alarm_in, alarm_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(alarm_out, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    selector = selectors.DefaultSelector()
+    selector.register(channel, selectors.EVENT_READ)
+    selector.register(alarm_in, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not channel:
+                _drain(alarm_in)
+                _reap(channel)
+                continue
+            message, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 1)
+            if not message:
+                return
+            request = json.loads(message)
+            pid = _fork(request, descriptors[0], (channel.fileno(), alarm_in, alarm_out, selector.fileno()))
+            os.close(descriptors[0])
+            channel.send(json.dumps({"id": request["id"], "pid": pid}).encode())
+
+
+def _drain(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def _reap(channel: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            channel.send(json.dumps({"exited": pid, "status": status}).encode())
+
+
+def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        _LIBC.prctl(
+            _PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # this process has one thread: here the thread's end is the process's
+        if os.getppid() != parent:
+            os._exit(1)
+        _become(request, log, own)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _become(request: dict[str, Any], log: int, own: tuple[int, ...]) -> None:
+    """Turn this fork into an execution environment and run AWS's runtime client in it.
+
+    `log`: descriptor for standard output and error; `own`: the zygote's descriptors, which are closed.
+    """
+    os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for descriptor in (*own, log):
+        os.close(descriptor)
+    _LIBC.prctl(_PR_SET_NAME, request["title"].encode()[:15], 0, 0, 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.path[:0] = request["path"]
+    sys.argv = ["awslambdaric", request["handler"]]
+    random.seed()
+    gc.enable()
+    _run(request["handler"], *os.environ["AWS_LAMBDA_RUNTIME_API"].split("/"))
+
+
+def _run(handler: str, address: str, path: str) -> None:
+    """Run the handler as awslambdaric's main does.
+
+    `path`: the secret path of the Runtime API. awslambdaric's native client accepts it as part of the address. Its Python client, which
+    only reports that a handler could not be imported, does not: there the path is put before the path of each request.
+    """
+    from awslambdaric import bootstrap  # reads the environment at import, hence only now
+    from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
+
+    class Client(LambdaRuntimeClient):  # type: ignore[misc]  # it declares no types
+        def call_rapid(self, http_method: str, endpoint: str, *more: Any) -> None:
+            super().call_rapid(http_method, f"/{path}{endpoint}", *more)
+
+    bootstrap.run(handler, Client(address))
+
+
+if __name__ == "__main__":
+    load(sys.argv[1])
+    serve(socket.socket(fileno=int(sys.argv[2])))

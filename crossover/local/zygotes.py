@@ -1,0 +1,171 @@
+"""The parent's side of the zygotes: it starts one, requests environments from it, and reports when they end."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from crossover.errors import Unavailable
+from crossover.local import servers
+from crossover.local.sessions import WITHOUT_FILES
+
+ZygoteKind = Literal["plain", "torch"]
+_ENVIRONMENT = {
+    **WITHOUT_FILES,
+    "LANG": "C.UTF-8",
+    # A worker has two or three threads, and every arena keeps free pages of its own. Fixed thresholds keep a third less
+    # free memory after a training step than glibc's own, which grow with what was freed; they cost no time.
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+_SCRIPT = Path(__file__).with_name("zygote.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkStart:
+    """Everything that a forked environment needs to start.
+
+    `environment`: all its variables; `folder`: its working directory; `path`: entries put before sys.path; `title`: the name that `ps`
+    shows; `log`: descriptor for its output.
+    """
+
+    environment: Mapping[str, str]
+    folder: Path
+    path: Sequence[Path]
+    handler: str
+    title: str
+    log: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """The Python that functions run on: this process's own by default, or another one such as an emulator's.
+
+    `command(kind)`: returns the command line up to the script; `start_s`: the most seconds that its imports may take.
+    """
+
+    command: Callable[[ZygoteKind], Sequence[str]] = lambda kind: (sys.executable, "-I")
+    start_s: float = 60.0
+
+
+class Zygote:
+    """A fork server.
+
+    `on_exit(process id, wait status)`: called from this object's own thread for each environment that ends, and for all of them if the fork
+    server itself ends. `output`: the fork server's log file.
+    """
+
+    def __init__(
+        self, kind: ZygoteKind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
+    ) -> None:
+        runtime = runtime or Runtime()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
+        environment.update(_ENVIRONMENT)
+        with theirs, output.open("ab") as log:
+            self._process = servers.start_process(
+                [*runtime.command(kind), _SCRIPT, kind, str(theirs.fileno())],
+                environment=environment,
+                folder="/",
+                output=log,
+                pass_fds=[theirs.fileno()],
+            )
+        self._kind, self._channel, self._output, self._on_exit = kind, ours, output, on_exit
+        self._start_s = runtime.start_s
+        self._lock = threading.Lock()
+        self._pending: dict[int, Future[int]] = {}
+        self._forked: set[int] = set()  # those whose end was not told yet
+        self._number = 0
+        self._closed = False
+        self._hung_up = (
+            False  # sooner than the process is seen to have ended: a process that is killed closes its socket first
+        )
+        self._listener = threading.Thread(target=self._listen, name=f"zygote-{kind}", daemon=True)
+        self._listener.start()
+
+    @property
+    def alive(self) -> bool:
+        return not (self._closed or self._hung_up) and self._process.poll() is None
+
+    def fork(self, start: ForkStart) -> int:
+        """Fork a new environment and return its process id. Raises Unavailable if the zygote has ended."""
+        reply: Future[int] = Future()
+        with self._lock:
+            self._number += 1
+            self._pending[self._number] = reply
+            request = {
+                "id": self._number,
+                "environment": dict(start.environment),
+                "folder": str(start.folder),
+                "path": [str(entry) for entry in start.path],
+                "handler": start.handler,
+                "title": start.title,
+            }
+            try:
+                socket.send_fds(self._channel, [json.dumps(request).encode()], [start.log])
+            except OSError as error:
+                self._hung_up = True
+                del self._pending[self._number]
+                raise self._gone() from error
+        return reply.result(self._start_s)
+
+    def close(self) -> None:
+        """End the zygote and with it its environments. Their ends are no longer reported to `on_exit`."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not
+        servers.stop_process(self._process, patience_s=1.0)
+        self._listener.join()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._channel.recv(65536)
+            except OSError:
+                message = b""
+            if not message:
+                break
+            answer = json.loads(message)
+            if "exited" in answer:
+                self._forked.discard(answer["exited"])
+                self._on_exit(answer["exited"], answer["status"])
+            else:
+                self._forked.add(answer["pid"])
+                with self._lock:
+                    reply = self._pending.pop(answer["id"])
+                reply.set_result(answer["pid"])
+        self._hung_up = True
+        with self._lock:
+            self._channel.close()
+            for reply in self._pending.values():
+                reply.set_exception(self._gone())
+            self._pending.clear()
+        for pid in self._forked if not self._closed else ():  # killed, it has taken them with it, and told nobody
+            self._on_exit(pid, signal.SIGKILL)
+
+    def _gone(self) -> Unavailable:
+        tail = self._output.read_text(errors="replace", encoding="utf-8")[-500:]
+        return Unavailable(
+            f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}"
+        )
+
+
+def exit_words(status: int) -> str:
+    """Return a wait status in Lambda's words: `exit status 1`, `signal: killed`."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"signal: {_SIGNALS.get(number, f'signal {number}')}"
+    return f"exit status {os.waitstatus_to_exitcode(status)}"
+
+
+_SIGNALS = {6: "aborted", 8: "floating point exception", 9: "killed", 11: "segmentation fault", 15: "terminated"}
+__all__ = ["ForkStart", "Runtime", "Zygote", "ZygoteKind", "exit_words"]

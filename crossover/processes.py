@@ -1,0 +1,126 @@
+"""Answer signals in order, and run calls on threads beside the caller."""
+
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, NoReturn, TypeVar
+
+from crossover import runtime
+
+# --- interrupts -------------------------------------------------------------------------------------------------------
+
+_AGAIN_S = 0.02
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, `number`, handled as Ctrl-C is."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
+        super().__init__()
+        self.number, self.ignored = number, False
+
+
+class EndedBySignal(SystemExit):
+    """SIGTERM or SIGHUP, `number`, that ends the process in order."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
+        super().__init__(128 + number)
+        self.number, self.ignored = number, False
+
+
+@contextmanager
+def sent_again() -> Iterator[None]:
+    """Send a signal again if its exception was raised where Python ignores exceptions."""
+    before = sys.unraisablehook
+
+    def report(ignored: Any) -> None:
+        error = ignored.exc_value
+        if isinstance(error, Interrupted | EndedBySignal):
+            number, error.ignored = error.number, True
+        elif isinstance(error, KeyboardInterrupt):
+            number = signal.SIGINT
+        else:
+            before(ignored)
+            return
+        timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))  # from here it would be ignored again
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+# Calls on threads for which nobody waits when the process ends.
+#
+# Python waits for all threads of a ThreadPoolExecutor before it ends, and refuses them new calls meanwhile: after Ctrl-C one worker would
+# wait at its barrier for another whose next call was refused. It does not wait for daemon threads, but tears them out of whatever they are
+# in; out of torch, that is `std::terminate`. So the runtime's are daemons, and a process with one of them at work ends by `leave`.
+
+T = TypeVar("T")
+
+
+class BackgroundCall(Generic[T]):
+    """A call that is under way on a thread of its own."""
+
+    def __init__(self, call: Callable[[], T], *, name: str | None = None) -> None:
+        self._call = call
+        self._results: list[T] = []
+        self._failure: BaseException | None = None
+        self.thread = runtime.thread(self._run, name=name)
+        self.thread.start()
+
+    def result(self) -> T:
+        """Wait for the call to end; return its result, or raise its exception."""
+        self.thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._results[0]
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._call())
+        except BaseException as failure:
+            self._failure = failure
+
+
+def side_by_side(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[int, T], dict[int, BaseException]]:
+    """Run all calls in threads, `slots` at a time; return their results and their exceptions, each by the call's number."""
+    waiting = deque(enumerate(calls))
+    results, failures = dict[int, T](), dict[int, BaseException]()
+
+    def call_what_waits() -> None:
+        while waiting:
+            try:
+                number, call = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                results[number] = call()
+            except BaseException as failure:
+                failures[number] = failure
+
+    under_way = [BackgroundCall(call_what_waits) for _ in range(min(slots, len(waiting)))]
+    for each in under_way:
+        each.result()
+    return results, failures
+
+
+def at_work() -> bool:
+    """Whether any of the runtime's threads has not ended."""
+    return any(isinstance(thread, runtime.ProcessThread) for thread in threading.enumerate())
+
+
+def leave(status: int) -> NoReturn:
+    """End the process at once, its output written. No exit handler runs: an inline run starts nothing outside the process."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # its reader has left, or it is closed
+            stream.flush()
+    os._exit(status)

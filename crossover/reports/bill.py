@@ -1,0 +1,581 @@
+"""Bills from quantities, by AWS's rules and by the papers' formulas, with the infrastructure around the functions; and what a run
+would have cost if it had been stopped earlier.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from crossover.experiment import Experiment
+from crossover.reports.prices import Prices
+from crossover.reports.usage import Record, Unrecorded, billed_ms, end, init_s, object_requests, on_instance, traffic
+from crossover.workflow import architecture
+from crossover.workflow import architecture as instances
+from crossover.workflow.architecture import Architecture, architecture_of, steps
+from crossover.workflow.infrastructure import database_hosts, talks
+
+# --- infrastructure ---------------------------------------------------------------------------------------------------
+
+BOOT_S = 60.0  # until a program on a fresh instance starts: assumed, billed and not seen in its records
+DATABASE = "tensor database"  # the purpose of Redis hosts
+GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from its snapshot as it is touched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """EC2 instances of one type, billed from their start. `setting`: the YAML field that holds the type; `busy`: number of vCPUs of
+    an instance that compute all the time.
+    """
+
+    purpose: str
+    instance_type: str
+    count: int
+    busy: float = 0.0
+    volume_gb: int = instances.DATABASE_GB
+    boot_s: float = 0.0
+    spot: bool = False
+    gpu: bool = False
+    setting: str = "database.instance_type"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infrastructure:
+    """Everything that is billed by the hour while a run lasts, and the functions' memory in MB by step."""
+
+    fleets: tuple[Fleet, ...] = ()
+    broker_instance_type: str | None = None
+    interface_endpoints: int = 0
+    secrets: int = 0
+    memory_mb: Mapping[str, int] = field(default_factory=dict)
+
+
+def of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
+    """Return the infrastructure that `experiment` deploys. `architecture`: the experiment's by default. Raises ConfigError for an
+    architecture that does not exist.
+    """
+    architecture = architecture or architecture_of(experiment)
+    found = steps(architecture)
+    bus, hosts = talks(architecture), database_hosts(experiment, architecture)
+    databases = Fleet(purpose=DATABASE, instance_type=experiment.database.instance_type, count=hosts)
+    return Infrastructure(
+        fleets=(*([databases] if hosts else []), *_programs(experiment, architecture)),
+        broker_instance_type=experiment.network.broker_instance_type if bus else None,
+        # Only functions inside the VPC need the endpoint to read their secrets.
+        interface_endpoints=int(hosts > 0 or any("bus" in step.uses for step in found)),
+        secrets=int(hosts > 0) + int(bus),
+        memory_mb={
+            step.name: experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment)) for step in found
+        },
+    )
+
+
+def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
+    """Return the EC2 instances on which the architecture's programs run; an empty list if it has none."""
+    if architecture.program is None:
+        return []
+    asked = architecture.program.instances(experiment)
+    return [
+        Fleet(
+            purpose=asked.purpose,
+            instance_type=asked.instance_type,
+            count=asked.count,
+            busy=asked.busy,
+            volume_gb=asked.volume_gb,
+            boot_s=GPU_BOOT_S if asked.gpu else BOOT_S,
+            spot=asked.spot,
+            gpu=asked.gpu,
+            setting=asked.setting,
+        )
+    ]
+
+
+# --- billing ----------------------------------------------------------------------------------------------------------
+# AWS's billing rules, one small function per item: each gives a cost line with quantity, unit, dollars and the price's date.
+#
+# Without free tier, discounts and volume tiers. Sources: the pricing pages named in `config/pricing.yaml`.
+
+MINIMUM_INSTANCE_S = 60.0  # EC2, Linux: per second, at least one minute
+GB = 10**9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a bill."""
+
+    item: str
+    quantity: float
+    unit: str
+    usd: float
+    as_of: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the line as an entry of result.json."""
+        return asdict(self)
+
+
+def line(prices: Prices, price_item: str, quantity: float, *, item: str) -> Line:
+    """Return a line of the bill for `quantity` units of `price_item`. `item`: its name for people; unverified prices are marked in
+    it. Raises ConfigError if there is no price.
+    """
+    price = prices.of(price_item)
+    name = item if price.verified else f"{item} (price not verified)"
+    return Line(item=name, quantity=quantity, unit=price.unit, usd=quantity * price.usd, as_of=price.as_of)
+
+
+def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
+    """Return the billed GB-seconds of a function; a GB is 1,024 MB here. INIT is billed with the handler since August 2025."""
+    return billed_ms / 1_000 * memory_mb / 1_024
+
+
+def lambda_duration(prices: Prices, total_gb_seconds: float) -> Line:
+    """Return the line for the functions' GB-seconds."""
+    return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64")
+
+
+def lambda_requests(prices: Prices, invocations: int) -> Line:
+    """Return the line for the functions' invocations."""
+    return line(prices, "lambda.request", invocations, item="Lambda requests")
+
+
+def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
+    """Return the line for Step Functions transitions. `counted`: whether `count` comes from the executions' histories; otherwise it
+    is a lower bound, one per invocation.
+    """
+    item = "Step Functions transitions" if counted else "Step Functions transitions, at least"
+    return line(prices, "stepfunctions.transition", count, item=item)
+
+
+def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Line]:
+    """Return the lines for writing and for reading requests to S3."""
+    return [
+        line(prices, "s3.write", writes, item="S3 requests, PUT and LIST"),
+        line(prices, "s3.read", reads, item="S3 requests, GET"),
+    ]
+
+
+def object_storage_line(prices: Prices, bytes_: int, *, seconds: float) -> Line:
+    """Return the line for S3 storage: the bytes that the run wrote, kept for its duration."""
+    return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage")
+
+
+def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
+    """Return the lines for EC2 instances: the instances, their public addresses, root volumes, and the CPU credits beyond a burstable
+    type's baseline (an upper bound: as if the instance never waited; T2 instances earn nothing at their start in unlimited mode).
+    `seconds`: from their start, boot included.
+    """
+    hours = instance_hours(count=of.count, seconds=seconds)
+    price_item = f"ec2.{of.instance_type}.spot" if of.spot else f"ec2.{of.instance_type}"
+    kind, of_what = f"{of.instance_type} spot" if of.spot else of.instance_type, f"x {of.count}, {of.purpose}"
+    gb_months = of.volume_gb * hours / prices.hours_per_month
+    beyond, family = architecture.count_vcpus_above_baseline(of.instance_type, of.busy), of.instance_type.split(".")[0]
+    found = [
+        line(prices, price_item, hours, item=f"EC2 {kind} {of_what}"),
+        line(prices, "vpc.public_ipv4", hours, item=f"Public IPv4 {of_what}"),
+        line(prices, "ebs.gp3.gb_month", gb_months, item=f"EBS gp3 {of.volume_gb} GB {of_what}"),
+    ]
+    if beyond:
+        found.append(
+            line(prices, f"cpu_credits.{family}", hours * beyond, item=f"CPU credits {kind} {of_what}, at most")
+        )
+    return found
+
+
+def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
+    """Return the billed instance-hours: every instance from its start, boot included, at least one minute."""
+    return count * max(MINIMUM_INSTANCE_S, seconds + boot_s) / 3_600
+
+
+def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
+    """Return the line for the Amazon MQ broker."""
+    return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}")
+
+
+def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
+    """Return the line for the interface endpoints."""
+    return line(prices, "vpc.interface_endpoint", count * seconds / 3_600, item="Interface endpoint, Secrets Manager")
+
+
+def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
+    """Return the lines for secrets, by the share of a month, and for the calls that read them. `calls`: one per secret and cold
+    start.
+    """
+    return [
+        line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets"),
+        line(prices, "secretsmanager.call", calls, item="Secrets Manager calls"),
+    ]
+
+
+def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
+    """Return the line for CloudWatch Logs. `bytes_each`: bytes that one invocation logs."""
+    return line(
+        prices,
+        "logs.ingested_gb",
+        invocations * bytes_each / GB,
+        item=f"CloudWatch Logs, about {bytes_each:,} bytes per invocation",
+    )
+
+
+def _months(prices: Prices, seconds: float) -> float:
+    """Return seconds as a share of a month."""
+    return seconds / 3_600 / prices.hours_per_month
+
+
+# --- paper cost -------------------------------------------------------------------------------------------------------
+# The papers' cost formulas, with the prices they used. They stay as printed when AWS changes its prices.
+#
+# 2025: "Cost-Performance Analysis", section 4.1. 2023: "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine
+# Learning", section V-B2.
+
+X86_USD_PER_GB_S = 0.0000166667  # 2025, section 4.1
+ARM64_USD_PER_GB_S = 0.0000133334  # 2023, Table II: Lambda on ARM
+GPU_USD_PER_HOUR = 0.526  # 2025, section 4.1: g4dn.xlarge
+PEER_USD_PER_S = {"t2.small": 0.00000639, "t2.large": 0.00002578}  # 2023, Tables II and III
+
+
+def lambda_usd(seconds: float, *, memory_mb: float, usd_per_gb_s: float = X86_USD_PER_GB_S) -> float:
+    """Return one function's cost by the 2025 paper: seconds x GB x price, where a GB is 1,000 MB. AWS bills differently: see
+    `gb_seconds`.
+    """
+    return seconds * memory_mb / 1_000 * usd_per_gb_s
+
+
+def gpu_usd(seconds: float, *, instances: int = 1, usd_per_hour: float = GPU_USD_PER_HOUR) -> float:
+    """Return the cost of GPU instances by the 2025 paper: training time at the hourly price."""
+    return seconds / 3_600 * instances * usd_per_hour
+
+
+def lambda_usd_per_s(memory_mb: float, *, usd_per_gb_s: float = ARM64_USD_PER_GB_S) -> float:
+    """Return the price of one function's second by the 2023 paper, Table II; here a GB is 1,024 MB."""
+    return memory_mb / 1_024 * usd_per_gb_s
+
+
+def peer_serverless_usd(seconds: float, *, batches: int, lambda_usd_per_s: float, ec2_usd_per_s: float) -> float:
+    """Return a peer's cost by the 2023 paper, equation 1: every batch's function, and the instance, is charged for the peer's whole
+    computation time.
+    """
+    return (lambda_usd_per_s * batches + ec2_usd_per_s) * seconds
+
+
+def peer_instance_usd(seconds: float, *, ec2_usd_per_s: float) -> float:
+    """Return a peer's cost by the 2023 paper, equation 2: the instance alone."""
+    return ec2_usd_per_s * seconds
+
+
+# --- paper method -----------------------------------------------------------------------------------------------------
+# The papers' cost of a run, from its records: which of their formulas applies, and what it gives.
+
+FORMULA_2025 = "2025 paper: seconds x GB (1,000 MB) x x86 price, functions only"
+FORMULA_2025_GPU = "2025 paper: instances x training time x hourly price"
+FORMULA_2023 = "2023 paper: (Lambda USD/s x batches + EC2 USD/s) x computation time, per peer and epoch"
+
+BY_THE_HOUR = ("GPU worker", "machine")  # purposes of fleets
+COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's name
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Function memory by record: the record's own if the platform reported it, otherwise what the experiment would deploy (a run in
+    one process has none).
+    """
+
+    experiment: Experiment
+    infrastructure: Infrastructure
+
+    def of(self, record: Record) -> int:
+        """Return the memory of the record's function in MB."""
+        known: Mapping[str, int] = self.infrastructure.memory_mb
+        deployed = known.get(record["step"]) or self.experiment.functions.memory_of(record["step"], torch=True)
+        return int(record.get("memory_mb") or deployed)
+
+
+def paper_method(
+    experiment: Experiment,
+    records: Iterable[Record],
+    *,
+    infrastructure: Infrastructure,
+    prices: Prices,
+    duration_s: float,
+) -> tuple[str, float]:
+    """Return (name of the formula, dollars): the 2023 paper's formula for peers, the 2025 paper's for functions and for GPUs."""
+    fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
+    memory = Memory(experiment, infrastructure)
+    if machines := next((fleets[purpose] for purpose in BY_THE_HOUR if purpose in fleets), None):
+        paper_type = machines.instance_type == "g4dn.xlarge"
+        hourly = GPU_USD_PER_HOUR if paper_type else prices.of(f"ec2.{machines.instance_type}").usd
+        return FORMULA_2025_GPU, gpu_usd(duration_s, instances=machines.count, usd_per_hour=hourly)
+    if peers := fleets.get("peer"):
+        known = PEER_USD_PER_S.get(peers.instance_type)
+        ec2 = known or prices.of(f"ec2.{peers.instance_type}").usd / 3_600
+        return FORMULA_2023, _peers_usd(records, memory, ec2_usd_per_s=ec2)
+    functions = (r for r in records if not on_instance(r))
+    return FORMULA_2025, sum(lambda_usd(float(r["wall_s"]), memory_mb=memory.of(r)) for r in functions)
+
+
+def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: float) -> float:
+    """Return the cost of peers by equations 1 and 2. Computation time is the peer's stage of that name; batches are the functions'
+    invocations of that peer and epoch.
+    """
+    seconds: dict[tuple[int, int], float] = defaultdict(float)
+    batches: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for record in records:
+        peer = (record["worker"], record["epoch"])
+        if on_instance(record):
+            seconds[peer] += sum(stage["wall_s"] for stage in record["stages"] if stage["stage"] in COMPUTING)
+        elif record["outcome"] == "ok":
+            batches[peer].append(lambda_usd_per_s(memory.of(record)))
+    return sum(
+        peer_serverless_usd(
+            spent,
+            batches=len(batches[peer]),
+            lambda_usd_per_s=sum(batches[peer]) / max(1, len(batches[peer])),
+            ec2_usd_per_s=ec2_usd_per_s,
+        )
+        for peer, spent in seconds.items()
+    )
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+# A record as it would read had the run been stopped at a moment: what a bill until then is made of.
+#
+# A long invocation leaves marks (`marks` in its record): seconds, requests and bytes until then. Between two of them, and from its start
+# to the first, use grows straight.
+
+
+def begin(record: Record) -> float:
+    """Return when the invocation began to be billed, INIT included, in unix seconds."""
+    return float(record["started_at"]) - init_s(record)
+
+
+def under_way(mark: Record, now: float) -> Record:
+    """Return a record for an invocation that has not ended, from its latest usage snapshot: it is counted as working from then until
+    `now`. `mark`: the snapshot.
+    """
+    return {**mark, "wall_s": float(mark["wall_s"]) + max(0.0, now - end(mark))}
+
+
+def record_until(record: Record, moment: float) -> Record | None:
+    """Return the part of an invocation's record until `moment` (unix seconds), or None if it had not begun. No figure ever falls as
+    `moment` rises.
+    """
+    if end(record) <= moment:
+        return record
+    if moment < begin(record):
+        return None
+    start: Record = {"at": float(record["started_at"]), "wall_s": 0.0, "traffic": {}}
+    knots = [start, *record.get("marks", ()), {**record, "at": end(record)}]
+    ascending = [
+        max(float(knot["at"]) for knot in knots[: n + 1]) for n in range(len(knots))
+    ]  # clocks are set back at times
+    n = bisect_right(ascending, moment)
+    if n == 0:  # in its INIT
+        return _reduce_record(record, {**start, "init_s": moment - begin(record)})
+    before, after = knots[n - 1], knots[n]
+    share = (moment - ascending[n - 1]) / (ascending[n] - ascending[n - 1])
+    wall_s = float(before["wall_s"]) + share * (float(after["wall_s"]) - float(before["wall_s"]))
+    traffic = _interpolate_counts(before.get("traffic", {}), after.get("traffic", {}), share)
+    return _reduce_record(record, {"wall_s": wall_s, "traffic": traffic})
+
+
+def _reduce_record(record: Record, until: Mapping[str, Any]) -> Record:
+    """Return the record with the figures of `until`; billed time and stages are reduced in proportion."""
+    part = {**record, **until, "slot_wait_s": 0.0, "marks": ()}
+    wall_s, billed = float(record["wall_s"]), record.get("billed_ms")
+    share = float(part["wall_s"]) / wall_s if wall_s else 0.0
+    if billed is not None:  # the platform's figure of the whole
+        own = {**record, "billed_ms": None}
+        part["billed_ms"] = int(billed * billed_ms({**part, "billed_ms": None}) / billed_ms(own))
+    part["stages"] = [{**stage, "wall_s": share * stage["wall_s"]} for stage in record.get("stages", ())]
+    return part
+
+
+def _interpolate_counts(before: Any, after: Any, share: float) -> Any:
+    """Return the counts between two snapshots, interpolated, in mappings of any depth. `share`: position between them, 0 to 1. Counts
+    that only the later snapshot has start from 0.
+    """
+    if isinstance(after, Mapping):
+        return {
+            name: _interpolate_counts(before.get(name) if before else None, value, share)
+            for name, value in after.items()
+        }
+    return int((before or 0) + share * (after - (before or 0)))
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+# A run's cost from its own records, both ways: by the papers' formulas, and as AWS would bill it, line by line.
+#
+# Seconds of a local run are not AWS's seconds: its cost is labelled `projected`, whoever prints it.
+
+LOG_BYTES = 1_000  # platform.start, platform.report and what a step writes itself: assumed
+PROJECTED = "projected from local seconds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The dollars of a run, or of the part of it until some moment."""
+
+    paper_method: str
+    paper_method_usd: float
+    lines: tuple[Line, ...]
+
+    @property
+    def full_usd(self) -> float:
+        """The total AWS bill in dollars."""
+        return sum(line.usd for line in self.lines)
+
+    def as_json(self, *, where: str) -> dict[str, Any]:
+        """Return the cost block of result.json. `where`: `aws` if the run was on AWS, so that the seconds are billed rather than
+        projected.
+        """
+        measured = where == "aws"
+        return {
+            "label": "measured-aws" if measured else "projected",
+            "basis": "billed seconds on AWS" if measured else PROJECTED,
+            "paper_method": self.paper_method,
+            "paper_method_usd": self.paper_method_usd,
+            "full_usd": self.full_usd,
+            "lines": [line.as_json() for line in self.lines],
+        }
+
+
+@dataclass(kw_only=True)
+class BilledRun:
+    """The billed usage of a run. Every attempt counts, failed and superseded ones too, because AWS bills them. Invocations that were
+    killed before they left a record are in the bill if they are known (`unrecorded`), never in the papers' formulas. `started_at`:
+    unix seconds; `duration_s`: from then to the end, or to now if the run is going on. `transitions`: of the whole run; None if not
+    counted, then at least one per invocation.
+    """
+
+    experiment: Experiment
+    records: Sequence[Record]
+    infrastructure: Infrastructure
+    prices: Prices
+    started_at: float
+    duration_s: float
+    transitions: int | None = None
+    unrecorded: Unrecorded | None = None
+
+    def __post_init__(self) -> None:
+        self._by_end = sorted(self.records, key=end)
+        self._ends = [end(record) for record in self._by_end]
+        self._sums = list(accumulate(map(self._used, self._by_end), initial=Quantities()))
+        self._formula, _ = self._by_paper((), duration_s=0.0)
+
+    def cost(self) -> Cost:
+        """Return the cost of the whole run. Raises ConfigError if a price is missing."""
+        return self.until(self.started_at + self.duration_s)
+
+    def until(self, moment: float) -> Cost:
+        """Return the cost if the run had been stopped at `moment` (unix seconds). It never falls with time or with a further record, and
+        at the run's end it is the whole cost. Raises ConfigError if a price is missing.
+        """
+        elapsed_s = min(max(0.0, moment - self.started_at), self.duration_s)
+        over = elapsed_s >= self.duration_s
+        ended = len(self._ends) if over else bisect_right(self._ends, moment)
+        going_on = [part for r in self._by_end[ended:] if begin(r) <= moment and (part := record_until(r, moment))]
+        used = sum((self._used(record) for record in going_on), self._sums[ended])
+        invocations = used.invocations
+        if self.unrecorded:  # nobody knows when
+            share = 1.0 if over else elapsed_s / self.duration_s
+            used += Quantities(gb_s=share * self.unrecorded.gb_s, invocations=int(share * self.unrecorded.count))
+        transitions = None
+        if self.transitions is not None:
+            whole = self._sums[-1].invocations
+            transitions = self.transitions if over else self.transitions * invocations // max(1, whole)
+        if self._formula == FORMULA_2025:  # linear in seconds times memory, which are added up already
+            usd = lambda_usd(used.mb_s, memory_mb=1)
+        else:
+            _, usd = self._by_paper([*self._by_end[:ended], *going_on], duration_s=elapsed_s)
+        lines = bill(used, self.infrastructure, self.prices, duration_s=elapsed_s, transitions=transitions)
+        return Cost(
+            paper_method=self._formula,
+            paper_method_usd=usd,
+            lines=tuple(line for line in lines if line.quantity > 0),
+        )
+
+    def _used(self, record: Record) -> "Quantities":
+        """Return the quantities that a record is billed for."""
+        return Quantities.of(record, memory_mb=Memory(self.experiment, self.infrastructure).of(record))
+
+    def _by_paper(self, records: Sequence[Record], *, duration_s: float) -> tuple[str, float]:
+        """Return the name and the dollars of the paper's formula for these records."""
+        return paper_method(
+            self.experiment,
+            records,
+            infrastructure=self.infrastructure,
+            prices=self.prices,
+            duration_s=duration_s,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantities:
+    """Quantities billed by use: of one invocation, of a whole run, or of invocations that left no record."""
+
+    gb_s: float = 0.0
+    mb_s: float = 0.0  # seconds times memory without INIT: what the 2025 paper's formula takes
+    invocations: int = 0  # of functions
+    cold_starts: int = 0
+    writes: int = 0  # of the object store
+    reads: int = 0
+    stored_bytes: int = 0
+
+    @classmethod
+    def of(cls, record: Record, *, memory_mb: int) -> "Quantities":
+        """Return the quantities of a record. A program's seconds are not counted, because its instance is billed by the hour."""
+        writes, reads = object_requests(record)
+        stored = traffic([record])["object_store"]["bytes_out"]
+        if on_instance(record):
+            return cls(writes=writes, reads=reads, stored_bytes=stored)
+        return cls(
+            gb_s=gb_seconds(billed_ms(record), memory_mb=memory_mb),
+            mb_s=float(record["wall_s"]) * memory_mb,
+            invocations=1,
+            cold_starts=int(bool(record.get("cold"))),
+            writes=writes,
+            reads=reads,
+            stored_bytes=stored,
+        )
+
+    def __add__(self, other: "Quantities") -> "Quantities":
+        return Quantities(
+            gb_s=self.gb_s + other.gb_s,
+            mb_s=self.mb_s + other.mb_s,
+            invocations=self.invocations + other.invocations,
+            cold_starts=self.cold_starts + other.cold_starts,
+            writes=self.writes + other.writes,
+            reads=self.reads + other.reads,
+            stored_bytes=self.stored_bytes + other.stored_bytes,
+        )
+
+
+def bill(
+    used: Quantities,
+    infrastructure: Infrastructure,
+    prices: Prices,
+    *,
+    duration_s: float,
+    transitions: int | None,
+) -> list[Line]:
+    """Return every line of the bill, including those of zero quantity. Raises ConfigError if a price is missing."""
+    lines = [
+        lambda_duration(prices, used.gb_s),
+        lambda_requests(prices, used.invocations),
+        transitions_line(
+            prices, used.invocations if transitions is None else transitions, counted=transitions is not None
+        ),
+        *object_request_lines(prices, writes=used.writes, reads=used.reads),
+        object_storage_line(prices, used.stored_bytes, seconds=duration_s),
+        logs_line(prices, used.invocations, bytes_each=LOG_BYTES),
+        *secrets_lines(
+            prices, infrastructure.secrets, seconds=duration_s, calls=used.cold_starts * infrastructure.secrets
+        ),
+        endpoints_line(prices, infrastructure.interface_endpoints, seconds=duration_s),
+    ]
+    if infrastructure.broker_instance_type:
+        lines.append(broker_line(prices, infrastructure.broker_instance_type, seconds=duration_s))
+    for fleet in infrastructure.fleets:
+        lines += fleet_lines(prices, fleet, seconds=duration_s + fleet.boot_s)
+    return lines

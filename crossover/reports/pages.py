@@ -1,0 +1,235 @@
+"""Contents of a report page as data: tiles, plots and tables of text. The template only lays them out."""
+
+import base64
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup
+
+from crossover.experiment import flat
+from crossover.reports import display
+from crossover.reports.display import PALETTE
+
+LABELS = {
+    "measured-local": "seconds and bytes measured on this machine",
+    "measured-aws": "measured on AWS, from the platform's own records",
+    "published": "printed in a paper, not measured here",
+    "projected": "computed from measured seconds and AWS's prices, not billed by AWS",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A headline figure, or two that belong together, such as a time and its dollars."""
+
+    name: str
+    value: str
+    beside: str = ""
+    note: str = ""
+    label: str | None = None
+    where: str = ""  # one of PLACES: whose clock and bill the figure comes from
+
+
+AWS, HERE = "On AWS", "On this machine"
+PLACES = {AWS: "aws", HERE: "here"}  # with the style that marks each of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A figure with its caption; `svg` comes from the project's own plots only, which escape what they print. `choice`: the value of
+    each of the page's `choices` at which it is shown; empty if it is always shown.
+    """
+
+    title: str
+    svg: Markup
+    caption: str = ""
+    wide: bool = False
+    label: str | None = None
+    choice: Sequence[str] = ()
+
+    @property
+    def download(self) -> str:
+        """The plot as a link to an SVG file; empty for a wide one, which may have a megabyte."""
+        return "" if self.wide else _link("image/svg+xml", as_svg_file(str(self.svg)))
+
+
+def as_svg_file(svg: str) -> str:
+    """Return the plot as a separate SVG file: with the name space, and with colours that do not come from a page."""
+    for n, (colour, _) in enumerate(PALETTE):
+        svg = svg.replace(f"var(--series-{n})", colour)
+    svg = svg.replace("var(--faint)", "#8886").replace("var(--card)", "none").replace("currentColor", "#777")
+    return (
+        svg if "xmlns=" in svg.split(">", 1)[0] else svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    )
+
+
+def _link(kind: str, text: str) -> str:
+    """Return the text as a data URL of the media type `kind`."""
+    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table of text. `words`: how many leading columns are words (aligned left); the rest are figures (aligned right)."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    words: int = 1
+    folded: bool = False
+    label: str | None = None
+
+    @property
+    def download(self) -> str:
+        """The table as a link to a CSV file."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [display.safe(cell) for cell in row] for row in (self.head, *self.rows)
+        )
+        return _link("text/csv;charset=utf-8", text.getvalue())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One report.html."""
+
+    title: str  # the finding, as a sentence with a figure
+    subtitle: str
+    labels: Sequence[str]
+    kind: str = ""  # what sort of page it is
+    links: Sequence[tuple[str, str]] = ()  # to files of the same folder: path and words
+    verdict: str = ""  # the whole of the finding, folded below it
+    assumptions: Sequence[str] = ()  # what the finding depends on
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # which of the plots is shown
+    commands: Sequence[str] = ()  # to copy: what to type next
+    warnings: Sequence[str] = ()  # something is wrong with these very figures
+    caveats: Sequence[str] = ()  # what is so of all such figures
+    tiles: Sequence[Tile] = ()
+    plots: Sequence[Plot] = ()
+    sheets: Sequence[Sheet] = ()
+    folded: Sequence["Page"] = field(default_factory=tuple)
+    play: str = ""  # our own elements, which `scripts` move by `data`, a JSON text; `styles`: of what they draw with
+    data: str = ""
+    styles: Sequence[Markup] = ()
+    scripts: Sequence[Markup] = ()
+
+    @property
+    def groups(self) -> list[tuple[str, list[Tile]]]:
+        """The tiles grouped by where their figures come from, in their order."""
+        return [(where, list(tiles)) for where, tiles in groupby(self.tiles, key=lambda tile: tile.where)]
+
+
+def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: str | None = None) -> Plot:
+    """Return a plot for a page. `svg`: output of `plots.svg`, in which matplotlib has escaped every text."""
+    return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label)
+
+
+def place_of(result: Mapping[str, Any]) -> str:
+    """Return the place that a run's seconds were measured in: AWS or this machine."""
+    return AWS if result["label"] == "measured-aws" else HERE
+
+
+def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
+    """Return a table of every epoch's values, in a list; an empty list if the run has no epochs."""
+    metric = display.metric_of(result)
+    rows = [
+        [
+            str(epoch["epoch"]),
+            display.seconds(epoch["elapsed_s"]),
+            display.judged(epoch["val_metric"], metric),
+            display.number(epoch["train_loss"]),
+            display.number(epoch["val_loss"]),
+            display.usd(epoch["paper_method_usd"]),
+            display.usd(epoch["full_usd"]),
+        ]
+        for epoch in result["epochs"]
+    ]
+    head = ["epoch", "time", metric.words, "training loss", "validation loss", "papers' method", "in full"]
+    return [Sheet(title="Epochs", head=head, rows=rows, words=0, folded=True, label=result["label"])] if rows else []
+
+
+def stages_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return a table of time, processor and memory by stage: the rows of the 2023 paper's Table I."""
+    rows = [
+        [
+            row["stage"],
+            f"{row['count']:,}",
+            display.seconds(row["wall_s"]),
+            display.seconds(row["wall_s"] / row["count"]),
+            display.percent(row["cpu_s"] / row["wall_s"] if row["wall_s"] else None),
+            f"{row['max_rss_mb']:,.0f} MB",
+        ]
+        for row in result["stages"]
+    ]
+    note = "Sums over all invocations, which run side by side. Memory is the peak of the process that ran the stage."
+    return Sheet(
+        title="Stages",
+        head=["stage", "count", "wall", "mean", "cpu", "peak memory"],
+        rows=rows,
+        note=note,
+        label=result["label"],
+    )
+
+
+def steps_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return a table of invocations and time by step."""
+    rows = [
+        [
+            row["step"],
+            f"{row['count']:,}",
+            f"{row['cold']:,}",
+            f"{row['failed']:,}",
+            display.seconds(row["billed_s"]),
+            display.seconds(row["wall_s"]),
+            display.seconds(row["init_s"]),
+            display.seconds(row["slot_wait_s"]),
+        ]
+        for row in result["steps"]
+    ]
+    head = ["step", "invocations", "cold", "failed", "billed", "wall", "init", "waited for a core"]
+    note = "Billed: wall and INIT of every attempt, each rounded up to a millisecond; waits for a core are not billed."
+    return Sheet(title="Steps", head=head, rows=rows, note=note, label=result["label"])
+
+
+def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost, line by line") -> Sheet:
+    """Return a table of the bill, the most expensive line first."""
+    cost = result["cost"]
+    rows = [
+        [line["item"], display.usd(line["usd"]), display.number(line["quantity"]), line["unit"], line["as_of"]]
+        for line in sorted(cost["lines"], key=lambda line: -line["usd"])
+    ]
+    rows.append(["all", display.usd(cost["full_usd"]), "", "", ""])
+    note = (
+        f"{cost['basis'].capitalize()}; on-demand prices of {cost['region']}, without free tier. By the papers' method: "
+        f"{display.usd(cost['paper_method_usd'])} ({cost['paper_method']})."
+    )
+    head = ["item", "dollars", "quantity", "unit", "price as of"]
+    return Sheet(title=title, head=head, rows=rows, note=note, label=cost["label"])
+
+
+def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
+    """Return a table of bytes and requests by channel."""
+    rows = [
+        [
+            channel.replace("_", " "),
+            display.bytes_(moved["bytes_in"]),
+            display.bytes_(moved["bytes_out"]),
+            f"{moved['requests']:,}",
+        ]
+        for channel, moved in result["traffic"].items()
+    ]
+    note = "Payload that steps received and sent, without protocol framing."
+    return Sheet(
+        title="Traffic", head=["channel", "received", "sent", "requests"], rows=rows, note=note, label=result["label"]
+    )
+
+
+def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, note: str = "") -> Sheet:
+    """Return a table of names and values; nested names are joined by dots."""
+    rows = [[name, str(value)] for name, value in flat(facts)]
+    return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

@@ -1,0 +1,126 @@
+"""Prices as dated data: `config/pricing.yaml`. An item without a price is refused."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from crossover.errors import ConfigError
+
+PRICING = Path(__file__).parents[2] / "config" / "pricing.yaml"
+STALE_AFTER = 180  # days, if the file does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """One item of AWS's price list: `usd` for one `unit` at the date `as_of`. `confirmed`: a second source, if any."""
+
+    item: str
+    usd: float
+    unit: str
+    as_of: str
+    source: str
+    verified: bool = True
+    confirmed: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """A dated snapshot of one region's prices."""
+
+    region: str
+    as_of: str
+    hours_per_month: float
+    items: Mapping[str, Price]
+    stale_after: int = STALE_AFTER  # days from the end of a price's month or day
+
+    @property
+    def basis(self) -> str:
+        """The region and date of the prices, for people: `prices of us-east-1, 2026-11`."""
+        return f"prices of {self.region}, {self.as_of}"
+
+    def stale(self, items: Iterable[str], today: date) -> str:
+        """Return one sentence that names the prices that are older than `stale_after` days; empty if none is."""
+        old = sorted(
+            {self.of(item).as_of for item in items if (today - _last_day(self.of(item).as_of)).days > self.stale_after}
+        )
+        if not old:
+            return ""
+        return f"Prices of {' and '.join(old)} are more than {self.stale_after} days old: crossover prices refresh asks AWS for today's."
+
+    def of(self, item: str) -> Price:
+        """Return the price of `item`. Raises ConfigError that names similar items: a cost is never guessed."""
+        if item in self.items:
+            return self.items[item]
+        family = item.split(".")[0]
+        near = difflib.get_close_matches(item, self.items, n=3) or [i for i in self.items if i.split(".")[0] == family]
+        known = f"; known: {', '.join(sorted(near))}" if near else ""
+        raise ConfigError(f"pricing: {item!r} has no price in {self.region}{known}. Add it to config/pricing.yaml")
+
+
+def load(path: Path = PRICING) -> Prices:
+    """Return the price list in `path`. Raises ConfigError that names the item and the field that do not fit."""
+    import yaml  # functions, which have none, get their prices in the run's facts
+
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; wheels bring it
+        plain = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe
+        as_of, region, hours = str(plain["as_of"]), str(plain["region"]), float(plain["hours_per_month"])
+        stale_after = plain.get("stale_after", STALE_AFTER)
+        _last_day(as_of)
+        listed: Mapping[str, Mapping[str, Any]] = dict(plain["prices"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{path.name}: not a price list: {problem}") from problem
+    if plain.get("currency") != "USD":
+        raise ConfigError(f"{path.name}: currency: {plain.get('currency')!r} is not allowed; costs are computed in USD")
+    if isinstance(stale_after, bool) or not isinstance(stale_after, int) or stale_after < 1:
+        raise ConfigError(
+            f"{path.name}: stale_after: {stale_after!r} is not allowed; expected a whole number of days, 1 or more"
+        )
+    items = {item: _price(item, entry, as_of=as_of, where=path.name) for item, entry in listed.items()}
+    return Prices(region=region, as_of=as_of, hours_per_month=hours, items=items, stale_after=stale_after)
+
+
+FIELDS = {"usd", "per", "unit", "as_of", "source", "verified", "confirmed", "note"}
+
+
+def _last_day(as_of: str) -> date:
+    """Return the last day of `2026-11`, or the day `2026-11-26`. Raises ValueError for other text."""
+    if len(as_of) == len("2026-11"):
+        return (date.fromisoformat(f"{as_of}-01") + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    return date.fromisoformat(as_of)
+
+
+def _price(item: str, entry: Mapping[str, Any], *, as_of: str, where: str) -> Price:
+    """Return one item of the price list. `as_of`: date of the whole list; `where`: file name for errors. Raises ConfigError."""
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where}: prices.{item}: expected a mapping with usd, unit and source")
+    unknown = entry.keys() - FIELDS
+    missing = {"usd", "unit", "source"} - entry.keys()
+    if unknown or missing:
+        problem = f"{sorted(unknown)[0]!r} is unknown" if unknown else f"{sorted(missing)[0]!r} is missing"
+        raise ConfigError(f"{where}: prices.{item}: {problem}; fields are {', '.join(sorted(FIELDS))}")
+    usd, per = entry["usd"], entry.get("per", 1)
+    for name, value in (("usd", usd), ("per", per)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ConfigError(f"{where}: prices.{item}.{name}: {value!r} is not allowed; expected a number above 0")
+    dated = str(entry.get("as_of", as_of))
+    try:
+        _last_day(dated)
+    except ValueError:
+        raise ConfigError(
+            f"{where}: prices.{item}.as_of: {dated!r} is not allowed; expected a month (2026-11) or a day (2026-11-26)"
+        ) from None
+    return Price(
+        item=item,
+        usd=usd / per,
+        unit=str(entry["unit"]),
+        as_of=dated,
+        source=str(entry["source"]),
+        verified=bool(entry.get("verified", True)),
+        confirmed=str(entry.get("confirmed", "")),
+        note=str(entry.get("note", "")),
+    )

@@ -1,0 +1,564 @@
+"""Pages of a run and of a comparison, and functions that write them."""
+
+import base64
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from crossover.experiment import Experiment, flat
+from crossover.reports import display, folder, plots, published
+from crossover.reports.comparison import Comparison, to_csv
+from crossover.reports.display import PALETTE, Band, SeriesLook, of_experiment
+from crossover.reports.folder import Result, RunFolder
+from crossover.reports.on_aws import OnAws
+from crossover.reports.pages import (
+    AWS,
+    HERE,
+    LABELS,
+    PLACES,
+    Page,
+    Plot,
+    Sheet,
+    Tile,
+    cost_sheet,
+    epochs_sheet,
+    facts_sheet,
+    place_of,
+    plot,
+    stages_sheet,
+    steps_sheet,
+    traffic_sheet,
+)
+from crossover.reports.tables import warnings
+
+# --- run page ---------------------------------------------------------------------------------------------------------
+
+
+def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
+    """Return the page of a run: its figures, its projection on AWS, and the papers' figures."""
+    result = run.result
+    return Page(
+        kind="Run",
+        title=answer(result, on_aws),
+        subtitle=subtitle(result),
+        labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
+        links=_files(run.path, (folder.RESULT, "result.json"), (folder.METRICS, "metrics.jsonl")),
+        warnings=[*warnings(result), *_warn_if_refused(on_aws)],
+        caveats=on_aws.limits if on_aws is not None else (),
+        tiles=tiles(result, on_aws),
+        plots=[*_plots(result), *_timeline(run)],
+        sheets=[
+            figures_sheet(result, on_aws),
+            *epochs_sheet(result),
+            stages_sheet(result),
+            steps_sheet(result),
+            cost_sheet(result),
+            traffic_sheet(result),
+            *printed([result["architecture"]]),
+            _configuration(result),
+            facts_sheet("Data", result.get("data", {}), folded=True),
+            facts_sheet("Versions", result["versions"], folded=True),
+        ],
+    )
+
+
+def subtitle(result: Result) -> str:
+    """Return the run's model, data, size, start and prices in one line."""
+    return f"{display.made_of(result)}, started {result['started_at'][:19]} UTC; {prices_of(result)}"
+
+
+def prices_of(result: Result) -> str:
+    """Return which prices a run's dollars are counted by."""
+    cost = result["cost"]
+    return f"prices of {', '.join(filter(None, (cost.get('region'), str(cost['prices_as_of']))))}"
+
+
+def _files(path: Path, *names: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return links to those of the files that exist in the page's folder."""
+    return [(name, words) for name, words in names if (path / name).is_file()]
+
+
+def _warn_if_refused(on_aws: OnAws | None) -> list[str]:
+    """Return a warning if AWS would not run it, in a list; otherwise an empty list."""
+    return [] if on_aws is None or on_aws.would_run else [f"AWS would not run it: {'; '.join(on_aws.problems)}"]
+
+
+def answer(result: Result, on_aws: OnAws | None = None) -> str:
+    """Return the page's title: the metric that the run reached, its time and its dollars, on AWS if a projection is known, otherwise
+    where it ran.
+    """
+    metric, value = display.metric_of(result), _final_metric(result)
+    reached = f"{display.judged(value, metric)} {metric.words} after {display.epochs_of(result)} epochs"
+    begins = (
+        f"{result['architecture']} reached {reached}"
+        if value is not None
+        else f"{result['architecture']} reached nothing yet"
+    )
+    if on_aws is not None and on_aws.would_run:
+        time, dollars = on_aws.shown
+        return f"{begins}: on AWS in {time} for {dollars}, by simulation."
+    time, dollars = display.seconds(result["duration_s"]), display.usd(result["cost"]["full_usd"])
+    if place_of(result) == HERE:
+        return f"{begins}: on this machine in {time}, which AWS's prices put at {dollars} in full."
+    return f"{begins}: on AWS in {time} for {dollars} in full."
+
+
+def _final_metric(result: Result) -> float | None:
+    """Return the final value of the run's metric, or None."""
+    epochs = result["epochs"]
+    value: float | None = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
+    return value
+
+
+def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
+    """Return what AWS would take, if a simulation knows, and then what the run reached and took where it ran."""
+    cost, metric = result["cost"], display.metric_of(result)
+    best = metric.best(e["val_metric"] for e in result["epochs"] if e["val_metric"] is not None)
+    judged = Tile(
+        name=metric.words,
+        value=display.judged(_final_metric(result), metric),
+        note=f"best {display.judged(best, metric)}",
+        label=result["label"],
+        where=place_of(result),
+    )
+    simulated = []
+    if on_aws is not None and on_aws.would_run:
+        simulated = [
+            _middle("time", on_aws.time, display.seconds),
+            _middle("dollars in full", on_aws.dollars, display.usd),
+        ]
+    time, dollars, where = display.seconds(result["duration_s"]), display.usd(cost["full_usd"]), place_of(result)
+    priced = "dollars in full" if where == AWS else "its seconds at AWS's prices"
+    return [
+        *simulated,
+        judged,
+        Tile(name="time", value=time, note="first start to last end", label=result["label"], where=where),
+        Tile(name=priced, value=dollars, note=cost["basis"], label=cost["label"], where=where),
+    ]
+
+
+def _middle(name: str, band: Band, shown: Callable[[float], str]) -> Tile:
+    """Return a tile with the median of a projection. `shown`: formats a value."""
+    note = f"by simulation; p5 to p95: {shown(band.p5)} to {shown(band.p95)}"
+    return Tile(name=name, value=shown(band.p50), note=note, label="projected", where=AWS)
+
+
+def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
+    """Return a table of the other figures of the whole run, each with its label."""
+    cost, made = result["cost"], result["invocations"]
+    requests = sum(channel["requests"] for channel in result["traffic"].values())
+    rows = [
+        ["time where it ran", display.seconds(result["duration_s"]), result["label"], "first start to last end"],
+        ["dollars in full", display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
+        ["papers' method", display.usd(cost["paper_method_usd"]), cost["label"], cost["basis"]],
+        ["moved", display.bytes_(display.moved(result["traffic"])), result["label"], f"{requests:,} requests"],
+        ["invocations", f"{made['count']:,}", result["label"], display.attempts(result)],
+    ]
+    if on_aws is not None:
+        time, dollars = on_aws.shown
+        rows += [["on AWS", f"{time}; {dollars}", "projected", "; ".join((on_aws.words, *on_aws.limits))]]
+    if stale := result.get("staleness"):
+        rows.append(["staleness", f"{stale['mean']:.2f}", "", f"rounds in the mean, {stale['max']:.0f} at most"])
+    rows += [
+        ["dropped", f"worker {worker}", "", f"from {rounds}: its contribution was not finite"]
+        for worker, rounds in display.dropped(result).items()
+    ]
+    return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4)
+
+
+def _plots(result: Result) -> list[Plot]:
+    """Return the plots of metric and losses; an empty list if no epoch was evaluated."""
+    epochs = [epoch for epoch in result["epochs"] if epoch["val_metric"] is not None]
+    if not epochs:
+        return []
+    metric = display.metric_of(result)
+    clock = f"seconds{_clock_suffix(result)}"
+    projected = " (projected from local seconds)" if result["cost"]["label"] == "projected" else ""
+    in_time = {"validation": [(e["elapsed_s"], e["val_metric"]) for e in epochs]}
+    in_usd = {
+        "papers' method": [(e["paper_method_usd"], e["val_metric"]) for e in epochs],
+        "in full": [(e["full_usd"], e["val_metric"]) for e in epochs],
+    }
+    losses = {
+        "training": [(e["epoch"], e["train_loss"]) for e in epochs if e["train_loss"] is not None],
+        "validation": [(e["epoch"], e["val_loss"]) for e in epochs if e["val_loss"] is not None],
+    }
+    losses = {name: points for name, points in losses.items() if points}
+    found = [
+        plot(
+            f"{metric.words.capitalize()} against time",
+            plots.lines(
+                in_time,
+                x=clock,
+                y=f"validation {metric.words}",
+                name="time",
+                percent=metric.is_share,
+                log_x=plots.spread(in_time),
+            ),
+            label=result["label"],
+        ),
+        plot(
+            f"{metric.words.capitalize()} against dollars",
+            plots.lines(
+                in_usd,
+                x=f"dollars{projected}",
+                y=f"validation {metric.words}",
+                name="usd",
+                percent=metric.is_share,
+                log_x=plots.spread(in_usd),
+                format_x=display.usd_tick,
+            ),
+            label=result["cost"]["label"],
+        ),
+    ]
+    if losses:
+        drawn = plots.lines(losses, x="epoch", y="loss", name="loss", log_y=True)
+        found.append(plot("Loss", drawn, label=result["label"]))
+    return [*found, *_run_bars(result)]
+
+
+def _clock_suffix(result: Result) -> str:
+    """Return what an axis of seconds says of a run on this machine; empty for a run on AWS."""
+    return " of this machine" if place_of(result) == HERE else ""
+
+
+def _run_bars(result: Result) -> list[Plot]:
+    """Return the bar charts of a run: time by stage, cost and traffic."""
+    stages = [(row["stage"], row["wall_s"]) for row in result["stages"]]
+    lines = sorted(((line["item"], line["usd"]) for line in result["cost"]["lines"]), key=lambda row: -row[1])
+    moved = [
+        (f"{channel.replace('_', ' ')}, {way}", figures[key])
+        for channel, figures in result["traffic"].items()
+        for way, key in (("received", "bytes_in"), ("sent", "bytes_out"))
+    ]
+    top = [(_short(item), usd) for item, usd in lines[:8]]
+    draw = plots.bars
+    return [
+        plot(
+            "Time by stage",
+            draw(
+                stages,
+                x=f"seconds{_clock_suffix(result)}, all invocations",
+                name="st",
+                shown=display.seconds,
+                title="Stages",
+            ),
+            label=result["label"],
+        ),
+        plot(
+            "Largest cost lines",
+            draw(top, x="dollars", name="cost", shown=display.usd, tick=display.usd_tick, title="Cost lines"),
+            label=result["cost"]["label"],
+        ),
+        plot(
+            "Traffic",
+            draw(moved, x="bytes", name="tr", shown=display.bytes_, title="Traffic by channel"),
+            label=result["label"],
+        ),
+    ]
+
+
+def _short(item: str) -> str:
+    """Return a cost line's name, shortened to fit a plot; the table has the whole name."""
+    item = item.removesuffix(" (price not verified)")
+    item = item if len(item) <= 26 else item.split(", ")[0]
+    return item if len(item) <= 26 else item[:25] + "…"
+
+
+def _timeline(run: RunFolder) -> list[Plot]:
+    """Return the timeline of all invocations, and one of the first epochs if there are too many to show singly."""
+    if not run.records:
+        return []
+    started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
+    epochs = run.result["epochs"]
+    first = plots.opening(run.records, epochs, started_at=started_at)
+    merged = " Too many for a screen: neighbours are drawn as one, the first epochs follow singly." if first else ""
+    found = [
+        plot(
+            "Every invocation",
+            plots.draw(run.records, started_at=started_at, epochs=epochs, name="tl"),
+            caption=f"{len(run.records):,} invocations, one row per worker. INIT lies before its step; a wait for a "
+            f"core of this machine is drawn where its step begins. metrics.jsonl has each with its figures.{merged}",
+            wide=True,
+            label=run.result["label"],
+        )
+    ]
+    if first:
+        drawn = plots.draw(first, started_at=started_at, epochs=[], name="tf")
+        found.append(
+            plot(
+                "The first epochs",
+                drawn,
+                caption=f"The first {len(first):,} of them, singly.",
+                wide=True,
+                label=run.result["label"],
+            )
+        )
+    return found
+
+
+def printed(architectures: Sequence[str]) -> list[Sheet]:
+    """Return a table of the papers' rows for these architectures, with their source and notes, in a list; an empty list if there are
+    none.
+    """
+    shown = {"model", "accuracy", "minutes", "function_s", "epoch_s", "compute_s", "memory_mb", "total_usd", "peer_usd"}
+    rows = []
+    for row in published.load():
+        if row.figures.get("architecture") in architectures and shown & (row.figures.keys() - {"model"}):
+            figures = ", ".join(f"{name} {value}" for name, value in row.figures.items() if name in shown)
+            rows.append([row.row, figures, row.note, f"{row.paper}, {row.table}"])
+    note = "Other models, data and machines than this run's, unless the row says so: to stand beside, not to race."
+    head = ["row", "figures", "note", "source"]
+    title = "What the papers printed"
+    sheet = Sheet(title=title, head=head, rows=rows, note=note, words=4, folded=True, label="published")
+    return [sheet] if rows else []
+
+
+def _configuration(result: Result) -> Sheet:
+    """Return a table of the experiment's fields, with the default if a field differs from it."""
+    experiment = result["experiment"]
+    default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).resolved()
+    usual = dict(flat(default))
+    rows = [
+        [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]
+        for name, value in flat(experiment)
+    ]
+    head = ["field", "value", ""]
+    return Sheet(title="Configuration", head=head, rows=rows, words=3, folded=True)
+
+
+# --- comparison page --------------------------------------------------------------------------------------------------
+# The page of several runs side by side.
+
+Points = dict[str, list[tuple[float, float]]]
+
+
+def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) -> Page:
+    """Return the page of a comparison: verdict, table, curves, and every run's stages and cost folded below. `links`: files of the
+    same folder, (path, words).
+    """
+    labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
+    at = [] if found.goal is None else ["--at", f"{found.goal:g}"]
+    priced = dict.fromkeys(prices_of(run.result) for run in found.runs)
+    facts = f"{display.subject(found.runs[0].result)}, {len(found.runs)} runs; {', '.join(priced)}"
+    return Page(
+        kind="Comparison",
+        title=_answer(found),
+        subtitle=facts,
+        labels=labels,
+        links=links,
+        verdict=found.verdict,
+        commands=[shlex.join(["crossover", "compare", *(str(run.path) for run in found.runs), *at])],
+        warnings=found.marks,
+        plots=[*_curves(found), *_comparison_bars(found)],
+        sheets=[
+            _table(found),
+            *_on_aws(found),
+            *printed([entry.architecture for entry in found.entries]),
+        ],
+        folded=[
+            Page(
+                title=entry.name,
+                subtitle=subtitle(run.result),
+                labels=[run.result["label"]],
+                tiles=tiles(run.result),
+                sheets=[
+                    figures_sheet(run.result),
+                    *epochs_sheet(run.result),
+                    stages_sheet(run.result),
+                    cost_sheet(run.result),
+                ],
+            )
+            for run, entry in zip(found.runs, found.entries, strict=True)
+        ],
+    )
+
+
+def _answer(found: Comparison) -> str:
+    """Return the page's title: which run is cheapest and soonest on AWS if projections are known, otherwise the first sentence of the
+    verdict.
+    """
+    running = {name: each for name, each in found.on_aws.items() if each.would_run}
+    leads = (
+        display.leader({name: each.usd for name, each in running.items()}, "cheapest", display.usd),
+        display.leader({name: each.seconds for name, each in running.items()}, "soonest", display.seconds),
+    )
+    if any(leads):
+        return f"On AWS, by simulation: {'; '.join(filter(None, leads))}."
+    return found.verdict.split(". ")[0].removesuffix(".") + "."
+
+
+def _looks(found: Comparison) -> dict[str, SeriesLook]:
+    """Return each run's colour and marker by name."""
+    pairs = zip(found.runs, found.entries, strict=True)
+    return {
+        entry.name: of_experiment(entry.architecture, run.result["experiment"], n)
+        for n, (run, entry) in enumerate(pairs)
+    }
+
+
+def _points(found: Comparison, figure: str) -> Points:
+    """Return each run's curve by name: the metric against `figure`, a field of the epochs."""
+    return {
+        entry.name: [
+            (epoch[figure], epoch["val_metric"]) for epoch in run.result["epochs"] if epoch["val_metric"] is not None
+        ]
+        for run, entry in zip(found.runs, found.entries, strict=True)
+    }
+
+
+def _curves(found: Comparison) -> list[Plot]:
+    """Return the plots of the metric against time, dollars and epochs."""
+    projected = any(entry.cost_label == "projected" for entry in found.entries)
+    basis = " (projected from local seconds)" if projected else ""
+    name = found.metric.words.capitalize()
+    wanted: list[tuple[str, str, str, Callable[[float], str] | None]] = [
+        (f"{name} against time", "elapsed_s", f"seconds{_common_clock_suffix(found)}", None),
+        (f"{name} against dollars, in full", "full_usd", f"dollars{basis}", display.usd_tick),
+        (f"{name} against dollars, papers' method", "paper_method_usd", f"dollars{basis}", display.usd_tick),
+        (f"{name} against epochs", "epoch", "epoch", None),
+    ]
+    drawn = []
+    for title, figure, axis, shown in wanted:
+        points = _points(found, figure)
+        labels = {entry.cost_label if "usd" in figure else entry.label for entry in found.entries}
+        log_x = figure != "epoch" and plots.spread(points)
+        picture = plots.lines(
+            points,
+            x=axis,
+            y=f"validation {found.metric.words}",
+            name=figure,
+            percent=found.metric.is_share,
+            log_x=log_x,
+            format_x=shown,
+            looks=_looks(found),
+        )
+        drawn.append(plot(title, picture, label=labels.pop() if len(labels) == 1 else None))
+    return drawn
+
+
+def _common_clock_suffix(found: Comparison) -> str:
+    """Return what an axis of seconds says of runs that were all on this machine."""
+    told = {_clock_suffix(run.result) for run in found.runs}
+    return told.pop() if len(told) == 1 else ""
+
+
+def _comparison_bars(found: Comparison) -> list[Plot]:
+    """Return the bar charts of cost and traffic."""
+    entries, looks = found.entries, list(_looks(found).values())
+    moved = [(entry.name, float(entry.moved_bytes)) for entry in entries]
+    full = [(entry.name, entry.full_usd) for entry in entries]
+    return [
+        plot(
+            "Cost of the whole run, in full",
+            plots.bars(
+                full, x="dollars", name="full", shown=display.usd, tick=display.usd_tick, title="Cost", looks=looks
+            ),
+        ),
+        plot("Traffic", plots.bars(moved, x="bytes", name="moved", shown=display.bytes_, title="Traffic", looks=looks)),
+    ]
+
+
+def _table(found: Comparison) -> Sheet:
+    """Return the table with one row per run."""
+    goal = found.to_goal
+    head = [
+        "run", "label", f"best {found.metric.words}",
+        *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
+        "time", "papers' method", "in full", "moved", "invocations",
+    ]  # fmt: skip
+    rows = [
+        [
+            entry.display_name,
+            entry.label,
+            display.judged(entry.best_metric, found.metric),
+            *(entry.to_goal if goal else []),
+            display.seconds(entry.duration_s),
+            display.usd(entry.paper_method_usd),
+            display.usd(entry.full_usd),
+            display.bytes_(entry.moved_bytes),
+            f"{entry.invocations:,}",
+        ]
+        for entry in found.entries
+    ]
+    kinds = {entry.cost_label for entry in found.entries}
+    note = "Dollars are projected from local seconds." if "projected" in kinds else ""
+    return Sheet(title="Side by side", head=head, rows=rows, words=2, note=note)
+
+
+def _on_aws(found: Comparison) -> list[Sheet]:
+    """Return a table of each run's projection on AWS with percentiles, in a list; an empty list if there are none."""
+    if not found.on_aws:
+        return []
+    rows = [[name, *known.shown, "; ".join(known.limits)] for name, known in found.on_aws.items()]
+    words = next(iter(found.on_aws.values())).words
+    note = f"p50 (p5 to p95) of a simulation of each run with the epochs that it had: {words}."
+    head = ["run", "time", "in full", ""]
+    return [Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, words=1, label="projected")]
+
+
+# --- html -------------------------------------------------------------------------------------------------------------
+# Pages: one file each, without anything from elsewhere, for a screen of any width, for paper, dark or light. Those of `play` alone have
+# scripts, which the page's policy knows by their hashes.
+
+CSV = "comparison.csv"
+SCRIPTS = Path(__file__).parent
+
+
+def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
+    """Write `report.html` into a run's folder and return its path. `on_aws`: the run's projection on AWS. Raises DataError for a
+    folder that holds no run.
+    """
+    if isinstance(run, Path):
+        run = folder.read(run)
+    target = run.path / folder.REPORT
+    folder.write_atomically(target, render(run_page(run, on_aws)).encode())
+    return target
+
+
+def write_comparison(found: Comparison, out: Path) -> Path:
+    """Write `report.html` and `comparison.csv` into `out` and return the path of the page."""
+    out.mkdir(parents=True, exist_ok=True)
+    folder.write_atomically(out / CSV, to_csv(found).encode())
+    reports = [(run.path / folder.REPORT, entry.name) for run, entry in zip(found.runs, found.entries, strict=True)]
+    runs = [(Path(os.path.relpath(path, out)).as_posix(), name) for path, name in reports if path.is_file()]
+    page = comparison_page(found, [(CSV, CSV), *runs])
+    folder.write_atomically(out / folder.REPORT, render(page).encode())
+    return out / folder.REPORT
+
+
+def render(page: Page) -> str:
+    """Return `page` as HTML. Everything but the project's own SVG is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(SCRIPTS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.jinja").render(
+        page=page,
+        meanings=LABELS,
+        places=PLACES,
+        file_name=file_name,
+        palette=PALETTE,
+        hashes=[_hash(script) for script in page.scripts],
+        data=Markup(page.data.replace("<", "\\u003c")),  # in JSON the same, in HTML no tag
+    )
+
+
+def file_name(title: str) -> str:
+    """Return a title as the name of a file, without its ending."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "page"
+
+
+def _hash(script: str) -> str:
+    """Return a script's hash as a content security policy names it."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"

@@ -1,0 +1,236 @@
+"""Spending of a run so far, and whether its budget is reached."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from crossover import runtime
+from crossover.data import documents, encoding
+from crossover.data.keys import MOMENT, Keys
+from crossover.data.protocols import ObjectStore
+from crossover.errors import Corrupt, Missing, UserError
+from crossover.experiment import Experiment
+from crossover.processes import side_by_side
+from crossover.reports import bill as infrastructures
+from crossover.reports import prices as pricing
+from crossover.reports.bill import BilledRun, Fleet, Infrastructure, Quantities, bill, under_way
+from crossover.reports.prices import Price, Prices
+from crossover.reports.usage import RECORD, Record, state_transitions
+from crossover.workflow import Step, walk
+from crossover.workflow.architecture import architecture_of
+
+if TYPE_CHECKING:
+    from crossover.workflow.context import Context
+
+
+# --- budget -----------------------------------------------------------------------------------------------------------
+
+
+class BudgetReached(UserError):
+    """Raised when the run's budget is reached: the run was stopped or ended itself; what it has computed is kept."""
+
+
+def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
+    """Return why no further epoch may begin at `usd` spent: the most expensive one so far (`dearest_usd`) would exceed the limit;
+    empty if one may begin.
+    """
+    if usd + dearest_usd <= limit_usd:
+        return ""
+    return (
+        f"stopped at ${usd:.4f}: training until the next evaluation costs up to ${dearest_usd:.4f}, and lifetime.budget_usd is "
+        f"{limit_usd:g}; a larger one, fewer training.epochs or smaller instances let the run go on"
+    )
+
+
+def check(limit_usd: float, usd: float) -> None:
+    """Raise BudgetReached if `usd`, spent so far within an epoch, has reached the limit."""
+    if usd >= limit_usd:
+        raise BudgetReached(
+            f"stopped at ${usd:.4f}: lifetime.budget_usd is {limit_usd:g}; "
+            "a larger one, fewer training.epochs or smaller instances let the run go on"
+        )
+
+
+# --- spending ---------------------------------------------------------------------------------------------------------
+# What a run has cost so far and until when it may go on, by whoever decides: a function, a program, or the command that follows it.
+#
+# Prices and infrastructure travel in the run's facts, so that a decision needs neither the price list nor the command. The dollars are
+# those of reports/bill.py on what the bucket holds: the records of what has ended, the marks of what is under way.
+
+T = TypeVar("T")
+Facts = Mapping[str, Any]
+TRANSITIONS_PER_S = 4  # of one worker, at most: assumed; a poll and its wait take longer
+
+
+def facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
+    """Return the money part of the run configuration: `prices`, `infrastructure`, and `most_usd_per_s`, the highest rate at which the
+    run can spend. `side_by_side`: minibatches that one worker computes at once. Raises ConfigError if a price is missing.
+    """
+    listed, found = pricing.load(), infrastructures.of(experiment)
+    return {
+        "prices": {
+            "region": listed.region,
+            "as_of": listed.as_of,
+            "hours_per_month": listed.hours_per_month,
+            "items": {item: [price.usd, price.unit] for item, price in listed.items.items()},
+        },
+        "infrastructure": asdict(found),
+        "most_usd_per_s": _highest_usd_per_s(experiment, found, listed, side_by_side=side_by_side),
+    }
+
+
+def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Prices, *, side_by_side: int) -> float:
+    """Return the highest dollars per second: all infrastructure, and every function that may run at once working without a pause."""
+    hour_s = 3_600
+    standing = sum(line.usd for line in bill(Quantities(), found, listed, duration_s=hour_s, transitions=0))
+    slots = (experiment.workers + 1) * max(1, side_by_side) if found.memory_mb else 0
+    memory_gb = max(found.memory_mb.values(), default=0) / 1_024
+    each = memory_gb * listed.of("lambda.arm64.gb_second").usd
+    each += TRANSITIONS_PER_S * (listed.of("stepfunctions.transition").usd + listed.of("lambda.request").usd)
+    return standing / hour_s + slots * each
+
+
+def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, now: float) -> str:
+    """Return until when a run may go on without supervision, as an RFC 3339 text, which the expiry compares. `began`, `now`: unix
+    seconds; `usd`: cost so far; `money`: from `facts`.
+    """
+    ends = began + experiment.lifetime.maximum_run_hours * 3_600
+    if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
+        left_s = max(0.0, experiment.lifetime.budget_usd - usd) / money["most_usd_per_s"]
+        ends = min(ends, now + left_s)
+    return datetime.fromtimestamp(ends, UTC).strftime(MOMENT)
+
+
+def write_deadline(
+    objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
+) -> None:
+    """Write the run's deadline to the bucket, where the expiry reads it. Call it once this run is the current one."""
+    moment = deadline(experiment, money, began=began, usd=usd, now=runtime.time())
+    objects.put(keys.deadline(began), moment.encode())
+
+
+def judged(ctx: "Context", before: Facts) -> dict[str, Any]:
+    """Return the spending after an epoch, for a run that has a budget: `usd` so far, `dearest_usd` of an epoch, and `over_budget`,
+    why the run must stop, or empty. Extends the deadline by what has not been spent. `before`: the decision of the epoch before.
+    """
+    limit = ctx.experiment.lifetime.budget_usd
+    assert limit is not None
+    usd = so_far(ctx, epochs=before["epoch"] + 1)
+    dearest = max(before.get("dearest_usd", 0.0), usd - before.get("usd", 0.0))
+    write_deadline(ctx.objects, ctx.keys, ctx.experiment, ctx.facts.money, began=ctx.facts.created_at, usd=usd)
+    return {"usd": usd, "dearest_usd": dearest, "over_budget": why_no_further_epoch(limit, usd, dearest_usd=dearest)}
+
+
+def so_far(ctx: "Context", *, epochs: int) -> float:
+    """Return the dollars spent until now, from the records and usage snapshots in the bucket. `epochs`: number of epochs decided.
+    Each record is read only once per process.
+    """
+    ended = dict(ctx.resources.records.get(ctx.run, {}))  # a copy: in one process workers decide side by side
+    marks, money = read(ctx.objects, ctx.keys, ended), ctx.facts.money
+    ctx.resources.records = {ctx.run: ended}
+    run = bill_running(
+        ctx.experiment,
+        ended=list(ended.values()),
+        marks=marks,
+        began=ctx.facts.created_at,
+        epochs=epochs,
+        now=runtime.time(),
+        infrastructure=_infrastructure(money["infrastructure"]),
+        prices=_prices(money["prices"]),
+    )
+    return run.cost().full_usd
+
+
+def bill_running(
+    experiment: Experiment,
+    *,
+    ended: Sequence[Record],
+    marks: Iterable[Record],
+    began: float,
+    epochs: int,
+    now: float,
+    infrastructure: Infrastructure,
+    prices: Prices,
+) -> BilledRun:
+    """Return the billed run at `now` (unix seconds), for a run that is going on. `ended`: records of ended invocations; `marks`:
+    usage snapshots of running ones; `began`: unix seconds; `epochs`: number of epochs decided.
+    """
+    records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], architecture_of(experiment)
+    started_at = min([began, *(float(record["started_at"]) for record in records)])
+    states = state_transitions(architecture, ended, workers=experiment.workers, epochs=epochs)
+    steps = {node.name for node in walk(architecture.run) if isinstance(node, Step)} if architecture.run else set()
+    to_come = len(steps - {record["step"] for record in records})  # their states are counted, and not yet entered
+    return BilledRun(
+        experiment=experiment,
+        records=records,
+        infrastructure=infrastructure,
+        prices=prices,
+        started_at=started_at,
+        duration_s=max(0.0, now - started_at),
+        transitions=states * len(records) // max(1, len(records) + to_come),
+    )
+
+
+def read(
+    objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]], *, damaged: dict[str, Corrupt] | None = None
+) -> list[dict[str, Any]]:
+    """Add new records to `ended`, by their keys, reading several at a time, and return the usage snapshots of invocations that have
+    not left a record. `damaged`: receives the errors of damaged records by key; without it they raise Corrupt.
+    """
+    new = [key for key in objects.list(keys.records) if key not in ended]
+    for key, body in zip(new, _bodies(partial(objects.get, key) for key in new), strict=True):
+        with _collect_corrupt(key, damaged):
+            ended[key] = documents.opened(body, RECORD, key=key)
+    known = {keys.mark(record["request_id"]) for record in ended.values()}
+    marks = [key for key in objects.list(keys.marks) if key not in known]
+    found = zip(marks, _bodies(partial(_get_if_exists, objects, key) for key in marks), strict=True)
+    read_marks = list[dict[str, Any]]()
+    for key, mark in found:
+        with _collect_corrupt(key, damaged):
+            read_marks += [encoding.read_plain(mark, RECORD, key=key)] if mark else []
+    return read_marks
+
+
+@contextmanager
+def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[None]:
+    """Put a Corrupt raised in the block into `damaged`, or let it pass if that is None."""
+    try:
+        yield
+    except Corrupt as error:
+        if damaged is None:
+            raise
+        damaged[key] = error
+
+
+def _bodies(gets: Iterable[Callable[[], T]]) -> list[T]:
+    """Call all functions, several at a time, and return their results in order. Raises the error of the first that failed."""
+    found, failed = side_by_side(gets, slots=8)
+    if failed:
+        raise failed[min(failed)]
+    return [found[number] for number in sorted(found)]
+
+
+def _get_if_exists(objects: ObjectStore, key: str) -> bytes | None:
+    """Return a usage snapshot, or None if it is gone: it is deleted when its invocation's record is written, which the next read
+    finds.
+    """
+    with suppress(Missing):
+        return objects.get(key)
+    return None
+
+
+def _infrastructure(plain: Facts) -> Infrastructure:
+    """Return the infrastructure stored in the run configuration."""
+    return Infrastructure(**{**plain, "fleets": tuple(Fleet(**fleet) for fleet in plain["fleets"])})
+
+
+def _prices(plain: Facts) -> Prices:
+    """Return the prices stored in the run configuration."""
+    items = {
+        item: Price(item=item, usd=usd, unit=unit, as_of=plain["as_of"], source="the run's facts")
+        for item, (usd, unit) in plain["items"].items()
+    }
+    return Prices(region=plain["region"], as_of=plain["as_of"], hours_per_month=plain["hours_per_month"], items=items)

@@ -1,0 +1,313 @@
+"""Usage of a run: fields of one record, the platform's reports, and how often each step of a tree is executed."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crossover import runtime
+from crossover.algorithms.schedule import Calendar
+from crossover.data import deployed_clients
+from crossover.runtime import Pauses
+from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Step, walk
+from crossover.workflow import Sequence as InOrder
+from crossover.workflow.architecture import Architecture
+
+# --- invocations ------------------------------------------------------------------------------------------------------
+
+Record = Mapping[str, Any]
+StepPosition = tuple[str, int, int, int, int]  # step, worker, epoch, round, minibatch
+
+RECORD = {
+    **dict.fromkeys(("step", "request_id", "outcome"), str),
+    **dict.fromkeys(("worker", "epoch", "round", "minibatch"), int),
+    **dict.fromkeys(("started_at", "wall_s", "cpu_s"), float),
+    "stages": [{"stage": str, "wall_s": float, "cpu_s": float}],
+    "traffic": {str: {}},
+}
+
+CHANNELS = ("object_store", "tensor_store", "bus")
+FIGURES = ("bytes_in", "bytes_out", "requests")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrecorded:
+    """Billed invocations of functions that were killed before they left a record."""
+
+    count: int
+    gb_s: float
+
+
+def cell(record: Record) -> StepPosition:
+    """Return the piece of work that the invocation was for. A poll or a retry has the same cell."""
+    return (record["step"], record["worker"], record["epoch"], record["round"], record["minibatch"])
+
+
+def on_instance(record: Record) -> bool:
+    """Return whether the record is of a program on an EC2 instance (it has `instance_type`) rather than of a function's invocation."""
+    return bool(record.get("instance_type"))
+
+
+def busy_s(record: Record) -> float:
+    """Return the wall seconds from the handler's start to its end, waits for a local compute slot included."""
+    return float(record["wall_s"]) + float(record.get("slot_wait_s") or 0.0)
+
+
+def end(record: Record) -> float:
+    """Return when the invocation ended, in unix seconds."""
+    return float(record["started_at"]) + busy_s(record)
+
+
+def init_s(record: Record) -> float:
+    """Return the seconds of INIT before the handler of a cold start; 0 for a warm one."""
+    return float(record.get("init_s") or 0.0) if record.get("cold") else 0.0
+
+
+def billed_ms(record: Record) -> int:
+    """Return the milliseconds that AWS bills: the platform's own figure if it was added (`billed_ms`), otherwise handler and INIT,
+    rounded up.
+    """
+    if record.get("billed_ms") is not None:
+        return int(record["billed_ms"])
+    # Rounded first: 0.123 s must not become 124 ms because a binary fraction lies a hair above.
+    return max(1, math.ceil(round((float(record["wall_s"]) + init_s(record)) * 1_000, 6)))
+
+
+def latest(records: Iterable[Record]) -> float | None:
+    """Return the last end in unix seconds, or None without records."""
+    return max((end(record) for record in records), default=None)
+
+
+def traffic(records: Iterable[Record]) -> dict[str, dict[str, int]]:
+    """Return bytes and requests by channel, summed. `bytes_in` were received by steps, `bytes_out` sent by them."""
+    total = {channel: dict.fromkeys(FIGURES, 0) for channel in CHANNELS}
+    for record in records:
+        for channel, counted in record.get("traffic", {}).items():
+            into = total.setdefault(channel, dict.fromkeys(FIGURES, 0))
+            for figure in FIGURES:
+                into[figure] += counted.get(figure, 0)
+    return total
+
+
+WRITES = ("put", "create", "list", "copy")  # S3 charges these like PUT
+
+
+def object_requests(record: Record) -> tuple[int, int]:
+    """Return (writes, reads) of the object store. If a record does not split its requests, all count as writes, the more expensive
+    kind.
+    """
+    counted = record.get("traffic", {}).get("object_store", {})
+    operations = counted.get("operations")
+    if operations is None:
+        return int(counted.get("requests", 0)), 0
+    writes = sum(operations.get(name, 0) for name in WRITES)
+    return writes, sum(operations.values()) - writes
+
+
+# --- platform reports -------------------------------------------------------------------------------------------------
+# What Lambda itself says of each invocation: `platform.report` records in the functions' log groups, joined by request id.
+#
+# A function cannot know its billed time, INIT or peak memory. The records reach the logs seconds to minutes after an invocation. Source of
+# the format: https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-reference.html
+
+GROUPS = "/aws/lambda/"
+WAIT_S, LOOK_EVERY_S = 180.0, 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The platform's report of one invocation. `init_ms`: None if the environment was warm; `logged_at`: unix seconds when it reached
+    the log.
+    """
+
+    request_id: str
+    logged_at: float
+    function: str
+    duration_ms: float
+    billed_ms: int
+    memory_mb: int
+    max_memory_mb: int
+    init_ms: float | None
+
+
+def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
+    """Return the reports of all functions whose names start with the stack's, by request id. `since_s`: unix seconds from which to
+    read the logs.
+    """
+    found = dict[str, Report]()
+    wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
+    for each in deployed_clients.entries(
+        session, "logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{GROUPS}{stack}-"
+    ):
+        group = each["logGroupName"]
+        for event in deployed_clients.entries(
+            session, "logs", "filter_log_events", "events", logGroupName=group, **wanted
+        ):
+            if report := _report(group.removeprefix(GROUPS), event):
+                found[report.request_id] = report
+    return found
+
+
+def _report(function: str, event: Mapping[str, Any]) -> Report | None:
+    """Return the report in a log event, or None if the event is not a report."""
+    try:
+        record = json.loads(event["message"])
+    except ValueError:  # what a function printed
+        return None
+    if not isinstance(record, dict) or record.get("type") != "platform.report":
+        return None
+    metrics = record["record"]["metrics"]
+    return Report(
+        request_id=record["record"]["requestId"],
+        logged_at=event["timestamp"] / 1_000,
+        function=function,
+        duration_ms=metrics["durationMs"],
+        billed_ms=int(metrics["billedDurationMs"]),
+        memory_mb=int(metrics["memorySizeMB"]),
+        max_memory_mb=int(metrics["maxMemoryUsedMB"]),
+        init_ms=metrics.get("initDurationMs"),
+    )
+
+
+def wait_for(
+    session: Any, stack: str, records: Sequence[Record], *, wait_s: float = WAIT_S, every_s: float = LOOK_EVERY_S
+) -> dict[str, Report]:
+    """Wait until all functions' records have their reports, or until `wait_s` have passed, and return all reports of the stack's
+    functions from a minute before the first of `records`. `every_s`: time between two checks.
+    """
+    wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
+    since_s = min((float(each["started_at"]) for each in records), default=runtime.time()) - 60
+    pause = Pauses(every_s, within_s=wait_s)
+    while True:
+        found = read(session, stack, since_s=since_s)
+        if wanted <= found.keys() or not pause():
+            return found
+
+
+def joined(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dict[str, Any]]:
+    """Return the records with `billed_ms`, `init_s` and `max_rss_mb` replaced by the platform's figures if there is a report."""
+    return [
+        {**record, **(_figures(report) if (report := reports.get(str(record.get("request_id")))) else {})}
+        for record in records
+    ]
+
+
+def unrecorded(
+    records: Iterable[Record], reports: Mapping[str, Report], *, functions: Iterable[str], since_s: float
+) -> list[Report]:
+    """Return the reports of invocations of `functions` that left no record, because a timeout or lack of memory killed them.
+    `since_s`: unix seconds; earlier reports are ignored.
+    """
+    left, names = {each.get("request_id") for each in records}, set(functions)
+    return [
+        report
+        for report in reports.values()
+        if report.request_id not in left and report.function in names and report.logged_at >= since_s
+    ]
+
+
+def _figures(report: Report) -> dict[str, Any]:
+    """Return the fields of a record that a report replaces."""
+    figures: dict[str, Any] = {"billed_ms": report.billed_ms, "max_rss_mb": float(report.max_memory_mb)}
+    if report.init_ms is not None:
+        figures |= {"cold": True, "init_s": report.init_ms / 1_000}
+    return figures
+
+
+# --- expectations -----------------------------------------------------------------------------------------------------
+# What a run must have executed, by its tree and the epochs it decided: a lost record shows, every transition is billed.
+
+
+def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:
+    """Return the minimum number of records that each step must have left after `epochs`. A poll counts once per round and a long
+    worker's step once per worker, because they run at least that often.
+    """
+    counts: Counter[str] = Counter()
+    rounds = days.rounds_until(days.decided(epochs))
+    minibatches = sum(map(days.minibatches_in, range(rounds)))
+
+    def visit(node: Node, workers_: int, turns: int) -> None:
+        """`workers_`: iterations over the workers around the node; `turns`: how often a step that ends with its round runs."""
+        match node:
+            case Step(name=name):
+                # A long worker's step goes on for as many rounds as its time limit allows.
+                counts[name] += workers_ if node.waits and node.torch else turns
+            case InOrder(nodes=children) | Parallel(branches=children):
+                for child in children:
+                    visit(child, workers_, turns)
+            case ForEach(count="workers", body=body):
+                visit(body, workers_ * workers, turns * workers)
+            case ForEach(body=body):  # over the minibatches of a round
+                visit(body, workers_, turns if days.local else turns // max(1, rounds) * minibatches)
+            case Repeat(until="finished", body=Child() as body):
+                visit(body, workers_, turns * rounds)
+            case Repeat(body=body) | Child(body=body):
+                visit(body, workers_, turns)
+
+    if architecture.run:
+        visit(architecture.run, 1, 1)
+    for optional, machine in enumerate(architecture.machines.values()):  # the first one runs once per worker and round
+        visit(machine, 0, 0 if optional else workers * rounds)
+    if architecture.program:
+        counts[architecture.program.step] += workers * epochs
+    return counts
+
+
+def state_transitions(
+    architecture: Architecture, records: Iterable[Mapping[str, Any]], *, workers: int, epochs: int
+) -> int:
+    """Return the number of states entered by all executions of a run, retries included: the quantity that Standard workflows are
+    billed by. Counted as `crossover/workflow/state_machines.py` lays the tree out; loop counts follow from the records of the loop's
+    steps.
+    """
+    records = list(records)
+    done = Counter(record["step"] for record in records if record["outcome"] == "ok")
+    retried = sum(1 for record in records if record["outcome"] != "ok")
+
+    def entered(node: Node, times: int, last: bool) -> int:
+        match node:
+            case Step():
+                return times
+            case InOrder(nodes=children):
+                return sum(entered(child, times, last and child is children[-1]) for child in children)
+            case Parallel(branches=branches):
+                return times * (1 + len(branches)) + sum(entered(branch, times, False) for branch in branches)
+            case ForEach(count=count, body=body):
+                step = _first_step(body)
+                items = times * workers if count == "workers" else done[step.name] if step else times
+                return 2 * times + items + entered(body, items, False)
+            case Repeat(body=body, every_s=every_s):
+                step = _first_step(body)
+                turns = max(times, done[step.name] if step else min(times * epochs, begun(body)))
+                waits = turns - times if every_s else 0
+                return times + turns + waits + (times if last else 0) + entered(body, turns, False)
+            case Child(body=body):
+                return times + entered(body, times, True)
+        raise TypeError(f"not a node: {node!r}")
+
+    def begun(body: Node) -> int:
+        """Epochs that began with an invocation, over all workers: a long one goes on through several in one execution."""
+        first = next(node.name for node in walk(body) if isinstance(node, Step))
+        return len({(record["worker"], record["epoch"]) for record in records if record["step"] == first})
+
+    def executions(machine: Node) -> int:
+        """Of a machine that programs start, once per worker and round."""
+        names = {node.name for node in walk(machine) if isinstance(node, Step)}
+        return len({(record["worker"], record["round"]) for record in records if record["step"] in names})
+
+    started = sum(entered(machine, executions(machine), True) for machine in architecture.machines.values())
+    return retried + started + (entered(architecture.run, 1, True) if architecture.run else 0)
+
+
+def _first_step(node: Node) -> Step | None:
+    """Return the first step that runs once per iteration of `node`, not one inside a further loop."""
+    match node:
+        case Step():
+            return node
+        case InOrder(nodes=children):
+            return next((step for child in children if (step := _first_step(child))), None)
+        case Child(body=body):
+            return _first_step(body)
+    return None

@@ -1,0 +1,803 @@
+"""Errors, stacks and resources of an AWS account. Nothing is deleted unless it provably belongs to this project."""
+
+import difflib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
+from crossover.data import deployed_clients
+from crossover.data.keys import MOMENT
+from crossover.errors import CrossoverError, UserError
+from crossover.experiment import Experiment
+from crossover.reports.usage import GROUPS
+
+# --- account ----------------------------------------------------------------------------------------------------------
+
+ReportLine = Callable[[str], None]
+
+
+def print_line(line: str) -> None:
+    """Print a line and flush it, so that it appears immediately in a pipe too."""
+    print(line, flush=True)
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+# Errors of AWS that the user can fix, in plain words.
+
+
+@contextmanager
+def aws_errors_explained() -> Iterator[None]:
+    """Raise UserError for missing, expired or insufficient credentials, a missing region, a region that is not enabled, and an endpoint
+    that does not answer; raise CrossoverError for all other errors of AWS.
+    """
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        EndpointConnectionError,
+        NoCredentialsError,
+        NoRegionError,
+        ProfileNotFound,
+    )
+
+    try:
+        yield
+    except NoCredentialsError:
+        raise UserError("no AWS credentials; set AWS_PROFILE, or sign in with `aws sso login`") from None
+    except NoRegionError:
+        raise UserError("no AWS region; set AWS_DEFAULT_REGION, for example us-east-1") from None
+    except ProfileNotFound as error:
+        raise UserError(f"AWS: {error}; AWS_PROFILE names a profile of ~/.aws/config") from None
+    except EndpointConnectionError as error:
+        raise UserError(f"AWS: {error}{_explain_unreachable_region()}") from None
+    except ClientError as error:
+        code = deployed_clients.code_of(error)
+        if code in deployed_clients.EXPIRED:
+            raise UserError(_explain_refused_credentials(code)) from None
+        if code in deployed_clients.DENIED:
+            raise UserError(f"AWS: the credentials lack a permission: {error}") from None
+        raise CrossoverError(f"AWS failed or refused the call ({code}): {error}; try again") from error
+    except BotoCoreError as error:
+        raise CrossoverError(f"AWS: {error}") from error
+
+
+ALWAYS_ENABLED = "us-east-1"  # in every account
+
+
+def _explain_refused_credentials(code: str) -> str:
+    """Return an error message for credentials that a region refused with `code`. A region that is not enabled for the account refuses valid
+    credentials too, so the function asks another region before it blames the credentials.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    session = boto3.Session()
+    region = session.region_name or ALWAYS_ENABLED
+    if region != ALWAYS_ENABLED:
+        with suppress(ClientError, BotoCoreError):
+            session.client("sts", region_name=ALWAYS_ENABLED).get_caller_identity()
+            return (
+                f"AWS: {region} does not accept the credentials ({code}), though {ALWAYS_ENABLED} does: the region may not be enabled for "
+                f"the account. aws account get-region-opt-status --region-name {region} tells, aws account enable-region --region-name "
+                f"{region} enables it; or choose another region by AWS_DEFAULT_REGION"
+            )
+    return f"AWS does not accept the credentials ({code}); sign in again"
+
+
+def _explain_unreachable_region() -> str:
+    """Return the end of the error message for an endpoint that does not answer: a hint about the network if the region exists, else about
+    the region's name.
+    """
+    import boto3
+
+    session = boto3.Session()
+    region, known = session.region_name or "", session.get_available_regions("ec2")
+    if region in known:
+        return "; is there a network, and is AWS_ENDPOINT_URL unset?"
+    near = difflib.get_close_matches(region, known, n=1)
+    meant = f"; did you mean {near[0]}" if near else f"; regions are {', '.join(known)}"
+    return f"; AWS has no region {region!r}{meant}? AWS_DEFAULT_REGION or the profile names it"
+
+
+def check_partition(region: str | None) -> None:
+    """Raise UserError if the region belongs to GovCloud or China: every state machine definition names AWS's own partition
+    (`arn:aws:states:::`).
+    """
+    if region and (partition := _list_other_regions().get(region)):
+        raise UserError(
+            f"AWS: {region} is a region of the partition {partition}; expected one of the partition aws, such as us-east-1: GovCloud and "
+            f"China are not supported"
+        )
+
+
+@functools.cache
+def _list_other_regions() -> dict[str, str]:
+    """Return the partition of each region outside AWS's own partition, by the region's name. Reading them from botocore takes seconds."""
+    import boto3
+
+    session = boto3.Session()
+    others = [name for name in session.get_available_partitions() if name != "aws"]
+    return {region: name for name in others for region in session.get_available_regions("ec2", partition_name=name)}
+
+
+def check_credentials() -> None:
+    """Raise UserError unless AWS, or the endpoint that AWS_ENDPOINT_URL names, accepts the credentials and the region is in AWS's own
+    partition.
+    """
+    import boto3
+
+    with aws_errors_explained():
+        check_partition(boto3.Session().region_name)
+        boto3.client("sts").get_caller_identity()
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+# CloudFormation stacks: whether a stack can be deployed again or run, and when it expires.
+
+OWNER_TAG = "owner"  # a tag of experiments
+SHARED_KINDS = (BROKER, NETWORK)  # kinds of stacks other than experiments, in order of deletion
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeployedStack:
+    """A CloudFormation stack, as last described by AWS.
+
+    `id`: its ARN, which still identifies the stack after its deletion. `created`: time of creation. `changed`: time of the last update, or
+    of creation if there was no update.
+    """
+
+    name: str
+    id: str = ""
+    state: str
+    created: datetime
+    changed: datetime
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether CloudFormation is working on the stack now."""
+        return self.state.endswith("_IN_PROGRESS") and self.state != "REVIEW_IN_PROGRESS"  # that one waits for people
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the stack has been deleted."""
+        return self.state == "DELETE_COMPLETE"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last operation left the stack in a usable state."""
+        return self.state in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
+
+    @property
+    def kind(self) -> str:
+        """The kind of stack by its tag: broker, network or experiment; "" if it has no such tag."""
+        return self.tags.get(KIND, "")
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether the stack's tags declare that it depends on no shared stack."""
+        return self.tags.get(STANDS) == ALONE
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The time at which the stack expires, None if it has no such tag. Raises UserError if the tag is not a valid time: the clean-up
+        skips such a stack.
+        """
+        if not (written := self.tags.get(EXPIRES_AT)):
+            return None
+        try:
+            return datetime.strptime(written, MOMENT).replace(tzinfo=UTC)
+        except ValueError:
+            raise UserError(
+                f"{self.name}: its tag {EXPIRES_AT} is {written!r}, expected a time such as 2026-12-31T18:00:00Z; until it is valid, "
+                "nothing deletes the stack automatically; crossover deploy CONFIG writes it again"
+            ) from None
+
+
+def find_stack(session: Any, name: str) -> DeployedStack | None:
+    """Return the stack of this name, None if it does not exist or was deleted."""
+    found = describe_stack(session, name)
+    return None if found is None or found.is_deleted else found
+
+
+def describe_stack(session: Any, name_or_id: str) -> DeployedStack | None:
+    """Return the stack, None if it does not exist. With its id, a deleted stack is returned too, for 90 days after its deletion."""
+    with deployed_clients.Tolerating("does not exist"):
+        return parse_stack(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
+    return None
+
+
+def parse_stack(described: Mapping[str, Any]) -> DeployedStack:
+    """Build a stack from an entry of CloudFormation's DescribeStacks."""
+    return DeployedStack(
+        name=described["StackName"],
+        id=described["StackId"],
+        state=described["StackStatus"],
+        created=described["CreationTime"],
+        changed=described.get("LastUpdatedTime") or described["CreationTime"],
+        tags={tag["Key"]: tag["Value"] for tag in described.get("Tags", [])},
+    )
+
+
+def is_ours(stack: DeployedStack, project: str) -> bool:
+    """Return whether the stack belongs to `project`. Its tags must all match: project, kind and, for an experiment, the stack's name."""
+    part = stack.tags.get(EXPERIMENT) if stack.kind == EXPERIMENT else stack.kind
+    known = stack.kind in (EXPERIMENT, *SHARED_KINDS)
+    return known and stack.tags.get(PROJECT) == project and stack.name == f"{project}-{part}"
+
+
+def check_ours(session: Any, name: str, *, project: str) -> None:
+    """Raise UserError if a stack of this name exists and does not belong to `project`. The message has the stack's tags and what to do."""
+    stack = find_stack(session, name)
+    if stack is None or is_ours(stack, project):
+        return
+    part = name.removeprefix(f"{project}-")
+    kind, experiment = (part, "shared") if part in SHARED_KINDS else (EXPERIMENT, part)
+    found = ", ".join(f"{key}={value}" for key, value in sorted(stack.tags.items()))
+    owner = (
+        f"belongs to project {stack.tags[PROJECT]!r}" if stack.tags.get(PROJECT, project) != project else "is not ours"
+    )
+    raise UserError(
+        f"{name}: this stack exists in {describe_place(session)} and {owner}: it has {f'the tags {found}' if found else 'no tags'}; "
+        f"nothing was touched. Choose another name or project; or, if it is yours and lost its tags, restore them (CloudFormation "
+        f"console: Update, Use existing template, Tags): project={project}, experiment={experiment}, stack-kind={kind}"
+    )
+
+
+def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
+    """Raise UserError if the stack belongs to another owner. Owners are compared without regard to letter case; a stack without an owner,
+    or with the default owner, belongs to everybody. The caller has checked that the stack is this project's. `command`: the whole command,
+    shown in the message.
+    """
+    stack = find_stack(session, name)
+    has = stack.tags.get(OWNER_TAG, "") if stack else ""
+    if has not in ("", Experiment.owner) and has.casefold() != owner.casefold():
+        raise UserError(
+            f"owner: {name} in {describe_place(session)} belongs to {has}, this file says {owner}; nothing was touched. Choose another "
+            f"name or project, or set owner to {has} if that is you; {command} --take-over continues anyway"
+        )
+
+
+def describe_place(session: Any) -> str:
+    """Return the session's account and region: `account 123456789012, us-east-1`."""
+    client = session.client("sts")
+    return f"account {client.get_caller_identity()['Account']}, {client.meta.region_name}"
+
+
+def check_deployable(session: Any, name: str, *, config: Path | str) -> None:
+    """Raise UserError if the stack is in a state that a deployment cannot continue from. `config`: the configuration's path, shown in the
+    message.
+    """
+    stack = find_stack(session, name)
+    if stack is None:
+        return
+    if stack.is_in_progress:
+        raise UserError(f"{name}: still {stack.state}; crossover deploy {config} again, once that has ended")
+    if stack.state == "REVIEW_IN_PROGRESS":
+        raise UserError(
+            f"{name}: is REVIEW_IN_PROGRESS, the empty stack of a change set that was never executed; delete it with "
+            f"aws cloudformation delete-stack --stack-name {name}, then deploy again"
+        )
+    if stack.state in ("ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"):
+        kept = f"; aws cloudformation continue-update-rollback --stack-name {name} may save it, with its data"
+        raise UserError(
+            f"{name}: is {stack.state}, half way; crossover destroy {config} clears it, then deploy again"
+            + (kept if stack.state == "UPDATE_ROLLBACK_FAILED" else "")
+        )
+
+
+def check_runnable(session: Any, name: str, *, project: str, config: str, now: datetime | None = None) -> DeployedStack:
+    """Return the experiment's stack. Raises UserError if it is missing, not this project's, incomplete or expired. `config`: the
+    configuration's path, shown in the message; `now`: the current time by default.
+    """
+    check_ours(session, name, project=project)
+    stack, now = find_stack(session, name), now or datetime.now(UTC)
+    if stack is None:
+        raise UserError(
+            f"{name}: not deployed in {describe_place(session)}; crossover deploy {config}, or set AWS_PROFILE and "
+            "AWS_DEFAULT_REGION to where it is deployed"
+        )
+    if not stack.is_complete:
+        raise UserError(
+            f"{name}: is {stack.state}; crossover deploy {config} completes it, crossover destroy {config} clears it"
+        )
+    if stack.expires_at and stack.expires_at <= now:
+        raise UserError(
+            f"{name}: it expired at {stack.expires_at:%Y-%m-%d %H:%M} UTC (lifetime.ttl_hours); "
+            f"crossover deploy {config} extends its time to live"
+        )
+    return stack
+
+
+# --- ownership --------------------------------------------------------------------------------------------------------
+# Who owns a resource. All code that deploys, runs, shows or destroys asks here.
+#
+# A stack is ours if its tags say so: project, kind and experiment, from which its name follows. A resource is ours if a stack of ours names
+# it: an existing one, or one that was deleted in the last 90 days, in this account and region. A similar name or our tags alone prove
+# nothing: such a resource is shown and never deleted.
+#
+# CloudFormation answers ListStackResources and DescribeStacks for deleted stacks by their id, for 90 days:
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_ListStackResources.html
+
+STACK, VPC = "AWS::CloudFormation::Stack", "AWS::EC2::VPC"
+Ids = Mapping[str, frozenset[str]]  # CloudFormation's type -> physical ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A resource as one listing returned it, identified the way CloudFormation does.
+
+    `made_by`: type and id of the resource that created this one, if no template names it. `like`: the name that is compared with the
+    owner's names, by default `name`. `witness`: the resource's current tags, which must match the owner's; set for a resource whose name
+    could have been reused.
+    """
+
+    type: str
+    id: str
+    name: str
+    made_by: tuple[str, str] | None = None
+    like: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    witness: Mapping[str, str] | None = None
+
+
+class Whose(Enum):
+    """A verdict on who owns a resource.
+
+    `HELD`: ours, part of an existing stack of ours. `LEFT`: ours, part of a deleted stack and of no other. `UNPROVEN`: looks like ours.
+    """
+
+    HELD = "held"
+    LEFT = "left"
+    UNPROVEN = "unproven"
+    NOT_OURS = "not ours"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """An experiment of a project; if `experiment` is None, the whole project with its shared stacks.
+
+    `standing`: its existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`, `left`: ids of the
+    resources that its existing and its deleted stacks name, by type. `networks`: ids of the project's VPCs.
+    """
+
+    project: str
+    experiment: str | None = None
+    standing: Sequence[DeployedStack] = ()
+    others: Sequence[str] = ()
+    held: Ids = field(default_factory=dict)
+    left: Ids = field(default_factory=dict)
+    networks: frozenset[str] = frozenset()
+
+    @property
+    def stack(self) -> str:
+        """The name of the experiment's stack, or the prefix of all names of the project."""
+        return f"{self.project}-{self.experiment}" if self.experiment else self.project
+
+    def list_ids(self, type: str) -> list[str]:
+        """Return the ids of all existing resources of one CloudFormation type."""
+        return sorted(self.held.get(type, ()))
+
+    def named(self, type: str, id: str) -> bool:
+        """Return whether an existing or deleted stack of the owner names the resource."""
+        return id in self.held.get(type, ()) or id in self.left.get(type, ())
+
+    def resembles(self, name: str) -> bool:
+        """Return whether `name` begins like the owner's names and not like another stack's of the project. Case is ignored, since bucket
+        names are lower case.
+        """
+        name, longer = name.lower(), [each for each in self.others if each.startswith(f"{self.stack}-")]
+        if any(_has_stack_prefix(name, each) for each in longer):
+            return False
+        return _has_stack_prefix(name, self.stack)
+
+    def has_tags_of(self, tags: Mapping[str, str]) -> bool:
+        """Return whether the tags name the owner's project and experiment."""
+        named = tags.get("experiment")
+        return tags.get("project") == self.project and (
+            named == self.experiment if self.experiment else f"{self.project}-{named}" not in self.others
+        )
+
+
+def _has_stack_prefix(name: str, stack: str) -> bool:
+    """Return whether `name` is the name of the stack, in lower case, or begins with it and a hyphen."""
+    return name == stack.lower() or name.startswith(f"{stack.lower()}-")
+
+
+def judge_owner(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]:
+    """Return the verdict on who owns the listed resource and, if it is UNPROVEN, the reason."""
+    type, id = listed.made_by or (listed.type, listed.id)
+    if id in owner.held.get(type, ()):
+        return Whose.HELD, ""
+    if id in owner.left.get(type, ()):
+        if holder := find_holding_stack(session, id):
+            return Whose.UNPROVEN, f"a stack of ours named it once, now {holder} does"
+        if listed.witness is not None and not owner.has_tags_of(listed.witness):
+            return Whose.UNPROVEN, "a deleted stack of ours named it, but it does not carry our tags"
+        return Whose.LEFT, ""
+    if owner.resembles(listed.like or listed.name):
+        return Whose.UNPROVEN, "its name begins like ours, but no stack of ours names it"
+    if owner.has_tags_of(listed.tags):
+        return Whose.UNPROVEN, "it carries our tags, but no stack of ours names it"
+    return Whose.NOT_OURS, ""
+
+
+def find_holding_stack(session: Any, id: str) -> str:
+    """Return the name of the stack that contains the resource now, "" if no stack does. A deleted stack's resource names can be reused by
+    other stacks.
+    """
+    with deployed_clients.Tolerating("does not exist"):
+        for each in session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]:
+            return str(each["StackName"])
+    return ""
+
+
+def load_owner(session: Any, project: str, experiment: str | None = None) -> Owner:
+    """Return the owner with all resources that its stacks name now. For a whole project, existing experiments that depend on no shared
+    stack are left out.
+    """
+    mine = f"{project}-{experiment}"
+    ours = [each for each in _list_project_stacks(session, project) if is_ours(each, project)]
+    asked = [each for each in ours if (each.name == mine if experiment else each.is_deleted or not each.is_standalone)]
+    standing = sorted((each for each in asked if not each.is_deleted), key=lambda each: each.created)
+    held, left = (_list_resource_ids(session, [s for s in asked if s.is_deleted == gone]) for gone in (False, True))
+    held[STACK] = frozenset(each.id for each in standing)
+    networks = _list_resource_ids(session, [each for each in ours if each.kind == "network"])
+    return Owner(
+        project=project,
+        experiment=experiment,
+        standing=standing,
+        others=[each.name for each in ours if not each.is_deleted and each not in asked],
+        held=held,
+        left=left,
+        networks=networks.get(VPC, frozenset()),
+    )
+
+
+def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
+    """Yield all stacks whose names begin with the project's, deleted ones included. Whether they are the project's is decided by their
+    tags, elsewhere.
+    """
+    for each in deployed_clients.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+        if each["StackName"].startswith(f"{project}-"):
+            yield parse_stack(each)
+    gone = {"StackStatusFilter": ["DELETE_COMPLETE"]}
+    for each in deployed_clients.entries(session, "cloudformation", "list_stacks", "StackSummaries", **gone):
+        if each["StackName"].startswith(f"{project}-") and (found := describe_stack(session, each["StackId"])):
+            yield found
+
+
+def _list_resource_ids(session: Any, found: Sequence[DeployedStack]) -> dict[str, frozenset[str]]:
+    """Return the ids of all resources of the stacks, by CloudFormation type."""
+    ids: dict[str, set[str]] = {}
+    for stack in found:
+        for each in list_stack_resources(session, stack.id):
+            ids.setdefault(each["ResourceType"], set()).add(each["PhysicalResourceId"])
+    return {type: frozenset(each) for type, each in ids.items()}
+
+
+def list_stack_resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
+    """Return a stack's resources as CloudFormation lists them, except those that were never created. `stack`: its name, or its id, which
+    also finds a deleted stack.
+    """
+    named = deployed_clients.entries(
+        session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack
+    )
+    return [each for each in named if each.get("PhysicalResourceId")]
+
+
+# --- listings ---------------------------------------------------------------------------------------------------------
+# All resources in the account and region, type by type, ours and everybody else's.
+#
+# Every type that a template creates, directly or not, is listed through its own API: the tagging API misses some resources and still lists
+# deleted ones. `judge_owner` decides on each entry.
+
+Lister = Callable[
+    [Any, Owner], Iterable[Listed]
+]  # (boto3 session, owner); with the owner, a lister may skip entries of others
+FUNCTION, FLEET, INSTANCE = "AWS::Lambda::Function", "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::Instance"
+LAYER = "AWS::Lambda::LayerVersion"
+INTERFACE_DESCRIPTION = "AWS Lambda VPC ENI"  # how Lambda describes its interfaces
+LIVE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
+
+
+def tags_to_dict(tags: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return tags as a dictionary. AWS's services spell the fields differently: `Key` and `Value`, or `key` and `value`."""
+    return {str(tag.get("Key", tag.get("key"))): str(tag.get("Value", tag.get("value"))) for tag in tags}
+
+
+def _make_listing(
+    type: str, service: str, operation: str, key: str, *, id: str, name: str = "", **arguments: Any
+) -> Lister:
+    """Return a listing for an operation whose entries are fully described by their own fields. `key`: field of the answer that contains the
+    entries; `id`, `name`: fields of an entry; `arguments`: passed to the operation.
+    """
+
+    def entries(session: Any, owner: Owner) -> Iterator[Listed]:
+        for entry in deployed_clients.entries(session, service, operation, key, **arguments):
+            tags = tags_to_dict(entry.get("Tags") or [])
+            if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
+                yield Listed(type=type, id=entry[id], name=entry[name or id], tags=tags)
+
+    return entries
+
+
+def _list_stacks(session: Any, owner: Owner) -> Iterator[Listed]:
+    for entry in deployed_clients.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+        if entry["StackStatus"] != "DELETE_COMPLETE":
+            tags = tags_to_dict(entry.get("Tags", []))
+            yield Listed(type=STACK, id=entry["StackId"], name=entry["StackName"], tags=tags)
+
+
+def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all EC2 instances. One of a fleet carries a tag that only Auto Scaling can set."""
+    for each in _list_matching_instances(session, {"instance-state-name": LIVE_STATES}):
+        tags = tags_to_dict(each.get("Tags", []))
+        fleet = tags.get("aws:autoscaling:groupName")
+        made_by = (FLEET, fleet) if fleet else None
+        yield Listed(type=INSTANCE, id=each["InstanceId"], name=each["InstanceId"], made_by=made_by, tags=tags)
+
+
+def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[Any]:
+    """Yield the instances that the owner's stacks name, as EC2 describes them. Nothing is asked if there are none: an empty filter would
+    match everybody's instances.
+    """
+    if ids := owner.list_ids(INSTANCE):
+        yield from _list_matching_instances(session, {"instance-id": ids, "instance-state-name": states})
+
+
+def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) -> Iterator[Any]:
+    """Yield the instances that match all filters. `wanted`: accepted values by name of the filter."""
+    filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
+    for reservation in deployed_clients.entries(session, "ec2", "describe_instances", "Reservations", Filters=filters):
+        yield from reservation["Instances"]
+
+
+def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all volumes, each attributed to the instance it is attached to."""
+    for each in deployed_clients.entries(session, "ec2", "describe_volumes", "Volumes"):
+        by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
+        made_by = (INSTANCE, by) if by else None
+        tags = tags_to_dict(each.get("Tags", []))
+        yield Listed(type="AWS::EC2::Volume", id=each["VolumeId"], name=each["VolumeId"], made_by=made_by, tags=tags)
+
+
+def _list_addresses(session: Any, owner: Owner) -> Iterator[Listed]:
+    for each in session.client("ec2").describe_addresses()["Addresses"]:
+        tags = tags_to_dict(each.get("Tags", []))
+        yield Listed(type="AWS::EC2::EIP", id=each["PublicIp"], name=each["PublicIp"], tags=tags)
+
+
+def _list_interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all network interfaces, attributing Lambda's interfaces to their function if they are in a network of ours. Lambda creates them
+    without our tags, and they outlive their function.
+    """
+    for each in deployed_clients.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
+        tags, words, made_by = tags_to_dict(each.get("TagSet", [])), str(each.get("Description", "")), None
+        if words.startswith(f"{INTERFACE_DESCRIPTION}-"):
+            name = words.removeprefix(f"{INTERFACE_DESCRIPTION}-")
+            function = name[:-37] if name[-37:-36] == "-" and name.count("-") >= 5 else name  # Lambda adds a UUID
+            known = each["VpcId"] in owner.networks
+            made_by = (FUNCTION, function) if known else None
+        else:
+            function = ""
+        id = each["NetworkInterfaceId"]
+        yield Listed(type="AWS::EC2::NetworkInterface", id=id, name=id, made_by=made_by, like=function, tags=tags)
+
+
+def _list_log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all log groups. A function's last line can create its log group again after the stack was deleted; CloudFormation knows it by
+    the same name.
+    """
+    for each in deployed_clients.entries(session, "logs", "describe_log_groups", "logGroups"):
+        name = each["logGroupName"]
+        yield Listed(type="AWS::Logs::LogGroup", id=name, name=name, like=name.removeprefix(GROUPS))
+
+
+def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield every version of the owner's layers: CloudFormation names versions, not layers."""
+    mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
+    for each in deployed_clients.entries(session, "lambda", "list_layers", "Layers"):
+        if each["LayerArn"] in mine or owner.resembles(each["LayerName"]):
+            for version in deployed_clients.entries(
+                session, "lambda", "list_layer_versions", "LayerVersions", LayerName=each["LayerName"]
+            ):
+                name = f"{each['LayerName']}:{version['Version']}"
+                yield Listed(type=LAYER, id=version["LayerVersionArn"], name=name)
+
+
+def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all schedules. CloudFormation names a schedule without its group; ours are in the default group."""
+    for each in deployed_clients.entries(session, "scheduler", "list_schedules", "Schedules"):
+        group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
+        yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
+
+
+def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all parameters below the path of the project or experiment. All of them look like ours."""
+    path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
+    for each in deployed_clients.entries(
+        session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True
+    ):
+        yield Listed(type="AWS::SSM::Parameter", id=each["Name"], name=each["Name"], like=owner.stack)
+
+
+def _list_budgets(session: Any, owner: Owner) -> Iterator[Listed]:
+    account = session.client("sts").get_caller_identity()["Account"]
+    for each in deployed_clients.entries(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
+        yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
+
+
+def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield resources with our tags whose service has no listing here; they are shown and never removed. All others are left to their own
+    listings, because the tagging API still lists resources that were deleted.
+    """
+    covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
+    mine = [{"Key": "project", "Values": [owner.project]}]
+    mine += [{"Key": "experiment", "Values": [owner.experiment]}] if owner.experiment else []
+    for each in deployed_clients.entries(
+        session, "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=mine
+    ):
+        arn = each["ResourceARN"]
+        if arn.split(":")[2] not in (*covered, "scheduler", "autoscaling", "budgets"):
+            yield Listed(type="", id=arn, name=arn, tags=tags_to_dict(each["Tags"]))
+
+
+def _read_bucket_tags(session: Any, name: str) -> dict[str, str]:
+    with deployed_clients.Tolerating("NoSuchTagSet"):
+        return tags_to_dict(session.client("s3").get_bucket_tagging(Bucket=name)["TagSet"])
+    return {}
+
+
+def _describe_fleet(session: Any, name: str) -> dict[str, Any]:
+    found = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
+    return next(iter(found["AutoScalingGroups"]), {})
+
+
+@dataclass(frozen=True)
+class ResourceKind:
+    """A kind of resource. `entries`: lists all of the kind; `billable`: whether it costs money just by existing; `tags`: reads a resource's
+    tags by its id, as further proof where a name can be reused.
+    """
+
+    entries: Lister
+    billable: bool = False
+    tags: Callable[[Any, str], dict[str, str]] | None = None
+
+
+def _make_ec2_listing(type: str, operation: str, key: str, id: str) -> Lister:
+    return _make_listing(f"AWS::EC2::{type}", "ec2", operation, key, id=id)
+
+
+KINDS: dict[str, ResourceKind] = {
+    "stack": ResourceKind(_list_stacks),
+    "instance": ResourceKind(_list_all_instances, billable=True),
+    "auto scaling group": ResourceKind(
+        _make_listing(
+            FLEET, "autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", id="AutoScalingGroupName"
+        ),
+        True,
+        lambda session, name: tags_to_dict(_describe_fleet(session, name).get("Tags", [])),
+    ),
+    "volume": ResourceKind(_list_volumes, billable=True),
+    "address": ResourceKind(_list_addresses, billable=True),
+    "endpoint": ResourceKind(
+        _make_ec2_listing("VPCEndpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"), billable=True
+    ),
+    "broker": ResourceKind(
+        _make_listing(
+            "AWS::AmazonMQ::Broker", "mq", "list_brokers", "BrokerSummaries", id="BrokerId", name="BrokerName"
+        ),
+        billable=True,
+    ),
+    "secret": ResourceKind(
+        _make_listing(
+            "AWS::SecretsManager::Secret", "secretsmanager", "list_secrets", "SecretList", id="ARN", name="Name"
+        ),
+        billable=True,
+    ),
+    "bucket": ResourceKind(
+        _make_listing("AWS::S3::Bucket", "s3", "list_buckets", "Buckets", id="Name"), True, _read_bucket_tags
+    ),
+    "log group": ResourceKind(_list_log_groups, billable=True),
+    "function": ResourceKind(
+        _make_listing(FUNCTION, "lambda", "list_functions", "Functions", id="FunctionName"),
+        False,
+        lambda session, name: dict(session.client("lambda").get_function(FunctionName=name).get("Tags", {})),
+    ),
+    "layer": ResourceKind(_list_layers),
+    "state machine": ResourceKind(
+        _make_listing(
+            "AWS::StepFunctions::StateMachine",
+            "stepfunctions",
+            "list_state_machines",
+            "stateMachines",
+            id="stateMachineArn",
+            name="name",
+        ),
+        False,
+        lambda session, arn: tags_to_dict(
+            session.client("stepfunctions").list_tags_for_resource(resourceArn=arn)["tags"]
+        ),
+    ),
+    "schedule": ResourceKind(_list_schedules),
+    "parameter": ResourceKind(
+        _list_parameters,
+        False,
+        lambda session, name: tags_to_dict(
+            session.client("ssm").list_tags_for_resource(ResourceType="Parameter", ResourceId=name)["TagList"]
+        ),
+    ),
+    "role": ResourceKind(_make_listing("AWS::IAM::Role", "iam", "list_roles", "Roles", id="RoleName")),
+    "instance profile": ResourceKind(
+        _make_listing(
+            "AWS::IAM::InstanceProfile", "iam", "list_instance_profiles", "InstanceProfiles", id="InstanceProfileName"
+        )
+    ),
+    "launch template": ResourceKind(
+        _make_listing(
+            "AWS::EC2::LaunchTemplate",
+            "ec2",
+            "describe_launch_templates",
+            "LaunchTemplates",
+            id="LaunchTemplateId",
+            name="LaunchTemplateName",
+        )
+    ),
+    "network interface": ResourceKind(_list_interfaces),
+    "security group": ResourceKind(
+        _make_ec2_listing("SecurityGroup", "describe_security_groups", "SecurityGroups", "GroupId")
+    ),
+    "internet gateway": ResourceKind(
+        _make_ec2_listing("InternetGateway", "describe_internet_gateways", "InternetGateways", "InternetGatewayId")
+    ),
+    "network": ResourceKind(_make_ec2_listing("VPC", "describe_vpcs", "Vpcs", "VpcId")),
+    "budget": ResourceKind(_list_budgets),
+    "tagged resource": ResourceKind(_list_tagged, billable=True),
+}
+
+
+# --- inventory --------------------------------------------------------------------------------------------------------
+# The resources of an experiment or a project on AWS: every entry of every listing that is ours or looks like it.
+
+
+@dataclass(frozen=True)
+class FoundResource:
+    """One resource that is ours or looks like it, by the id that its own API accepts. `kind`: a key of KINDS; `why`: reason if the owner is
+    not proven.
+    """
+
+    kind: str
+    id: str
+    name: str
+    whose: Whose
+    why: str = ""
+
+    @property
+    def billable(self) -> bool:
+        """Whether it costs money just by existing."""
+        return KINDS[self.kind].billable
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def find_resources(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[FoundResource]:
+    """Return all resources that are the owner's or look like it, kind by kind, by default of all KINDS. Raises botocore's errors, so that
+    an API that does not answer is not mistaken for an empty one.
+    """
+    found: list[FoundResource] = []
+    for kind in kinds or KINDS:
+        entries = {each.id: each for each in KINDS[kind].entries(session, owner)}
+        for entry in sorted(entries.values(), key=lambda each: each.name):
+            if (tags := KINDS[kind].tags) and entry.id in owner.left.get(entry.type, ()):
+                entry = replace(entry, witness=tags(session, entry.id))
+            whose, why = judge_owner(session, owner, entry)
+            if whose is not Whose.NOT_OURS:
+                found.append(FoundResource(kind, entry.id, entry.name, whose, why))
+    return found

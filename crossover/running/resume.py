@@ -1,0 +1,497 @@
+"""Keeping a run's state outside its stores, and resuming the run from it."""
+
+import json
+import os
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossover import runtime
+from crossover.data import documents
+from crossover.data.encoding import header
+from crossover.data.files import FileObjectStore
+from crossover.data.keys import Keys
+from crossover.data.protocols import ObjectStore, TensorStore, Traffic
+from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
+from crossover.experiment import Experiment, flat, from_resolved
+from crossover.reports.folder import MODEL, RESULT, UNFINISHED, make_way, parts
+from crossover.training import checkpoints
+from crossover.training.databases import find_resumable_round, kept_name, own_keys, state_keys
+from crossover.training.progress import calendar_of
+from crossover.workflow.architecture import Architecture, architecture_of, load
+
+# --- members ----------------------------------------------------------------------------------------------------------
+
+
+def count_instances(experiment: Experiment, architecture: Architecture) -> int:
+    """Return how many instances the run's programs need. Each worker has one program."""
+    assert architecture.program is not None
+    return architecture.program.instances(experiment).count
+
+
+def tolerates_failures(experiment: Experiment) -> bool:
+    """Return whether the run continues after one of its programs fails. True for asynchronous peers only."""
+    return experiment.module.startswith("p2p") and experiment.p2p.mode == "asynchronous"
+
+
+def count_in_step(experiment: Experiment) -> int:
+    """Return how many peers must all resume at the same round. 0 if each resumes at its own position, or where the workflow's first step
+    decides.
+    """
+    architecture = architecture_of(experiment)
+    return experiment.workers if architecture.program and not tolerates_failures(experiment) else 0
+
+
+def needs_common_round(experiment: Experiment) -> bool:
+    """Return whether programs that start again must all go back to one round. True for programs that form a process group, which needs
+    every member at the same position.
+    """
+    return experiment.module == "gpu" and experiment.gpu.exchange == "distributed"
+
+
+# --- resumption -------------------------------------------------------------------------------------------------------
+# How `crossover run --resume FOLDER` resumes a run on this machine from its kept state (`unfinished/`): whether it is the same run, and
+# from which round. A resumed run finds its checkpoints in a new object store, under the same keys as on AWS.
+
+WHERE_FILE = "where"  # a file in UNFINISHED: in which of PLACES the run was started
+PLACES = ("inline", "local")
+_DECISIVE = ("crossover", "torch", "machine", "cpu")  # versions on which a run's bits depend
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """An unfinished run that can be resumed. `where`: inline or local, as it was started; `facts`: content of its experiment.json;
+    `objects`: its kept state.
+    """
+
+    run: str
+    where: str
+    facts: Mapping[str, Any]
+    objects: ObjectStore
+
+    def check(
+        self, experiment: Experiment, *, where: str, versions: Mapping[str, str], code: Mapping[str, Any]
+    ) -> None:
+        """Raise ConfigError if resuming here would not end with the same bits as an uninterrupted run: other place, settings, code,
+        versions or machine.
+        """
+        if where != self.where:
+            raise ConfigError(f"--resume: run {self.run} was started --on {self.where}; resume it there")
+        check_settings(self.facts, experiment)
+        check_code(self.facts, code)
+        then = self.facts["versions"]
+        if other := [name for name in _DECISIVE if then.get(name) != versions.get(name)]:
+            there, here = (", ".join(f"{name} {each.get(name)}" for name in other) for each in (then, versions))
+            raise ConfigError(
+                f"--resume: run {self.run} was started with {there}; here is {here}, which may compute other bits; "
+                "resume it where it was started, or start a new run"
+            )
+
+    def restore(self, objects: ObjectStore) -> None:
+        """Copy all kept objects into the object store of the cloud that resumes the run."""
+        for key in self.objects.list(Keys(self.run).prefix):
+            objects.put(key, self.objects.get(key))
+
+
+def holds_unfinished(folder: Path) -> bool:
+    """Return whether `folder` holds an unfinished run. A run whose model is there is finished, even if it was killed before it could delete
+    its resume data.
+    """
+    return (folder / UNFINISHED).is_dir() and not has_model(folder)
+
+
+def has_model(folder: Path) -> bool:
+    """Return whether the trained model of the run is in `folder`."""
+    with suppress(OSError, ValueError):
+        return (folder / MODEL).is_file() and bool(json.loads((folder / RESULT).read_text(encoding="utf-8"))["final"])
+    return False
+
+
+def has_no_state(folder: Path) -> bool:
+    """Return whether the unfinished run in `folder` ended before there was a state to resume from, so that it must start from the
+    beginning.
+    """
+    kept = folder / UNFINISHED
+    return holds_unfinished(folder) and not any(
+        (*kept.glob("runs/*/checkpoint/*/*/*"), *kept.glob("runs/*/kept/*/model"))
+    )
+
+
+def find_unfinished(folder: Path) -> Unfinished:
+    """Return the unfinished run in `folder`. Raises UserError if there is none, or if it is damaged."""
+    if not holds_unfinished(folder):
+        raise UserError(f"--resume {folder}: nothing to go on with: {_explain_nothing_to_resume(folder)}")
+    objects = FileObjectStore(folder / UNFINISHED, Traffic())
+    try:
+        facts, where = load_newest_facts(objects), (folder / UNFINISHED / WHERE_FILE).read_text(encoding="utf-8")
+        if where not in PLACES:
+            raise Corrupt(f"{WHERE_FILE}: {where!r}, where {' or '.join(PLACES)} was expected")
+        return Unfinished(facts["run"], where, facts, objects)
+    except (OSError, ValueError, KeyError, Corrupt) as error:
+        raise UserError(f"--resume {folder}: {UNFINISHED} is damaged ({error}); start a new run") from error
+
+
+def _explain_nothing_to_resume(folder: Path) -> str:
+    """Return why `folder` holds no run that can be resumed, as the end of an error message."""
+    if not (folder / RESULT).is_file():
+        return f"{folder} is not a run's folder; give the folder of a failed run, such as results/spirt"
+    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    if not result.get("failure"):
+        return "its run is finished"
+    if result.get("final"):
+        return "its training is over, and its model is in the folder; only the clean-up failed"
+    if load(result["architecture"]).state == "checkpoints":
+        return "its run failed before there was a checkpoint; start a new run"
+    return "its state was in the database, which ended with the run and had no complete round to keep; start a new run"
+
+
+def load_newest_facts(objects: ObjectStore) -> dict[str, Any]:
+    """Return the facts of the run that was prepared last. Raises KeyError if there is none, Corrupt."""
+    found = [documents.read_document(objects, key) for key in objects.list("runs/") if key.endswith("/experiment.json")]
+    if not found:
+        raise KeyError("no run's experiment.json")
+    return max(found, key=lambda facts: float(facts["created_at"]))
+
+
+# --- is it the same run? ----------------------------------------------------------------------------------------------
+
+
+def load_experiment(facts: Mapping[str, Any]) -> Experiment:
+    """Return the experiment that the run was started with. Raises UserError if it has fields that this version does not know."""
+    try:
+        return from_resolved(facts["experiment"])
+    except TypeError as error:
+        raise UserError(
+            f"run {facts['run']} was started by another version of crossover ({facts['versions'].get('crossover')}), which has other "
+            f"fields ({error}); resume it with that version, or start a new run"
+        ) from error
+
+
+def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
+    """Raise ConfigError if the run was started with other settings; UserError if its settings cannot be read by this version."""
+    if changed := list_differing_settings(experiment, load_experiment(facts)):
+        raise ConfigError(
+            f"--resume: run {facts['run']} was started with other settings: {', '.join(changed)}; "
+            "set them as they were, or start a new run"
+        )
+
+
+def check_code(facts: Mapping[str, Any], code: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the run was started with other code; the message names each difference. `code`: the code here, as `digest_code`
+    in running/preparing.py returns it.
+    """
+    there = facts.get("code", code)  # earlier versions did not record it
+    then, now = there["settings"], code["settings"]
+    changed = [f"{name}: {then.get(name)} then, {now[name]} now" for name in now if now[name] != then.get(name)]
+    files = {**there["files"], **code["files"]}
+    for name in sorted(files):
+        if there["files"].get(name) != code["files"].get(name):
+            gone, new = name not in code["files"], name not in there["files"]
+            changed.append(f"{name} is {'gone' if gone else 'new' if new else 'changed'}")
+    if changed:
+        raise ConfigError(
+            f"--resume: run {facts['run']} was started with other code: {'; '.join(changed)}; its result would differ; restore the earlier "
+            "code, or start a new run"
+        )
+
+
+def check_data(facts: Mapping[str, Any], fingerprint: str) -> None:
+    """Raise ConfigError if the run was started on other data. `fingerprint`: of the data here."""
+    if fingerprint != facts["data"]:
+        raise ConfigError(
+            f"--resume: run {facts['run']} was started on other data (fingerprint {facts['data'][:12]}, here "
+            f"{fingerprint[:12]}): the data set's files have changed; start a new run"
+        )
+
+
+def list_differing_settings(asked: Experiment, there: Experiment) -> list[str]:
+    """Return a line for each setting that differs: `training.epochs: 3, there 14`. Fields of `lifetime`, such as the budget, are not
+    compared.
+    """
+    mine, other = dict(flat(asked.resolved())), dict(flat(there.resolved()))
+    return [
+        f"{name}: {json.dumps(mine.get(name))}, there {json.dumps(other.get(name))}"
+        for name in sorted(mine.keys() | other.keys())
+        if not name.startswith("lifetime.") and mine.get(name) != other.get(name)
+    ]
+
+
+# --- from which round? ------------------------------------------------------------------------------------------------
+
+
+def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bool) -> list[str]:
+    """Delete the checkpoints from which an experiment's programs must not resume. Returns a sentence about each damaged one that is
+    skipped.
+
+    A program resumes from its newest checkpoint. Synchronous programs resume at the newest round for which all have an undamaged checkpoint
+    in two cases: if a newest checkpoint is damaged, or if they need a common round, because messages that they had sent are `lost` (as on
+    the local cloud, whose broker ended with it) or because they form a process group. Raises UserError if no round is undamaged for all,
+    and then deletes nothing.
+    """
+    architecture, together = architecture_of(experiment), count_in_step(experiment)
+    if architecture.program is None:  # the workflow's first step does it
+        return []
+    ranks, meets = range(experiment.workers), together > 0 and (lost or needs_common_round(experiment))
+    groups = [
+        _Group(objects, [objects.list(keys.checkpoints_of(rank)) for rank in group])
+        for group in ([ranks] if together else [[rank] for rank in ranks])
+    ]
+    spent = [key for group in groups for key in group.list_superseded(always=meets)]
+    if spent:
+        objects.delete(*spent)
+    return [f"{error}; it was passed over" for group in groups for error in group.damaged]
+
+
+class _Group:
+    """Programs that resume at one round. `members`: the keys of each member's checkpoints, ascending."""
+
+    def __init__(self, objects: ObjectStore, members: Sequence[Sequence[str]]) -> None:
+        self._objects, self._read = objects, dict[str, Corrupt | None]()
+        self._members = [{_parse_round(key): key for key in keys} for keys in members]
+
+    @property
+    def damaged(self) -> list[Corrupt]:
+        """The damage in what has been read so far."""
+        return [error for error in self._read.values() if error is not None]
+
+    def list_superseded(self, *, always: bool) -> list[str]:
+        """Return the checkpoints after the round at which the group resumes, and damaged ones before it. `always`: the group goes back to a
+        common round even if all newest checkpoints are undamaged; then all checkpoints before that round are read to find damaged ones,
+        since the steps after it are computed again. Raises UserError if there is no such round.
+        """
+        held = [key for each in self._members for key in each.values()]
+        if self._are_whole([each[max(each)] for each in self._members if each]) and not always:
+            return []
+        for common in sorted(set.intersection(*({0, *each} for each in self._members)), reverse=True):
+            if self._are_whole([each[common] for each in self._members if common in each]) and (
+                common or not self.damaged  # at 0 nothing is left of the run
+            ):
+                if always:
+                    self._are_whole([key for key in held if _parse_round(key) < common])
+                return [key for key in held if _parse_round(key) > common or self._read.get(key)]
+        first = self.damaged[0]
+        raise UserError(
+            f"--resume: {first}; no older round is undamaged for all programs, and nothing was deleted; restore it from a copy, or "
+            "start a new run"
+        ) from first
+
+    def _are_whole(self, keys: Sequence[str]) -> bool:
+        """Return whether the checkpoints of all keys are undamaged. Each is read once."""
+        for key in keys:
+            if key not in self._read:
+                self._read[key] = _find_damage(self._objects, key)
+        return not any(self._read[key] for key in keys)
+
+
+def _find_damage(objects: ObjectStore, key: str) -> Corrupt | None:
+    """Return the error of a damaged checkpoint, None if it is undamaged."""
+    try:
+        checkpoints.read(objects.get(key), key=key)
+    except Corrupt as error:
+        return error
+    return None
+
+
+def _parse_round(key: str) -> int:
+    """Return the round in a checkpoint's key."""
+    return int(key.rpartition("/")[2].split(".")[0])
+
+
+# --- keeping ----------------------------------------------------------------------------------------------------------
+# A run on this machine keeps in its folder, `unfinished/`, the state from which it can be resumed, whatever ends the command.
+#
+# The local cloud and its databases end with the command. So after every epoch, and when the run fails or is stopped, its checkpoints,
+# decisions and records are copied there from the object store; if only the workers' databases have the state, the newest complete state is
+# copied. Older files stay until newer ones are complete, because the copying may be killed, too.
+
+Databases = AbstractContextManager[Mapping[int, TensorStore]]  # of the workers, by rank; closed at the end of the block
+_TRIES, _PAUSE_S = 10, 0.2  # running workers replace checkpoints during the copying
+_KEPT_STATES = 2  # of databases: the older one in case the newer is damaged
+_KEPT_STARTS = 4  # checkpoints of each member: from two copies, each with a round that all members have
+
+
+@contextmanager
+def begin_run(folder: Path, *, where: str) -> Iterator[None]:
+    """Mark a new run in `folder` as begun, moving an earlier run in it aside. If the new run leaves nothing, the earlier run is moved back
+    at the end. `where`: inline or local.
+    """
+    earlier = make_way(folder)
+    if earlier:
+        print(f"note: the earlier run in {folder} was moved to {earlier}", file=sys.stderr, flush=True)
+    _mark_begun(folder, where)
+    try:
+        yield
+    finally:
+        if has_no_state(folder):
+            discard_resume_data(folder)
+        if earlier and not parts(folder):
+            for each in earlier.iterdir():
+                each.rename(folder / each.name)
+            earlier.rmdir()
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _mark_begun(folder: Path, where: str) -> None:
+    """Create the folder of resume data and write into it where the run was started."""
+    (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
+    (folder / UNFINISHED / WHERE_FILE).write_text(where, encoding="utf-8")
+
+
+@contextmanager
+def keep_resume_data(
+    objects: ObjectStore, folder: Path, *, where: str, databases: Callable[[], Databases]
+) -> Iterator[Callable[[], None]]:
+    """Yield a function that saves the run's progress in `folder`, to be called after each epoch. It is called once more if the run fails or
+    is interrupted. The saved data is deleted when the run's folder is complete.
+
+    `objects`: the run's store; `where`: inline or local; `databases`: opens the workers' databases, empty unless they alone hold the state.
+    """
+    full = list[str]()
+
+    def keep_now(*, looks: int = 1) -> None:
+        """Save the progress. Errors do not end the run; a full disk is reported once. `looks`: attempts to get a consistent copy."""
+        try:
+            with suppress(CrossoverError), databases() as stores:  # the run's failure matters more than this one
+                save_resume_data(objects, folder, databases=stores, looks=looks)
+        except OSError as error:
+            if not full:
+                print(
+                    f"{folder}: the run's progress cannot be saved: {error.strerror}; free some space", file=sys.stderr
+                )
+            full.append(str(error))
+
+    _mark_begun(folder, where)
+    try:
+        yield keep_now
+    except BaseException:
+        keep_now(looks=_TRIES)
+        if has_model(folder):  # only clearing away failed
+            discard_resume_data(folder)
+        raise
+    discard_resume_data(folder)
+
+
+def discard_resume_data(folder: Path) -> None:
+    """Delete a finished run's resume data. The folder is renamed first, so that a deletion that is interrupted cannot be mistaken for an
+    unfinished run.
+    """
+    gone = folder / f".{UNFINISHED}"
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        (folder / UNFINISHED).rename(gone)  # atomic: a half-deleted folder would look like a run that lost its epochs
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def save_resume_data(
+    objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], looks: int = _TRIES
+) -> None:
+    """Copy what is needed to resume the newest run in `objects` into `folder`, if there is anything yet. Nothing is copied after the
+    training is over. `databases`: the workers' databases by rank, empty unless they alone hold the state; `looks`: attempts to get a
+    consistent copy.
+    """
+    try:
+        facts = load_newest_facts(objects)
+    except KeyError:
+        return
+    keys = Keys(facts["run"])
+    if objects.exists(keys.outcome):
+        return  # training is over: its model will lie in the folder
+    part = folder / f".{UNFINISHED}"
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        new, kept = FileObjectStore(part, Traffic()), FileObjectStore(folder / UNFINISHED, Traffic())
+        if databases:
+            spent = _copy_state(objects, databases, new, keys, facts, kept=kept, looks=looks)
+        else:
+            spent = _copy_checkpoints(objects, new, keys, kept=kept, looks=looks)
+        if not (copied := new.list(keys.prefix)):
+            return
+        # Objects that the state depends on were written before it, so they are copied before it.
+        told, there = (keys.decisions, keys.records, keys.attempt_markers, keys.drops), set(kept.list(keys.prefix))
+        for key in [keys.experiment, *(key for prefix in told for key in objects.list(prefix) if key not in there)]:
+            kept.put(key, objects.get(key))
+        for key in sorted(
+            copied, key=lambda key: key.endswith("/model")
+        ):  # a state is complete when its model is there
+            place = folder / UNFINISHED / key
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(part / key, place)
+        kept.delete(*spent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _copy_checkpoints(
+    objects: ObjectStore, new: FileObjectStore, keys: Keys, *, kept: FileObjectStore, looks: int
+) -> set[str]:
+    """Copy all checkpoints into `new`, if possible those of one moment. Returns the keys in `kept` that are superseded then."""
+    for look in range(looks):
+        if look:
+            runtime.sleep(_PAUSE_S)
+        listed, gone = objects.list(keys.checkpoints), False
+        for key in listed:
+            try:
+                new.put(key, objects.get(key))
+            except Missing:
+                gone = True
+        if not gone and listed and listed == objects.list(keys.checkpoints):
+            new.delete(*(key for key in new.list(keys.checkpoints) if key not in listed))
+            return _list_outdated({*kept.list(keys.checkpoints), *listed}) - {*listed}
+    return set()
+
+
+def _list_outdated(checkpoints: Collection[str]) -> set[str]:
+    """Return each member's checkpoints older than the newest _KEPT_STARTS ones at which a round starts."""
+    outdated, by_member = set[str](), defaultdict[str, list[str]](list)
+    for key in sorted(checkpoints, reverse=True):  # by attempt, member, round
+        by_member[key.split("/")[-2]].append(key)
+    for found in by_member.values():
+        starts = [number for number, key in enumerate(found) if key.endswith(".00000")]
+        outdated.update(found[starts[_KEPT_STARTS - 1] + 1 :] if len(starts) >= _KEPT_STARTS else ())
+    return outdated
+
+
+def _copy_state(
+    objects: ObjectStore,
+    databases: Mapping[int, TensorStore],
+    new: FileObjectStore,
+    keys: Keys,
+    facts: Mapping[str, Any],
+    *,
+    kept: FileObjectStore,
+    looks: int,
+) -> set[str]:
+    """Copy the state of the newest round that can be resumed into `new`: one worker's model and optimizer, which all workers share, and
+    each worker's own vectors. Returns the keys in `kept` that may be deleted then.
+    """
+    experiment = from_resolved(facts["experiment"])
+    days = calendar_of(experiment, facts["data_manifest"])
+    for look in range(looks):
+        if look:
+            runtime.sleep(_PAUSE_S)
+        with suppress(Missing):
+            begun = sorted((int(key.rpartition("/")[2]) for key in objects.list(keys.attempt_markers)), reverse=True)
+            attempts = (Keys(keys.run, attempt) for attempt in begun)
+            found = ((find_resumable_round(databases, each, days, decided=days.decisions), each) for each in attempts)
+            round, keys = next((each for each in found if each[0] is not None), (None, keys))
+            if round is None:
+                return set()
+            donor = next(w for w, database in databases.items() if database.exists(keys.model(round, w)))
+            state = state_keys(experiment, keys, round, donor)
+            for worker, database in databases.items():
+                for name in own_keys(experiment, keys, round, worker):
+                    vector = database.get(name)
+                    new.put(keys.kept_state(round, kept_name(name)), [header(vector), vector.data])
+            for name in (*(state.optimizer if round else ()), state.model):
+                vector = databases[donor].get(name)
+                new.put(keys.kept_state(round, name.rpartition("/")[2]), [header(vector), vector.data])
+            older = sorted({key.split("/")[-2] for key in kept.list(keys.kept_states)} - {f"{round:08d}"})
+            return {key for key in kept.list(keys.kept_states) if key.split("/")[-2] in older[: 1 - _KEPT_STATES]}
+        new.delete_prefix(keys.kept_states)
+    return set()

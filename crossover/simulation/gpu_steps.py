@@ -1,0 +1,108 @@
+"""Projected time of one training step on a GPU, from the step's operations, bytes and multiply-accumulates.
+
+A step takes a constant time, a time for each operation, its bytes over the memory's bandwidth and its multiply-accumulates over the
+arithmetic's peak, each times a factor. The factors are fitted to steps that others measured; `python -m lab gpus` writes them to
+config/calibration/gpus.yaml, with their sources and the errors of the fits on models that they have not seen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from crossover.errors import NoProjection
+from crossover.learning.sizes import StepCounts
+from crossover.simulation import figures
+
+Precision = Literal["fp32", "fp16", "bf16"]
+OPTIMIZER_BYTES = 20  # of each parameter: SGD with momentum reads three vectors and writes two
+
+
+@dataclass(frozen=True)
+class StepFactors:
+    """A card's factors in one precision. `image_bytes`, `matrix_bytes`: factors on the bytes of models made of convolutions alone and of
+    matrix products alone; other models lie between, by their multiply-accumulates.
+    """
+
+    constant_s: float
+    operation_s: float
+    image_bytes: float
+    matrix_bytes: float
+    convolution: float
+    depthwise: float
+    matrix: float
+
+
+@dataclass(frozen=True)
+class GpuCard:
+    """A GPU. `bytes_s`: its memory's bandwidth; `macs_s`: its peak of multiply-accumulates per second, by precision; both of the data
+    sheet.
+
+    `sigmas`: uncertainty of a step's time, as a sigma of its logarithm, for `convolution` and `matrix` models.
+    """
+
+    name: str
+    instances: tuple[str, ...]
+    bytes_s: float
+    macs_s: Mapping[str, float]
+    factors: Mapping[str, StepFactors]
+    sigmas: Mapping[str, float]
+    basis: str
+
+    def step_s(self, counts: StepCounts, samples: float, *, parameters: int, precision: Precision = "fp32") -> float:
+        """Return the seconds of one step of `samples` samples. Raises NoProjection if the card lacks the precision."""
+        if precision not in self.factors:
+            has = ", ".join(self.factors)
+            raise NoProjection(f"training.precision: a {self.name} has no {precision}; expected one of {has}")
+        own, peak, share = self.factors[precision], self.macs_s[precision], _share_of_convolutions(counts)
+        bytes_ = counts.bytes + samples * counts.of_sample_bytes + OPTIMIZER_BYTES * parameters
+        macs = (
+            own.convolution * counts.of_sample_convolution
+            + own.depthwise * counts.of_sample_depthwise
+            + own.matrix * counts.of_sample_matrix
+        )
+        return (
+            own.constant_s
+            + own.operation_s * counts.operations
+            + (share * own.image_bytes + (1 - share) * own.matrix_bytes) * bytes_ / self.bytes_s
+            + samples * macs / peak
+        )
+
+    def sigma(self, counts: StepCounts) -> float:
+        """Return the uncertainty of a step's time, as a sigma of its logarithm."""
+        share = _share_of_convolutions(counts)
+        return share * self.sigmas["convolution"] + (1 - share) * self.sigmas["matrix"]
+
+
+def _share_of_convolutions(counts: StepCounts) -> float:
+    """Return the share of convolutions in the step's multiply-accumulates."""
+    convolution = counts.of_sample_convolution + counts.of_sample_depthwise
+    return convolution / max(1.0, convolution + counts.of_sample_matrix)
+
+
+@cache
+def cards() -> Mapping[str, GpuCard]:
+    """Return the known cards by name."""
+    return {name: _card(name, plain) for name, plain in figures.gpus().items()}
+
+
+def _card(name: str, plain: Mapping[str, Any]) -> GpuCard:
+    return GpuCard(
+        name=name,
+        instances=tuple(plain["instances"]),
+        bytes_s=plain["bytes_s"],
+        macs_s=plain["macs_s"],
+        factors={precision: StepFactors(**each) for precision, each in plain["factors"].items()},
+        sigmas=plain["sigmas"],
+        basis=plain["basis"],
+    )
+
+
+def card_of(instance_type: str) -> GpuCard:
+    """Return the card of an EC2 instance type. Raises NoProjection if none of the known cards is in it."""
+    family = instance_type.split(".")[0]
+    for each in cards().values():
+        if family in each.instances:
+            return each
+    known = ", ".join(sorted(name for each in cards().values() for name in each.instances))
+    raise NoProjection(f"{instance_type}: its GPU's speed is not known; expected an instance of {known}")

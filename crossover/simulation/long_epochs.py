@@ -1,0 +1,137 @@
+"""Simulate epochs of many rounds by shorter ones, so that the cost of a projection does not grow with the number of minibatches."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from crossover.experiment import Experiment
+from crossover.reports import bill, prices
+from crossover.reports.prices import Prices
+from crossover.simulation.calibration import AWS, Calibration
+from crossover.simulation.kernel import StepUse
+from crossover.simulation.simulate import Simulated, simulate
+from crossover.simulation.workload import Workload, calendar
+from crossover.workflow.architecture import architecture_of
+
+MOST_ROUNDS = 300  # of an epoch: up to here every round is simulated
+SHORT_ROUNDS, LONGER_ROUNDS = (
+    80,
+    240,
+)  # of the epochs that stand for a longer one: multiples of the usual checkpoint intervals
+ENOUGH = 6  # restarts of each worker's function, or checkpoints by time, for the mean interval between them to be known
+
+
+def simulate_run(
+    experiment: Experiment,
+    calibration: Calibration = AWS,
+    *,
+    workload: Workload,
+    price_list: Prices | None = None,
+) -> Simulated:
+    """Project a run as `simulate` does, in a time that does not depend on the number of rounds in an epoch.
+
+    An epoch of more than MOST_ROUNDS rounds is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds. Seconds and what is
+    used are then extended along the line through both: rounds follow one another, so each further one takes as long as those before it.
+    Both are three times as long while a worker's function ends at its time limit and starts again only a few times, or while a program
+    that is alone saves only a few checkpoints. A run with a given number of steps, and one that AWS would end, are simulated as they are.
+    Raises as `simulate` does.
+    """
+    price_list = price_list or prices.load()
+    architecture = architecture_of(experiment)
+    days = calendar(architecture.resolve(experiment), workload)
+    saves_by_time = architecture.alone and architecture.program is not None
+
+    def simulate_rounds(rounds: int) -> Simulated:
+        samples = workload.samples[: rounds * days.sync_every]
+        return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
+
+    short_rounds, longer_rounds = SHORT_ROUNDS, LONGER_ROUNDS
+    while max(MOST_ROUNDS, longer_rounds) < days.rounds_per_epoch and days.steps is None:
+        short, longer = simulate_rounds(short_rounds), simulate_rounds(longer_rounds)
+        if not (short.finished and longer.finished):
+            break
+        if saves_by_time:
+            enough = _count_puts(longer) - _count_puts(short) >= ENOUGH
+        else:
+            restarts = (longer.invocations - short.invocations) / experiment.workers
+            enough = restarts == 0 or restarts >= ENOUGH
+        if enough:
+            left = sum(workload.samples) - sum(longer.workload.samples)
+            more = left / (sum(longer.workload.samples) - sum(short.workload.samples))
+            return _extended(short, longer, more, workload, price_list)
+        short_rounds, longer_rounds = 3 * short_rounds, 3 * longer_rounds
+    return simulate(experiment, calibration, workload=workload, price_list=price_list)
+
+
+def _count_puts(run: Simulated) -> int:
+    return int(run.traffic["object_store"]["operations"].get("put", 0))
+
+
+def _extended(short: Simulated, longer: Simulated, more: float, workload: Workload, price_list: Prices) -> Simulated:
+    """Return the run of `workload`. `more`: how often the difference between `short` and `longer` is added to `longer`."""
+
+    def extend(low: float, high: float) -> float:
+        return high + more * max(0.0, high - low)
+
+    seconds = extend(short.seconds, longer.seconds)
+    used = bill.Quantities(
+        **{
+            each.name: _like(
+                getattr(longer.used, each.name), extend(getattr(short.used, each.name), getattr(longer.used, each.name))
+            )
+            for each in fields(bill.Quantities)
+        }
+    )
+    transitions = round(extend(short.transitions, longer.transitions))
+    lines = bill.bill(used, bill.of(longer.experiment), price_list, duration_s=seconds, transitions=transitions)
+    return replace(
+        longer,
+        workload=workload,
+        seconds=seconds,
+        usd=sum(line.usd for line in lines),
+        paper_method_usd=extend(short.paper_method_usd, longer.paper_method_usd),
+        used=used,
+        lines=tuple(line for line in lines if line.quantity > 0),
+        traffic={name: _extended_numbers(short.traffic[name], longer.traffic[name], more) for name in longer.traffic},
+        steps={name: _extended_use(short.steps.get(name), use, more) for name, use in longer.steps.items()},
+        epochs_end_s={
+            epoch: extend(short.epochs_end_s.get(epoch, end), end) for epoch, end in longer.epochs_end_s.items()
+        },
+        invocations=used.invocations,
+        transitions=transitions,
+    )
+
+
+def _extended_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
+    """Return a step's invocations, summed over the run; its longest one is as long as it was simulated."""
+    if short is None:
+        return longer
+    summed = ("invocations", "cold", "wall_s", "init_s", "billed_ms")
+    values: dict[str, Any] = _extended_numbers(
+        {name: getattr(short, name) for name in summed}, {name: getattr(longer, name) for name in summed}, more
+    )
+    stages = {
+        name: [
+            high + more * max(0.0, high - low) for low, high in zip(short.stages.get(name, found), found, strict=True)
+        ]
+        for name, found in longer.stages.items()
+    }
+    return replace(longer, **values, stages=stages)
+
+
+def _extended_numbers(short: Mapping[str, Any], longer: Mapping[str, Any], more: float) -> dict[str, Any]:
+    """Return `longer` with each number, also of inner mappings, extended by `more` times its distance to that of `short`."""
+    found: dict[str, Any] = {}
+    for name, high in longer.items():
+        low = short.get(name, Counter() if isinstance(high, Mapping) else 0)
+        if isinstance(high, Mapping):
+            found[name] = _extended_numbers(low, high, more)
+        else:
+            found[name] = _like(high, high + more * max(0.0, high - low))
+    return found
+
+
+def _like(example: float, value: float) -> Any:
+    """Return `value` rounded to an integer if `example` is one."""
+    return round(value) if isinstance(example, int) else value

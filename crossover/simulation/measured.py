@@ -1,0 +1,127 @@
+"""Calibration from measured step records: computing, stragglers, and the share of a gradient that a filter lets through.
+
+Local seconds show how models and sizes compare, and how much steps vary; they are not those of AWS. So latencies and bandwidths stay those
+of the base. Cold starts do too, unless the run was on AWS, where INIT is taken from its records.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import log, sqrt
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from crossover.errors import DataError
+from crossover.experiment import from_resolved
+from crossover.reports import folder
+from crossover.reports.folder import RunFolder
+from crossover.simulation.calibration import AWS, VCPU_MB, Calibration, threads_of, vcpus
+from crossover.simulation.workload import MODELS
+
+COMPUTING = ("compute", "compute gradients")
+FEWEST = 5  # equal computations, before their spread says anything
+
+
+def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calibration:
+    """Return `base` with what the runs in `paths` measured. Raises DataError if a folder is no run, or measured no computing."""
+    found = base
+    for path in paths:
+        found = _learn_from_run(folder.read(path), found)
+    return found
+
+
+def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
+    """Return `base` with what one run measured. Raises DataError if the run says nothing about functions."""
+    experiment, on_aws = from_resolved(run.result["experiment"]), run.result["where"] == "aws"
+    if experiment.architecture == "gpu":
+        raise DataError(
+            f"{run.path}: a run of the GPU fleet says nothing of functions; give one of another architecture"
+        )
+    if experiment.training.image_size.begin is not None:
+        raise DataError(
+            f"{run.path}: its images grew with the epochs (training.image_size), and so did its seconds; give a run on images as they are"
+        )
+    good = [record for record in run.records if record["outcome"] == "ok"]
+    timed = list(_computations(good, experiment.training.batch_size, processor=not on_aws))
+    if not timed:
+        raise DataError(f"{run.path}: no record has a stage {' or '.join(COMPUTING)}: nothing to calibrate with")
+    per_sample = median(seconds / samples for seconds, samples in timed)
+    if on_aws:  # brought to one whole vCPU of the speed that functions have
+        memory_mb = max(int(record.get("memory_mb") or VCPU_MB) for record in good)
+        per_sample *= base.speed_up(min(threads_of(experiment), vcpus(memory_mb))) * base.function_speed
+    model = experiment.training.model
+    changes: dict[str, Any] = {"sample_s": {**base.sample_s, model: per_sample}}
+    data = run.result.get("data", {})
+    image = tuple(data.get("input_shape", ()))
+    size = MODELS.get(model, {}).get(image)
+    if size is not None and size.macs:
+        changes["mac_s"] = per_sample / (3 * size.macs)
+    if (sigma := _spread(timed)) is not None:
+        changes["compute_sigma"] = sigma
+    if on_aws:
+        changes |= _cold_starts(good)
+    if (
+        experiment.architecture == "mlless"
+        and size is not None
+        and (share := _significant(good, size.parameters, size.buffers))
+    ):
+        changes["significant"] = share
+    where = "on AWS" if on_aws else "on one machine"
+    fact = f"{model}: {per_sample * 1e3:.3g} ms a sample, from {len(timed)} records of {run.name} ({where})"
+    return base.with_facts(fact, name=f"{base.name}, {run.name}", **changes)
+
+
+def _computations(
+    records: Iterable[Mapping[str, Any]], batch_size: int, *, processor: bool
+) -> Iterable[tuple[float, int]]:
+    """Yield seconds and samples of each minibatch. `processor`: take processor time instead of wall time, which other processes disturb."""
+    figure = "cpu_s" if processor else "wall_s"
+    for record in records:
+        for stage in record["stages"]:
+            if stage["stage"] not in COMPUTING or record.get("cold"):
+                continue
+            count = int(stage.get("count", 1))
+            samples = int(record.get("samples") or batch_size * count)
+            if samples and stage[figure] > 0 and "losses" not in record:
+                yield float(stage[figure]), samples
+            elif stage[figure] > 0:  # a long invocation: its mean
+                yield float(stage[figure]) / count, batch_size
+
+
+def _spread(timed: Sequence[tuple[float, int]]) -> float | None:
+    """Return the sigma of the logarithms of the seconds, over the largest group of equal sizes; None if it has fewer than FEWEST."""
+    groups: dict[int, list[float]] = defaultdict(list)
+    for seconds, samples in timed:
+        groups[samples].append(log(seconds))
+    largest = max(groups.values(), key=len)
+    if len(largest) < FEWEST:
+        return None
+    middle = fmean(largest)
+    return sqrt(fmean((each - middle) ** 2 for each in largest))
+
+
+def _cold_starts(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the seconds of INIT without and with torch: the smallest and the largest of the steps' medians."""
+    by_step: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if record.get("cold") and record.get("init_s"):
+            by_step[record["step"]].append(float(record["init_s"]))
+    means = sorted(median(found) for found in by_step.values())
+    if not means:
+        return {}
+    return {"cold_s": means[0], "cold_torch_s": means[-1]}
+
+
+def _significant(records: Iterable[Mapping[str, Any]], parameters: int, buffers: int) -> float | None:
+    """Return the share of coordinates in an update, from the bytes that workers stored: 8 per pair, the buffers in full, and a report. None
+    without a stored update.
+    """
+    stored = rounds = 0
+    for record in records:
+        if record["step"] == "train":
+            counted = record["traffic"]["tensor_store"]
+            stored += counted["bytes_out"]
+            rounds += counted["operations"].get("create", 0) // 2
+    if not rounds:
+        return None
+    return max(0.0, min(1.0, (stored / rounds - 128 - 4 * buffers) / 8 / parameters))

@@ -1,0 +1,434 @@
+"""A published figure with ours beside it: ratio, label, and whether the paper's finding is reproduced."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations
+from statistics import median
+from typing import Any, Literal
+
+from crossover.reports import display
+from crossover.reports.folder import RunFolder
+from crossover.reports.published import Row
+from crossover.simulation.papers import JudgedFigure, judge_figures
+from crossover.study.paper_runs import Measurement, Scale
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+COMPUTING = ("train", "compute_gradients", "compute_gradient")  # the functions that compute
+
+
+def function_s(run: RunFolder) -> float:
+    """Return the seconds of one function, as the 2025 paper counts them: one minibatch of one worker, without evaluation.
+
+    SPIRT has a function per minibatch. An invocation of a long worker is divided by the number of its minibatches.
+    """
+    records = [r for r in run.records if r["step"] in COMPUTING and r["outcome"] == "ok"]
+    total = sum(float(r["wall_s"]) - _sum_stage_s(r, "evaluate") for r in records)
+    return total / minibatches(run)
+
+
+def minibatches(run: RunFolder) -> int:
+    """Return how many minibatches all workers computed in the whole run."""
+    stages = {row["stage"]: row for row in run.result["stages"]}
+    computed = stages.get("compute") or {"count": 0}
+    return max(1, int(computed["count"]))
+
+
+def _sum_stage_s(record: Mapping[str, Any], stage: str) -> float:
+    """Return the seconds of one stage in a record."""
+    return sum(float(each["wall_s"]) for each in record["stages"] if each["stage"] == stage)
+
+
+def stage(run: RunFolder, name: str) -> Mapping[str, float]:
+    """Return mean seconds, share of the processor and peak MB of a stage; zeros if the run never entered it."""
+    row = next((row for row in run.result["stages"] if row["stage"] == name), None)
+    if row is None or not row["count"]:
+        return {"count": 0, "wall_s": 0.0, "cpu": 0.0, "max_rss_mb": 0.0}
+    share = row["cpu_s"] / row["wall_s"] if row["wall_s"] else 0.0
+    return {
+        "count": row["count"],
+        "wall_s": row["wall_s"] / row["count"],
+        "cpu": share,
+        "max_rss_mb": row["max_rss_mb"],
+    }
+
+
+def total_s(run: RunFolder, *names: str) -> float:
+    """Return the seconds of the stages `names`, of all workers together."""
+    return float(sum(row["wall_s"] for row in run.result["stages"] if row["stage"] in names))
+
+
+def peak_mb(run: RunFolder) -> float:
+    """Return the highest memory of any computing function, in MB."""
+    rows = [row for row in run.result["stages"] if row["stage"] in ("compute", "compute gradients")]
+    return max((float(row["max_rss_mb"]) for row in rows), default=0.0)
+
+
+def workers(run: RunFolder) -> int:
+    """Return the number of workers."""
+    return int(run.result["experiment"]["workers"])
+
+
+def epochs(run: RunFolder) -> int:
+    """Return the number of epochs that the run completed."""
+    return display.epochs_of(run.result)
+
+
+def batch_size(run: RunFolder) -> int:
+    """Return the minibatch size of a worker."""
+    return int(run.result["experiment"]["training"]["batch_size"])
+
+
+def per_round_s(run: RunFolder, *names: str) -> float:
+    """Return the seconds of the stages `names` per worker and round of exchange."""
+    rounds = stage(run, "update")["count"] or stage(run, "model update")["count"] or 1
+    return total_s(run, *names) / rounds
+
+
+def best_accuracy(run: RunFolder) -> float | None:
+    """Return the best validation metric of any epoch, None if there is none."""
+    return max((e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None), default=None)
+
+
+def curve(run: RunFolder, figure: str = "elapsed_s") -> list[tuple[float, float]]:
+    """Return (seconds, accuracy) after each epoch. `figure`: the field of an epoch to use instead of its seconds."""
+    return [(e[figure], e["val_metric"]) for e in run.result["epochs"] if e["val_metric"] is not None]
+
+
+def moved_bytes(run: RunFolder, *channels: str) -> int:
+    """Return the bytes moved through the given channels, in both directions, by default through all."""
+    chosen = channels or tuple(run.result["traffic"])
+    return sum(run.result["traffic"][c]["bytes_in"] + run.result["traffic"][c]["bytes_out"] for c in chosen)
+
+
+def peer_minibatches(run: RunFolder) -> int:
+    """Return the number of minibatches of one peer in an epoch."""
+    return int(run.result["data"].get("minibatches", 1))
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+# A published figure with ours beside it.
+
+Unit = Literal["s", "min", "MB", "USD", "%", "share", "x", "USD/s", "text"]
+Value = float | str
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ours:
+    """Our figure: measured, or derived from measured ones as `note` says."""
+
+    value: Value
+    label: Literal["measured-local", "projected"] = "measured-local"
+    note: str = ""
+    cut: bool = False  # measured on a smaller task than the paper's: the ratio does not compare the two
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoFigure:
+    """A missing figure: the reason, and the command that would produce it."""
+
+    reason: str
+    command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableCell:
+    """A line of a table. `simulated`: the simulator's figure for the published size; `formula`: what the paper's own formula gives, if its
+    printed figure does not follow from it.
+    """
+
+    row: str
+    figure: str
+    unit: Unit
+    published: Value | None
+    ours: Ours | NoFigure
+    formula: float | None = None
+    deviation: float | None = None
+    simulated: float | None = None
+    note: str = ""
+    by: Row | None = None  # the printed row, for the simulator, with `name`: the figure's name in it
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The label of our figure, or NOT_RUN."""
+        return self.ours.label if isinstance(self.ours, Ours) else NOT_RUN
+
+    @property
+    def ratio(self) -> float | None:
+        """Our figure divided by the printed one."""
+        return _compute_ratio(self.ours.value if isinstance(self.ours, Ours) else None, self.published)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the ratio compares figures of the same task."""
+        return self.ratio is not None and isinstance(self.ours, Ours) and not self.ours.cut
+
+    @property
+    def simulated_ratio(self) -> float | None:
+        """The simulated figure divided by the printed one."""
+        return _compute_ratio(self.simulated, self.published)
+
+    @property
+    def remarks(self) -> str:
+        """All that a reader must know about this line."""
+        marked = []
+        if self.formula is not None and self.deviation is not None:
+            marked = [
+                f"printed figure does not follow from the paper's formula, which gives {self.formula:.6g} ({100 * self.deviation:+.1f} %)"
+            ]
+        mine = [self.ours.note] if isinstance(self.ours, Ours) else [self.ours.reason]
+        if isinstance(self.ours, Ours) and self.ours.cut:
+            mine.append("the ratio compares unlike tasks")
+        return "; ".join(part for part in (*marked, *mine, self.note) if part)
+
+    @property
+    def command(self) -> str:
+        """The command that would produce a missing figure, else ""."""
+        return self.ours.command if isinstance(self.ours, NoFigure) else ""
+
+
+def make_measured(value: Value, note: str = "", *, cut: bool = False) -> Ours:
+    """Return a figure measured on this machine. `cut`: it is of a smaller task than the paper's."""
+    return Ours(value=value, note=note, cut=cut)
+
+
+def make_projected(value: Value, note: str) -> Ours:
+    """Return a figure derived from measured ones, as `note` says."""
+    return Ours(value=value, label="projected", note=note)
+
+
+def read_figure(run: RunFolder | NoFigure, make: Callable[[RunFolder], Ours]) -> Ours | NoFigure:
+    """Return what `make` reads from the run; if there is no run, return its NoFigure."""
+    return run if isinstance(run, NoFigure) else make(run)
+
+
+def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
+    """Return our figure divided by the printed one, None if that is not possible."""
+    if isinstance(mine, str) or isinstance(printed, str) or mine is None or not printed:
+        return None
+    return mine / printed
+
+
+def make_printed_cell(
+    row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", note: str = ""
+) -> TableCell:
+    """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: its key in the row; `words`:
+    its name on the page.
+    """
+    listed: Mapping[str, Any] = row.deviates.get(figure, {})
+    return TableCell(
+        row=row.row,
+        figure=words or figure,
+        unit=unit,
+        published=row.figures[figure],
+        ours=ours,
+        formula=listed.get("formula"),
+        deviation=listed.get("relative"),
+        note=note,
+        by=row,
+        name=figure,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A curve in a drawing. `dashed`: it is not measured."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """A plot of a figure: curves, or `bars` by name."""
+
+    title: str
+    x: str
+    y: str = ""
+    curves: Sequence[Curve] = ()
+    bars: Sequence[tuple[str, float]] = ()
+    log_x: bool = False
+    percent: bool = False
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One table or figure with its cells."""
+
+    name: str
+    title: str
+    cells: Sequence[TableCell] = ()
+    drawings: Sequence[Drawing] = ()
+    notes: Sequence[str] = ()
+    measurements: Sequence[Measurement] = field(default=())
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+# Whether the papers' findings are reproduced: in direction (what is larger there is larger here) and in size.
+
+DIRECTION_THRESHOLD = 1.05  # printed figures that differ by less have no direction
+AGREEMENT_THRESHOLD = 0.9  # share of pairs from which the direction counts as reproduced
+SIZE_FACTOR = 2.0  # a size counts as reproduced within this factor
+VERDICTS = ("direction and size", "direction alone", "size alone", "neither")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A column of printed figures beside ours. `pairs`: number of pairs of rows whose printed figures differ; `agreeing`: how many of them
+    differ in the same direction here. `ratio`: median ratio of our figures to printed ones of the same task, None if there are none.
+    """
+
+    section: str
+    figure: str
+    agreeing: int
+    pairs: int
+    ratio: float | None
+
+    @property
+    def reproduced(self) -> str:
+        """The verdict, one of VERDICTS. If only direction or only size is known, the other is not held against the figure."""
+        direction = self.agreeing >= AGREEMENT_THRESHOLD * self.pairs
+        size = self.ratio is not None and 1 / SIZE_FACTOR <= self.ratio <= SIZE_FACTOR
+        if not self.pairs or self.ratio is None:  # only one of the two is known
+            return VERDICTS[3] if not (direction if self.pairs else size) else VERDICTS[1 if self.pairs else 2]
+        return VERDICTS[(0 if size else 1) if direction else (2 if size else 3)]
+
+    @property
+    def row(self) -> list[str]:
+        """The line of the table of findings."""
+        pairs = f"{self.agreeing} of {self.pairs} pairs" if self.pairs else display.DASH
+        size = display.DASH if self.ratio is None else f"{self.ratio:.2g}x"
+        return [self.section, self.figure, self.reproduced, pairs, size]
+
+
+FINDINGS_HEAD = ("table or figure", "figure", "reproduced", "direction", "ours by printed")
+
+
+def judge_findings(sections: Sequence[Section]) -> Iterator[Reproduction]:
+    """Yield a verdict for every column that has both printed figures and ours. Figures simulated at the published size are preferred to
+    measured ones.
+    """
+    for section in sections:
+        columns: dict[tuple[str, str], list[TableCell]] = {}
+        for cell in section.cells:
+            if _our_number(cell) is not None and isinstance(cell.published, float | int):
+                columns.setdefault((cell.figure, cell.unit), []).append(cell)
+        for (figure, _), cells in columns.items():
+            values = [(float(cell.published or 0), _our_number(cell) or 0.0) for cell in cells]
+            pairs = [
+                (a, b) for a, b in combinations(values, 2) if max(a[0], b[0]) > DIRECTION_THRESHOLD * min(a[0], b[0])
+            ]
+            agreeing = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in pairs)
+            ratios = [ratio for cell in cells if (ratio := _compared_ratio(cell))]
+            if pairs or ratios:
+                yield Reproduction(section.name, figure, agreeing, len(pairs), median(ratios) if ratios else None)
+
+
+def _our_number(cell: TableCell) -> float | None:
+    """Return our figure of a cell as a number, simulated if possible; None if it is text or missing."""
+    value = cell.ours.value if cell.simulated is None and isinstance(cell.ours, Ours) else cell.simulated
+    return None if isinstance(value, str) else value
+
+
+def _compared_ratio(cell: TableCell) -> float | None:
+    """Return the ratio of the cell, None if it does not compare figures of the same task."""
+    return cell.simulated_ratio if cell.simulated is not None else cell.ratio if cell.is_comparable else None
+
+
+def summarize_findings(found: Sequence[Reproduction]) -> str:
+    """Return a sentence with the number of columns of each verdict: `of 40 columns of printed figures 20 in direction and size, ...`."""
+    counts = Counter(each.reproduced for each in found)
+    told = ", ".join(f"{counts[word]} in {word}" for word in VERDICTS)
+    limits = f"direction: {AGREEMENT_THRESHOLD:.0%} of the pairs; size: within {SIZE_FACTOR:g}x"
+    return f"of {len(found)} columns of printed figures {told} ({limits})"
+
+
+# --- projection -------------------------------------------------------------------------------------------------------
+# Simulated figures beside printed ones: the papers' deployment at the published size, always projected.
+
+HELD_OUT = "simulator: has not seen this row"
+FITTED = "simulator: fitted to this row"
+
+
+def add_projections(section: Section) -> Section:
+    """Return the section with the simulator's figures added. Cells that the simulator cannot predict stay unchanged."""
+    cells = []
+    for cell in section.cells:
+        known = None if cell.by is None else _load_simulated().get((cell.by.source, cell.name))
+        if known is not None:
+            remark = HELD_OUT if known.held_out else FITTED
+            cell = replace(cell, simulated=known.projected, note="; ".join(filter(None, (cell.note, remark))))
+        cells.append(cell)
+    return replace(section, cells=cells)
+
+
+@cache
+def _load_simulated() -> Mapping[tuple[str, str], JudgedFigure]:
+    """Return the simulator's figure for each printed one, by source and name."""
+    return {(each.row.source, each.figure): each for each in judge_figures()}
+
+
+# --- part -------------------------------------------------------------------------------------------------------------
+# A table or figure: which runs it needs, and how it is filled from existing runs.
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRuns:
+    """The runs that a part is filled from. `runs`: finished runs by key; `missing`: why others are missing."""
+
+    part: "Part"
+    scale: Scale
+    runs: Mapping[str, RunFolder]
+    whole: frozenset[str] = frozenset()  # keys of runs that were kept at the published size
+    missing: Mapping[str, str] = field(default_factory=dict)  # reason by key
+    has_gpu: bool = False
+
+    def run(self, measurement: Measurement) -> RunFolder | NoFigure:
+        """Return the run, or why it is missing and the command that makes it."""
+        run = self.runs.get(measurement.key)
+        if run is not None:
+            return run
+        reason = self.missing.get(measurement.key, f"left out at scale {self.scale.share:g}")
+        return NoFigure(reason=reason, command=measurement.command(Scale(1)))
+
+    def is_cut(self, measurement: Measurement) -> bool:
+        """Return whether the run is smaller than the published one."""
+        return not (self.scale.whole or measurement.key in self.whole)
+
+    def describe_size(self, measurement: Measurement) -> str:
+        """Return the size of the run in words."""
+        return f"cut down to {self.scale.share:g}" if self.is_cut(measurement) else "at the published size"
+
+    def section(
+        self, cells: Sequence[TableCell], *, drawings: Sequence[Drawing] = (), notes: Sequence[str] = ()
+    ) -> Section:
+        """Build the part's section from its cells."""
+        return Section(
+            name=self.part.name,
+            title=self.part.title,
+            cells=cells,
+            drawings=drawings,
+            notes=notes,
+            measurements=self.part.measurements(self.scale),
+        )
+
+
+def _fill_drawing(found: FoundRuns) -> Section:
+    """Return the section of a figure without numbers."""
+    return found.section((), notes=["A drawing of boxes and arrows: there is nothing to measure."])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table or figure of the papers. `measurements`: the runs it needs at a scale; `fill`: builds its section from those that exist."""
+
+    name: str
+    title: str
+    measurements: Callable[[Scale], Sequence[Measurement]] = lambda scale: ()
+    fill: Callable[[FoundRuns], Section] = _fill_drawing

@@ -1,0 +1,255 @@
+"""The runs behind published figures, at the published size or cut down, and the execution of missing ones."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from crossover import validation
+from crossover.errors import ConfigError, DataError
+from crossover.experiment import Experiment, flat
+from crossover.learning import sizes
+from crossover.reports import folder
+from crossover.reports.folder import RunFolder
+from crossover.study.runner import Announce, carry_out, to_one_line
+from crossover.study.runner import find_finished_run as finished_run
+from crossover.study.trials import LocalTrials
+
+# --- measurement ------------------------------------------------------------------------------------------------------
+
+CONFIG = Path(__file__).parents[2] / "config"
+LEAST_VALIDATION = 100  # images: with fewer, accuracies and times mean nothing
+LEAST_BATCH = 8
+
+# Seconds per image, forward and backward, of one thread of a slow x86 core. Used only for forecasts.
+IMAGE_S = {
+    "mobilenet": 0.012,
+    "mobilenet_v3_small": 0.002,
+    "resnet18_cifar": 0.06,
+    "resnet50": 0.015,
+    "squeezenet": 0.002,
+    "vgg11": 0.03,
+}
+RUN_S, WORKER_S, ROUND_S = (
+    6.0,
+    1.2,
+    0.25,
+)  # overheads of a run on the local cloud: per run, per worker, per worker and round
+
+
+Overrides = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The size of a run relative to the published one. `share`: 1 is the published size."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(
+                f"--scale: {self.share:g} is not allowed; expected more than 0 and at most 1, such as 0.02"
+            )
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the published size."""
+        return self.share == 1
+
+    def reduce(self, count: int, *, least: int = 1) -> int:
+        """Return `count` multiplied by the share, but not less than `least`, or `count` itself if that is smaller."""
+        return count if self.whole else max(min(least, count), round(count * self.share))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One run: the file `config` in config/, changed by `fixed` and, below the published size, by `cut`."""
+
+    key: str  # the folder's name
+    config: str
+    fixed: Overrides = ()
+    cut: Callable[[Scale], Overrides] = field(default=lambda scale: ())
+    needs_gpu: bool = False
+
+    def overrides(self, scale: Scale) -> Overrides:
+        """Return the settings that differ from the file."""
+        return self.fixed if scale.whole else (*self.fixed, *self.cut(scale))
+
+    def experiment(self, scale: Scale, *, data: Path | None = None) -> Experiment:
+        """Load the experiment at a scale. `data`: folder of the data sets. Raises ConfigError if it cannot be run."""
+        where = [] if data is None else [f"data.directory={json.dumps(str(data))}"]
+        return _load(self.config, (*self.overrides(scale), *where))
+
+    def command(self, scale: Scale, *, out: Path | None = None) -> str:
+        """Return the command that runs exactly this measurement."""
+        changes = "".join(f" --set {_quote(each)}" for each in self.overrides(scale))
+        return f"crossover run config/{self.config}.yaml{changes} --out {out or Path('results') / self.key}"
+
+    def list_cuts(self, scale: Scale) -> Mapping[str, tuple[Any, Any]]:
+        """Return what the scale changes, by field: (published value, value at this scale)."""
+        whole, cut = (dict(flat(self.experiment(each).resolved())) for each in (Scale(1), scale))
+        return {name: (whole[name], cut[name]) for name in whole if whole[name] != cut[name]}
+
+    def images(self, scale: Scale) -> tuple[int, int]:
+        """Return (images for training over all epochs, images of one validation)."""
+        experiment = self.experiment(scale)
+        training, held = sizes.split(experiment) or (0, 0)  # all measurements use built-in data sets
+        return training * experiment.training.epochs, held
+
+    def forecast_s(self, scale: Scale, *, cores: int) -> float:
+        """Return the approximate seconds of the run on this machine if nothing else runs. `cores`: its CPU cores."""
+        experiment = self.experiment(scale)
+        trained, held = self.images(scale)
+        training, workers = experiment.training, experiment.workers
+        image_s = IMAGE_S.get(training.model, 0.02)
+        looks = workers if experiment.module == "spirt" else 1
+        computing_s = image_s * (trained + training.epochs * looks * held / 3) / min(cores, workers)
+        rounds = trained / (workers * training.batch_size)
+        return RUN_S + workers * WORKER_S + rounds * workers * ROUND_S / cores + computing_s
+
+
+@cache
+def _load(config: str, overrides: Overrides) -> Experiment:
+    """Load a file of config/ with overrides. Cached."""
+    return validation.load(CONFIG / f"{config}.yaml", overrides)
+
+
+def make_cut(
+    *,
+    workers: int = 4,
+    batch: int,
+    minibatches: int,
+    dataset: str = "cifar10",
+    epochs: int = 1,
+    keep_batch: bool = False,
+    published_batch: int | None = None,
+    least_minibatches: int = 1,
+    least_epochs: int = 1,
+) -> Callable[[Scale], Overrides]:
+    """Return the cut that all training uses.
+
+    Of `minibatches` per worker and epoch, the scale's share is left, but at least `least_minibatches`. If that minimum applies, each
+    minibatch has fewer images instead, unless `keep_batch`. Epochs (at least `least_epochs`) and validation images are cut likewise.
+    `published_batch`: the published minibatch size if `batch` is smaller than that already.
+    """
+
+    images = sizes.DATA[dataset]
+
+    def cut(scale: Scale) -> Overrides:
+        """Return the overrides for a scale."""
+        count = scale.reduce(minibatches, least=least_minibatches)
+        wanted = batch * minibatches * scale.share
+        size = batch if keep_batch else min(batch, max(LEAST_BATCH, round(wanted / count)))
+        held = max(LEAST_VALIDATION, (images.test or 0) * scale.share)
+        left = scale.reduce(epochs, least=least_epochs)
+        return (
+            f"data.limit={workers * size * count}",
+            f"data.validation={held / images.training:g}",
+            *([f"training.batch_size={size}"] if size != (published_batch or batch) else []),
+            *([f"training.epochs={left}"] if left != epochs else []),
+        )
+
+    return cut
+
+
+def _quote(override: str) -> str:
+    """Return the override, in quotes if a shell needs them."""
+    return f"'{override}'" if any(letter in override for letter in ' {}[]"*&') else override
+
+
+# --- runner -----------------------------------------------------------------------------------------------------------
+# Runs missing measurements on the local cloud and keeps finished ones: a second call continues after the first.
+
+RUNS = "runs"
+KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published size that come with the project
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicationOutcome:
+    """The runs that exist after a call. `runs`: by key; `whole`: keys of those of the published size; `missing`: why others are missing;
+    `failed`: keys of those that failed twice.
+    """
+
+    runs: Mapping[str, RunFolder]
+    whole: frozenset[str] = frozenset()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """The execution of measurements: `out`/runs/<key> holds the run of each. `data`: folder of the data sets."""
+
+    out: Path
+    scale: Scale
+    data: Path | None
+    tell: Announce = lambda line: None
+    _readable: dict[str, str] = field(default_factory=dict)  # by data set: why it cannot be read, or nothing
+
+    def explain_refusal(self, measurement: Measurement) -> str:
+        """Return why a measurement cannot be made here, "" if it can."""
+        if measurement.needs_gpu and not has_gpu():
+            return "no GPU on this machine"
+        name = measurement.experiment(self.scale).data.dataset
+        if name not in self._readable:
+            self._readable[name] = _explain_unreadable(name, self.data)
+        return self._readable[name]
+
+    def find_finished(self, measurement: Measurement) -> tuple[RunFolder, bool] | None:
+        """Return the finished and complete run of exactly this experiment, and whether it has the published size. It comes from the runs
+        that are part of the project, or from an earlier call. None if there is none; an unfinished run does not count.
+        """
+        whole = measurement.experiment(Scale(1))
+        for path in sorted(KEPT.glob(f"*/{folder.RESULT}")):
+            if (found := finished_run(path.parent, whole)) is not None:
+                return found, True
+        run = finished_run(self.out / RUNS / measurement.key, measurement.experiment(self.scale))
+        return None if run is None else (run, self.scale.whole)
+
+    def run(self, measurements: Sequence[Measurement]) -> ReplicationOutcome:
+        """Run every measurement that is not finished, one after another. One that fails twice is reported and left out, and the others
+        continue.
+        """
+        with LocalTrials() as machine:
+            done = carry_out(
+                ((each.key, each) for each in measurements),
+                total=len(measurements),
+                kept=self.find_finished,
+                refused=self.explain_refusal,
+                run=lambda each: (self._run_measurement(each, machine), self.scale.whole),
+                tell=self.tell,
+            )
+        whole = frozenset(key for key, (_, whole) in done.found.items() if whole)
+        runs = {key: run for key, (run, _) in done.found.items()}
+        return ReplicationOutcome(runs=runs, whole=whole, missing=done.missing, failed=tuple(done.failed))
+
+    def _run_measurement(self, measurement: Measurement, machine: LocalTrials) -> RunFolder:
+        """Run one measurement, resuming an unfinished run of it, and delete its stack."""
+        experiment = measurement.experiment(self.scale, data=self.data)
+        run = machine.run(experiment, self.out / RUNS / measurement.key, lambda progress: None)
+        machine.release(experiment)
+        return run
+
+
+def has_gpu() -> bool:
+    """Return whether NVIDIA's driver is installed here."""
+    return shutil.which("nvidia-smi") is not None and os.path.exists("/proc/driver/nvidia")
+
+
+def _explain_unreadable(dataset: str, data: Path | None) -> str:
+    """Return why the data set cannot be read or downloaded, "" if it can. The caller keeps the answer, since a failing download may take
+    long.
+    """
+    from crossover.learning import datasets
+
+    read = {"cifar10": datasets.read_cifar10, "mnist": datasets.read_mnist}[dataset]
+    try:
+        read(None if data is None else str(data))
+    except DataError as error:
+        return to_one_line(error)
+    return ""

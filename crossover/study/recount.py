@@ -1,0 +1,267 @@
+"""A second count of a trial's figures from its records, compared with its result.json."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from crossover.data import encoding
+from crossover.errors import Corrupt
+from crossover.experiment import Experiment, flat
+from crossover.reports import bill as infrastructure
+from crossover.reports import prices
+from crossover.reports.bill import BilledRun
+from crossover.reports.folder import sums
+from crossover.reports.usage import FIGURES, RECORD, Record, Unrecorded, latest, state_transitions
+from crossover.workflow.architecture import architecture_of
+
+MAX_RECORD_BYTES = 2**20  # bytes of one record
+RELATIVE_TOLERANCE = 1e-9  # records are added up in another order
+CLOCK_TOLERANCE_S = 2e-3  # result.json says when a run began in whole milliseconds
+MAX_NAMES = 64  # channels of a record, or operations of a channel
+_COUNTED_FIELDS = (
+    *("step", "outcome", "worker", "epoch", "round", "minibatch", "started_at", "wall_s", "cpu_s", "init_s"),
+    *("slot_wait_s", "cold", "billed_ms", "memory_mb", "max_rss_mb", "instance_type", "stages", "traffic", "marks"),
+    *("staleness", "max_staleness", "gradients"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recount:
+    """The result of a second count. `result`: result.json with the figures that its records give; `differing`: a sentence for each figure
+    that differs; `unchecked`: why the dollars could not be compared, empty if they were.
+    """
+
+    result: Mapping[str, Any]
+    differing: Sequence[str]
+    unchecked: str = ""
+
+
+def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
+    """Return the records of a metrics.jsonl, reduced to the fields that are counted. Raises Corrupt, naming the line. `name`: of the file,
+    for errors.
+    """
+    found, seen = list[Record](), set[str]()
+    for number, line in enumerate(lines, start=1):
+        key = f"{name}, line {number}"
+        if len(line) > MAX_RECORD_BYTES:
+            raise Corrupt(f"{key}: is longer than {MAX_RECORD_BYTES:,} bytes, which no record is")
+        record = encoding.read_plain(line, RECORD, key=key)
+        if record["request_id"] in seen:
+            raise Corrupt(f"{key}: invocation {record['request_id']!r} has left a record before; expected one of each")
+        seen.add(record["request_id"])
+        found.append(_reduce_record(record, key=key))
+    return found
+
+
+def _reduce_record(record: Mapping[str, Any], *, key: str) -> Record:
+    """Return a record reduced to the fields that are counted. `key`: its name in errors."""
+    used = {name: _intern(record[name]) for name in _COUNTED_FIELDS if name in record}
+    used["traffic"] = _reduce_traffic(record["traffic"], key=key)
+    used["stages"] = [
+        {name: _intern(stage[name]) for name in ("stage", "count", "wall_s", "cpu_s", "max_rss_mb") if name in stage}
+        for stage in record["stages"]
+    ]
+    if "marks" in record:
+        used["marks"] = [
+            {"at": mark["at"], "wall_s": mark["wall_s"], "traffic": _reduce_traffic(mark.get("traffic", {}), key=key)}
+            for mark in record["marks"]
+        ]
+    return used
+
+
+def _reduce_traffic(traffic: Mapping[str, Any], *, key: str) -> dict[str, Any]:
+    """Return traffic by channel, reduced to the figures that are counted. Raises Corrupt if it has too many names."""
+    counted = {}
+    for channel, figures in traffic.items():
+        operations = figures.get("operations")
+        if len(traffic) > MAX_NAMES or len(operations or ()) > MAX_NAMES:
+            raise Corrupt(f"{key}: traffic: has more than {MAX_NAMES} names, which no record has")
+        slim: dict[str, Any] = {sys.intern(name): int(figures[name]) for name in FIGURES if name in figures}
+        if operations is not None:
+            slim["operations"] = {sys.intern(name): int(count) for name, count in operations.items()}
+        if slim:
+            counted[sys.intern(channel)] = slim
+    return counted
+
+
+def _intern(value: Any) -> Any:
+    """Return the value; a string is interned, so that equal strings of many records share memory."""
+    return sys.intern(value) if isinstance(value, str) else value
+
+
+def recount(
+    result: Mapping[str, Any],
+    experiment: Experiment,
+    records: Sequence[Record],
+    *,
+    varied: Mapping[str, Any],
+    seed: int,
+) -> Recount:
+    """Count seconds, bytes, dollars and invocations of a run again from its records, and compare them with its result.json.
+
+    Figures that the records do not contain are left unchanged: accuracies and losses, and when an epoch was decided. `varied`, `seed`: the
+    trial's settings according to the study.
+    """
+    began, ended = _find_span(result, records)
+    counted: dict[str, Any] = {**sums(records), "duration_s": ended - began}
+    differing = [*_find_other_settings(experiment, varied, seed), *_find_late_start(result, records, began)]
+    faults = {
+        name: list(
+            _compare(counted[name], result.get(name), name, within=CLOCK_TOLERANCE_S if name == "duration_s" else 0.0)
+        )
+        for name in counted
+    }
+    if not (unchecked := _explain_unchecked_dollars(result, experiment)):
+        bill = _build_bill(result, experiment, records, began=began, duration_s=ended - began)
+        counted["cost"] = {**result["cost"], **bill.cost().as_json(where=result["where"])}
+        faults["cost"] = list(_compare_cost(counted["cost"], result["cost"], bill))
+        counted["epochs"], faults["epochs"] = _recount_epochs(result["epochs"], bill)
+    # A figure that agrees is kept unchanged: another order of addition changes its last bits.
+    changed = {name: counted[name] for name in counted if faults[name]}
+    differing += [sentence for name in counted for sentence in faults[name]]
+    return Recount(result={**result, **changed}, differing=differing, unchecked=unchecked)
+
+
+def _find_late_start(result: Mapping[str, Any], records: Sequence[Record], began: float) -> Iterator[str]:
+    """Yield a sentence if result.json says a later start than the first record."""
+    earliest = min((float(record["started_at"]) for record in records), default=began)
+    if began > earliest + CLOCK_TOLERANCE_S:
+        yield f"started_at: {result['started_at']} in result.json; its first record is {began - earliest:.3g} s older"
+
+
+def _find_other_settings(experiment: Experiment, varied: Mapping[str, Any], seed: int) -> Iterator[str]:
+    """Yield a sentence for each setting that the study gives and the result's experiment does not have: such a result belongs to another
+    trial.
+    """
+    made = dict(flat(experiment.resolved()))
+    asked = {**{name: value for name, value in varied.items() if not isinstance(value, dict | list)}, "seed": seed}
+    for name, value in asked.items():
+        if name in made and made[name] != value and not _are_same_name(made[name], value):
+            yield f"{name}: {value!r} by the study, {made[name]!r} in result.json's experiment"
+
+
+def _are_same_name(one: Any, other: Any) -> bool:
+    """Return whether two names are equal apart from hyphens and underscores."""
+    return isinstance(one, str) and isinstance(other, str) and one.replace("-", "_") == other.replace("-", "_")
+
+
+def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[float, float]:
+    """Return when the run began and ended, in unix seconds. The end is the last record, or the last epoch's decision if that is later."""
+    said = datetime.fromisoformat(result["started_at"]).timestamp()
+    last = latest(records)
+    exact = [float(record["started_at"]) for record in records]
+    if last is not None:
+        exact.append(last - float(result["duration_s"]))
+    began = min(
+        (each for each in exact if abs(each - said) <= CLOCK_TOLERANCE_S),
+        key=lambda each: abs(each - said),
+        default=said,
+    )
+    agreed = max((float(epoch["elapsed_s"]) for epoch in result["epochs"]), default=0.0)
+    return began, max(last or began, began + agreed)
+
+
+def _explain_unchecked_dollars(result: Mapping[str, Any], experiment: Experiment) -> str:
+    """Return why this installation cannot count the dollars of a run; "" if it can."""
+    if experiment.outside:
+        return (
+            f"architecture {experiment.architecture!r} is not part of Crossover, and is not imported to count dollars"
+        )
+    here, cost = prices.load(), result["cost"]
+    then = (cost.get("prices_as_of"), cost.get("region"))
+    if then != (here.as_of, here.region):
+        return (
+            f"its prices are those of {then[0]} in {then[1]}; this version has those of {here.as_of} in {here.region}"
+        )
+    return ""
+
+
+def _build_bill(
+    result: Mapping[str, Any], experiment: Experiment, records: Sequence[Record], *, began: float, duration_s: float
+) -> BilledRun:
+    """Return the bill of the run at this installation's prices."""
+    killed = result.get("unrecorded")
+    architecture = architecture_of(experiment)
+    return BilledRun(
+        experiment=experiment,
+        records=records,
+        infrastructure=infrastructure.of(experiment, architecture),
+        prices=prices.load(),
+        started_at=began,
+        duration_s=duration_s,
+        transitions=state_transitions(architecture, records, workers=experiment.workers, epochs=len(result["epochs"])),
+        unrecorded=Unrecorded(count=killed["count"], gb_s=killed["gb_s"]) if killed else None,
+    )
+
+
+def _compare_cost(counted: Mapping[str, Any], said: Mapping[str, Any], bill: BilledRun) -> Iterator[str]:
+    """Yield a sentence for each amount of dollars, and each quantity, that differs by more than the precision of result.json's clock
+    explains.
+    """
+    longer = replace(bill, duration_s=bill.duration_s + CLOCK_TOLERANCE_S).cost()
+    most, there = {line.item: line for line in longer.lines}, {line["item"]: line for line in said["lines"]}
+    for line in counted["lines"]:
+        of = line["item"]
+        for name in ("quantity", "usd"):
+            within = abs(getattr(most[of], name) - line[name])
+            yield from _compare(line[name], there.get(of, {}).get(name), f"cost.lines[{of}].{name}", within=within)
+    for item in there.keys() - {line["item"] for line in counted["lines"]}:
+        yield f"cost.lines[{ascii(item)[:60]}]: in result.json alone"
+    for name in ("full_usd", "paper_method_usd"):
+        within = abs(getattr(longer, name) - counted[name])
+        yield from _compare(counted[name], said[name], f"cost.{name}", within=within)
+
+
+def _recount_epochs(said: Sequence[Mapping[str, Any]], bill: BilledRun) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the epochs with the dollars that the records give until each, and a sentence for each that differs."""
+    counted, differing = [dict(epoch) for epoch in said], list[str]()
+    for n, epoch in enumerate(counted):
+        moment = bill.started_at + float(epoch["elapsed_s"])
+        least, most = (
+            bill.until(moment - CLOCK_TOLERANCE_S),
+            bill.until(moment + CLOCK_TOLERANCE_S),
+        )  # dollars never fall with time
+        for name in ("full_usd", "paper_method_usd"):
+            low, high, usd = getattr(least, name), getattr(most, name), epoch[name]
+            if not low - RELATIVE_TOLERANCE * low <= usd <= high + RELATIVE_TOLERANCE * high:
+                epoch[name] = getattr(bill.until(moment), name)
+                differing.append(_format_difference(f"epochs[{n}].{name}", epoch[name], usd))
+    return counted, differing
+
+
+def _compare(counted: Any, said: Any, at: str, *, within: float = 0.0) -> Iterator[str]:
+    """Yield a sentence for each figure that differs, also in nested data. `at`: name of the figure; `within`: absolute tolerance."""
+    match counted:
+        case dict() if isinstance(said, Mapping):
+            for name in counted:
+                yield from _compare(counted[name], said.get(name), f"{at}.{name}", within=within)
+            for name in said.keys() - counted.keys():
+                yield f"{at}.{name}: in result.json alone"
+        case list() if isinstance(said, list) and len(said) == len(counted):
+            for n, (one, other) in enumerate(zip(counted, said, strict=True)):
+                name = next((one[key] for key in ("stage", "step", "item") if isinstance(one, dict) and key in one), n)
+                yield from _compare(one, other, f"{at}[{name}]", within=within)
+        case list() if isinstance(said, list):
+            yield f"{at}: {len(counted)} by its records, {len(said)} in result.json"
+        case _ if not _is_close(counted, said, within=within):
+            yield _format_difference(at, counted, said)
+
+
+def _format_difference(at: str, counted: Any, said: Any) -> str:
+    """Return a sentence with both figures."""
+    return f"{at}: {_format_value(counted)} by its records, {_format_value(said)} in result.json"
+
+
+def _format_value(value: Any) -> str:
+    """Format a figure for a sentence. Text from the bundle is escaped and shortened."""
+    return f"{value:.6g}" if isinstance(value, float) else ascii(value)[:60]
+
+
+def _is_close(one: Any, other: Any, *, within: float = 0.0) -> bool:
+    """Return whether two values are equal; numbers may differ by RELATIVE_TOLERANCE, or by `within`."""
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=RELATIVE_TOLERANCE, abs_tol=max(within, 1e-12))
+    return bool(one == other)

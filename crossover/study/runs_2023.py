@@ -1,0 +1,137 @@
+"""The runs for "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine Learning" (2023)."""
+
+from collections.abc import Sequence
+
+from crossover.learning import sizes
+from crossover.reports import published
+from crossover.reports.published import Row
+from crossover.study.paper_runs import Measurement, Overrides, Scale, make_cut
+
+PAPER = "p2p-2023"
+PEERS = 4
+MNIST_IMAGES = sizes.DATA["mnist"].training
+BATCH_SIZES = (1024, 512, 128, 64)  # of Tables II and III
+MEASURED_SIZE = 128  # below the published size; computing is taken as proportional to the images
+PEER_COUNTS = (4, 8, 12)
+COMPRESSIONS = ("none", "qsgd")
+MODES = ("synchronous", "asynchronous")
+STAGES = ("compute gradients", "send", "receive", "model update", "convergence detection")  # in Table I's order
+LEAST_HELD = "data.validation=0.002"  # about 100 images
+
+
+def load_rows(table: str) -> list[Row]:
+    """Return the printed rows of a table of the paper."""
+    return published.rows(paper=PAPER, table=table)
+
+
+def _make_overrides(model: str, dataset: str, batch: int) -> Overrides:
+    """Return the overrides for one epoch of a model on a data set."""
+    return (
+        "training.epochs=1",
+        f"training.model={model}",
+        f"training.batch_size={batch}",
+        f"data.dataset={dataset}",
+        "data.drop_last=false",
+    )
+
+
+def make_stages_run(row: Row, scale: Scale) -> Measurement:
+    """Return the run for a row of Table I: 4 peers, 30 batches of 512 images (MNIST's 60,000 give 29.3 for each of 4). VGG-11 on MNIST
+    shares the run of Table III.
+    """
+    model, dataset = row.figures["model"], row.figures["dataset"]
+    if (model, dataset) == ("vgg11", "mnist"):
+        return make_gradients_run("p2p_instance", 512 if scale.whole else MEASURED_SIZE)
+
+    def cut(scale: Scale) -> Overrides:
+        """Return the overrides for a scale."""
+        if model != "vgg11":
+            return make_cut(batch=512, minibatches=30, dataset=dataset, keep_batch=True)(scale)
+        # Four peers of VGG-11 hold and send 515 MB many times and need 20 GB: one peer with 32 images is enough.
+        return ("workers=1", "training.batch_size=32", "data.limit=32", LEAST_HELD)
+
+    key = f"stages-{_hyphenate(model)}-{dataset}"
+    return Measurement(key=key, config="p2p-instance-cifar10", fixed=_make_overrides(model, dataset, 512), cut=cut)
+
+
+def make_gradients_run(architecture: str, size: int) -> Measurement:
+    """Return the run for Tables II and III: VGG-11's gradients on MNIST. Cut down: one peer and two batches. `size`: of a batch."""
+    memory = {row.figures["batch_size"]: row.figures["memory_mb"] for row in load_rows("Table II")}
+    functions = architecture == "p2p_serverless"
+    fixed = (
+        *_make_overrides("vgg11", "mnist", size),
+        *([f"functions.memory_mb.default={memory[size]}"] if functions else []),
+    )
+
+    return Measurement(
+        key=f"gradients-{_hyphenate(architecture)}-{size}",
+        config=f"{_hyphenate(architecture)}-cifar10",
+        fixed=fixed,
+        cut=lambda scale: ("workers=1", f"data.limit={2 * size}", LEAST_HELD),
+    )
+
+
+def list_gradient_runs(scale: Scale) -> Sequence[Measurement]:
+    """Return the runs on the instance and in functions: of every batch size at the published size, else of one."""
+    sizes = BATCH_SIZES if scale.whole else (MEASURED_SIZE,)
+    return [make_gradients_run(kind, size) for kind in ("p2p_instance", "p2p_serverless") for size in sizes]
+
+
+def make_peers_run(model: str, peers: int) -> Measurement:
+    """Return the run for figure 4: more peers, batches of 1,024. Cut down: batches of 256."""
+    fixed = (*_make_overrides(model, "mnist", 1024), f"workers={peers}")
+
+    def cut(scale: Scale) -> Overrides:
+        """Return the overrides for a scale."""
+        count = scale.reduce(MNIST_IMAGES // (1024 * peers))
+        return ("training.batch_size=256", f"data.limit={peers * 256 * count}", LEAST_HELD)
+
+    key = f"peers-{_hyphenate(model)}-{peers}"
+    return Measurement(key=key, config="p2p-instance-cifar10", fixed=fixed, cut=cut)
+
+
+def list_figure_4_runs(scale: Scale) -> Sequence[Measurement]:
+    """Return the runs for figure 4. VGG-11 only at the published size: twelve peers of it need 40 GB."""
+    models = ("mobilenet_v3_small", "vgg11") if scale.whole else ("mobilenet_v3_small",)
+    return [make_peers_run(model, peers) for model in models for peers in PEER_COUNTS]
+
+
+def make_compression_run(compression: str, size: int) -> Measurement:
+    """Return the run for figure 5: VGG-11, 4 peers. Cut down: MobileNet V3 Small instead."""
+    fixed = (*_make_overrides("vgg11", "mnist", size), f"exchange.compression={compression}")
+
+    return Measurement(
+        key=f"compression-{compression}-{size}",
+        config="p2p-instance-cifar10",
+        fixed=fixed,
+        cut=lambda scale: ("training.model=mobilenet_v3_small", f"data.limit={PEERS * size * 2}", LEAST_HELD),
+    )
+
+
+def list_figure_5_runs(scale: Scale) -> Sequence[Measurement]:
+    """Return the runs for figure 5."""
+    sizes = BATCH_SIZES if scale.whole else BATCH_SIZES[-1:]
+    return [make_compression_run(kind, size) for kind in COMPRESSIONS for size in sizes]
+
+
+def make_barrier_run(mode: str) -> Measurement:
+    """Return the run for figure 6: MobileNet V3 Small, batches of 64, SGD at 0.001. The text says about 128 epochs."""
+    fixed = (
+        "recipe=paper",
+        "training.batch_size=64",
+        "training.early_stopping=0",
+        "training.model=mobilenet_v3_small",
+        f"p2p.mode={mode}",
+    )
+    cut = make_cut(batch=64, minibatches=195, epochs=128, least_epochs=3, least_minibatches=4, keep_batch=True)
+    return Measurement(key=f"barrier-{mode}", config="p2p-instance-cifar10", fixed=fixed, cut=cut)
+
+
+def list_text_runs(scale: Scale) -> Sequence[Measurement]:
+    """Return the runs for the figures in the text."""
+    return [*list_gradient_runs(scale), make_barrier_run("synchronous")]
+
+
+def _hyphenate(name: str) -> str:
+    """Return the name with hyphens instead of underscores."""
+    return name.replace("_", "-")

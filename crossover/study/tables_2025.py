@@ -1,0 +1,330 @@
+"""Tables and figures of the 2025 paper: epochs, convergence, communication."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from crossover.reports import bill, published
+from crossover.reports.folder import RunFolder
+from crossover.reports.published import Row
+from crossover.study import paper_cells, runs_2025
+from crossover.study.paper_cells import (
+    Curve,
+    Drawing,
+    FoundRuns,
+    NoFigure,
+    Ours,
+    Section,
+    TableCell,
+    Unit,
+    make_measured,
+    make_printed_cell,
+    make_projected,
+    read_figure,
+)
+from crossover.study.runs_2025 import BATCH, MINIBATCHES, WORKERS
+
+# --- communication 2025 -----------------------------------------------------------------------------------------------
+
+SHARED_CORES = "waits for peers that share this machine's cores included"
+SAME_ROUNDS = "of the same rounds; the paper's until convergence"
+
+
+def fill_section_4_2(found: FoundRuns) -> Section:
+    """Fill section 4.2: averaging and update, MLLess's filter, and communication."""
+    cells: list[TableCell] = []
+    for row in runs_2025.load_rows("Section 4.2"):
+        if "stage" in row.figures:
+            cells += _make_averaging_cells(row, found)
+        elif "with_filter_s" in row.figures:
+            cells += _make_filter_cells(row, found)
+        else:
+            words = f"communication, {row.figures.get('workers', '4 to 16')} workers"
+            cells.append(
+                make_printed_cell(row, "communication_s", "s", _measure_communication(row, found), words=words)
+            )
+    notes = ["Averaging: of as many gradients as the cut leaves of 24; the ratio of the two ways is what to compare."]
+    return found.section(cells, notes=notes)
+
+
+def _make_averaging_cells(row: Row, found: FoundRuns) -> Iterator[TableCell]:
+    """Yield the cells of a row on SPIRT's averaging or update in the database."""
+    stage = "average" if row.figures["stage"] == "averaging" else "update"
+    values: list[float] = []
+    for figure, compute in (("fetch_s", "fetch"), ("in_database_s", "in_database")):
+        run = found.run(runs_2025.make_averaging_run(compute))
+        yield make_printed_cell(row, figure, "s", read_figure(run, lambda run: _measure_stage(run, stage)))
+        values += [] if isinstance(run, NoFigure) else [paper_cells.stage(run, stage)["wall_s"]]
+    if len(values) == 2 and values[0]:
+        ratio = row.figures["in_database_s"] / row.figures["fetch_s"]
+        ours = make_measured(values[1] / values[0])
+        yield TableCell(row=row.row, figure="in_database / fetch", unit="x", published=ratio, ours=ours)
+
+
+def _measure_stage(run: RunFolder, stage: str) -> Ours:
+    """Return the mean seconds of a stage."""
+    note = f"{paper_cells.peer_minibatches(run)} gradients a worker" if stage == "average" else ""
+    return make_measured(paper_cells.stage(run, stage)["wall_s"], note)
+
+
+def _make_filter_cells(row: Row, found: FoundRuns) -> Iterator[TableCell]:
+    """Yield the cells of a row on MLLess's filter."""
+    without, filtering = (found.run(runs_2025.make_filter_run(threshold)) for threshold in runs_2025.FILTER_THRESHOLDS)
+    for figure, run in (("without_filter_s", without), ("with_filter_s", filtering)):
+        yield make_printed_cell(
+            row,
+            figure,
+            "s",
+            read_figure(run, lambda run: make_measured(run.result["duration_s"], SAME_ROUNDS, cut=True)),
+        )
+    faster = (
+        without if isinstance(without, NoFigure) else read_figure(filtering, lambda run: _compute_speedup(without, run))
+    )
+    yield make_printed_cell(row, "speedup", "x", faster)
+
+
+def _compute_speedup(without: RunFolder, filtering: RunFolder) -> Ours:
+    """Return the duration without the filter divided by that with it."""
+    return make_measured(without.result["duration_s"] / filtering.result["duration_s"], SAME_ROUNDS, cut=True)
+
+
+def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
+    """Return the communication of a round, for the row's number of workers or for the slowest of all numbers."""
+    f = row.figures
+    counts = [f["workers"]] if "workers" in f else runs_2025.list_worker_counts(found.scale, f["model"])
+    runs = {n: found.run(runs_2025.make_exchange_run(f["architecture"], f["model"], n)) for n in counts}
+    seconds = {n: _communication_s(run) for n, run in runs.items() if not isinstance(run, NoFigure)}
+    if not seconds:
+        return read_figure(runs[counts[0]], lambda run: make_measured(0.0))  # why it is missing
+    slowest = max(seconds, key=lambda n: seconds[n])
+    return make_measured(seconds[slowest], f"a round with {slowest} workers, {SHARED_CORES}")
+
+
+def _communication_s(run: RunFolder) -> float:
+    """Return the seconds of communication per worker and round."""
+    return paper_cells.per_round_s(run, "store", "aggregate", "synchronise")
+
+
+def fill_figure_2(found: FoundRuns) -> Section:
+    """Fill figure 2: communication by number of workers."""
+    cells, drawn = [], []
+    for model, words in (("mobilenet", "MobileNet"), ("resnet50", "ResNet-50")):
+        curves: list[Curve] = []
+        for architecture, name in (("all_reduce", "AllReduce"), ("scatter_reduce", "ScatterReduce")):
+            points = []
+            for workers in runs_2025.list_worker_counts(found.scale, model):
+                run = found.run(runs_2025.make_exchange_run(architecture, model, workers))
+                ours = read_figure(run, lambda run: make_measured(_communication_s(run), SHARED_CORES))
+                points += [(float(workers), float(ours.value))] if isinstance(ours, Ours) else []
+                row, figure = f"{name} / {words}", f"{workers} workers"
+                cells.append(TableCell(row=row, figure=figure, unit="s", published=None, ours=ours))
+            curves.append(Curve(label=name, points=points))
+            curves.append(
+                Curve(label=f"{name}, printed", points=_find_printed_points(architecture, model), dashed=True)
+            )
+        title = f"2025, figure 2: communication, {words}"
+        drawn.append(Drawing(title=title, x="workers", y="seconds", curves=curves))
+    note = (
+        "The figure prints no numbers: its points here are the text's. Its caption says ResNet-18, the text ResNet-50."
+    )
+    return found.section(cells, drawings=drawn, notes=[note])
+
+
+def _find_printed_points(architecture: str, model: str) -> list[tuple[float, float]]:
+    """Return the (workers, seconds) that the text prints."""
+    rows = published.rows(paper=runs_2025.PAPER, table="Section 4.2", architecture=architecture, model=model)
+    printed = [row.figures for row in rows if "communication_s" in row.figures]
+    return [(float(f.get("workers", 16)), f["communication_s"]) for f in printed]
+
+
+def fill_figure_3(found: FoundRuns) -> Section:
+    """Fill figure 3: bytes and communication with and without MLLess's filter."""
+    cells, bars = [], []
+    for threshold in runs_2025.FILTER_THRESHOLDS:
+        run = found.run(runs_2025.make_filter_run(threshold))
+        row = f"threshold {threshold:g}" if threshold else "without the filter"
+        moved = read_figure(
+            run, lambda run: make_measured(paper_cells.moved_bytes(run, "tensor_store") / 1e6, "shared database")
+        )
+        spent = read_figure(
+            run, lambda run: make_measured(paper_cells.per_round_s(run, "store", "synchronise", "filter"), SHARED_CORES)
+        )
+        bars += [(row, float(moved.value))] if isinstance(moved, Ours) else []
+        cells.append(TableCell(row=row, figure="moved", unit="MB", published=None, ours=moved))
+        cells.append(TableCell(row=row, figure="communication of a round", unit="s", published=None, ours=spent))
+    drawing = Drawing(title="2025, figure 3: bytes through the database", x="MB", bars=bars)
+    notes = ["The figure prints no numbers; what the text says of it stands in section 4.2."]
+    return found.section(cells, drawings=[drawing] if bars else [], notes=notes)
+
+
+# --- convergence 2025 -------------------------------------------------------------------------------------------------
+# Table 3 and figure 4 of the 2025 paper: accuracy, and how long it takes.
+
+NO_GPU = NoFigure(
+    reason="seconds of GPU workers on a CPU say nothing",
+    command="crossover run config/gpu-cifar10.yaml --set recipe=fast --on aws",
+)
+
+
+def fill_table_3(found: FoundRuns) -> Section:
+    """Fill Table 3: time to converge, and accuracy."""
+    cells = []
+    for row in runs_2025.load_rows("Table 3"):
+        on_cpu = row.figures["architecture"] == "gpu" and not found.has_gpu
+        wanted = runs_2025.make_convergence_run(row.figures["architecture"])
+        run, size, cut = found.run(wanted), found.describe_size(wanted), found.is_cut(wanted)
+
+        def minutes(run: RunFolder, size: str = size, cut: bool = cut) -> Ours:
+            """Return the minutes of the run."""
+            note = f"to the last of {paper_cells.epochs(run)} epochs; {size}"
+            return make_measured(run.result["duration_s"] / 60, note, cut=cut)
+
+        def accuracy(run: RunFolder, size: str = size, cut: bool = cut) -> Ours:
+            """Return the best accuracy of the run."""
+            note = f"the best of {paper_cells.epochs(run)} epochs; {size}"
+            return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
+
+        there = NO_GPU if on_cpu and not isinstance(run, NoFigure) else run
+        cells.append(make_printed_cell(row, "minutes", "min", read_figure(there, minutes)))
+        cells.append(make_printed_cell(row, "accuracy", "share", read_figure(run, accuracy)))
+    notes = [
+        "All with recipe: fast. Cut down, an accuracy is that of a cut-down training, and no statement about the paper's."
+    ]
+    return found.section(cells, notes=notes)
+
+
+def fill_figure_4(found: FoundRuns) -> Section:
+    """Fill figure 4: accuracy against time."""
+    cells, curves = [], []
+    rows = runs_2025.load_rows("Table 3")
+    for row in rows:
+        wanted = runs_2025.make_convergence_run(row.figures["architecture"])
+        run, note = found.run(wanted), f"of the curve; {found.describe_size(wanted)}"
+        epochs = read_figure(run, lambda run, note=note: make_measured(float(paper_cells.epochs(run)), note))  # type: ignore[misc]
+        cells.append(TableCell(row=row.row, figure="epochs", unit="x", published=None, ours=epochs))
+        curves += [] if isinstance(run, NoFigure) else [Curve(label=row.row, points=paper_cells.curve(run))]
+    for row in rows:
+        end = (60 * row.figures["minutes"], row.figures["accuracy"])
+        curves.append(Curve(label=f"{row.row}, printed end", points=[end], dashed=True))
+    drawing = Drawing(
+        title="2025, figure 4: accuracy against time",
+        x="seconds",
+        y="validation accuracy",
+        curves=curves,
+        log_x=True,
+        percent=True,
+    )
+    notes = ["The figure prints no numbers; the single points are the ends that Table 3 prints."]
+    return found.section(cells, drawings=[drawing], notes=notes)
+
+
+# --- epochs 2025 ------------------------------------------------------------------------------------------------------
+# Tables 1 and 2 of the 2025 paper: stages and cost of an epoch.
+
+STAGES = {  # of our runs, by the row of Table 1 that they belong to
+    "fetch": ("fetch",),
+    "compute": ("compute", "store", "average", "filter"),
+    "synchronise": ("synchronise", "aggregate"),
+    "update": ("update",),
+}
+GPU_STAGES = {
+    "fetch": (),
+    "compute": ("compute gradients",),
+    "synchronise": ("send", "receive"),
+    "update": ("model update",),
+}
+FUNCTION_UNITS: Mapping[str, Unit] = {
+    "function_s": "s",
+    "memory_mb": "MB",
+    "function_usd": "USD",
+    "total_s": "s",
+    "worker_usd": "USD",
+    "total_usd": "USD",
+}
+GPU_UNITS: Mapping[str, Unit] = {"epoch_s": "s", "worker_usd": "USD", "total_usd": "USD"}
+
+
+def fill_table_1(found: FoundRuns) -> Section:
+    """Fill Table 1: the stages of an epoch."""
+    cells = []
+    for row in runs_2025.load_rows("Table 1"):
+        gpu = row.figures["architecture"] == "gpu"
+        run = found.run(runs_2025.make_mobilenet_run(row.figures["architecture"]))
+        for figure, stages in (GPU_STAGES if gpu else STAGES).items():
+            ours = read_figure(run, lambda run, stages=stages: make_measured(_describe_stages(run, stages)))  # type: ignore[misc]
+            cells.append(make_printed_cell(row, figure, "text", ours))
+    return found.section(cells, notes=["Ours: the stages of a run, with their mean seconds; MobileNet."])
+
+
+def _describe_stages(run: RunFolder, stages: Sequence[str]) -> str:
+    """Return the stages of the run with their mean seconds, as text."""
+    parts = [f"{name} {found['wall_s']:.3g} s" for name in stages if (found := paper_cells.stage(run, name))["count"]]
+    return ", ".join(parts) or "no stage of its own"
+
+
+def fill_table_2(found: FoundRuns) -> Section:
+    """Fill Table 2: time, memory and cost of an epoch."""
+    cells: list[TableCell] = []
+    for row in runs_2025.load_rows("Table 2"):
+        run = found.run(runs_2025.make_epoch_run(row))
+        gpu = row.figures["architecture"] == "gpu"
+        if isinstance(run, NoFigure):
+            cells += [
+                make_printed_cell(row, figure, unit, run)
+                for figure, unit in (GPU_UNITS if gpu else FUNCTION_UNITS).items()
+            ]
+        else:
+            cells += _make_gpu_cells(row, run) if gpu else _make_function_cells(row, run)
+    return found.section(
+        cells,
+        notes=[
+            "Our cost is the paper's formula over our seconds and peak memory; in full, with database, broker, storage and "
+            "orchestration, it stands in each run's report.",
+            "A function's seconds: computing, exchange and update of one minibatch, waits for peers that share this machine's "
+            "cores included, evaluation left out; in SPIRT, the function that computes one gradient.",
+        ],
+    )
+
+
+def _make_function_cells(row: Row, run: RunFolder) -> Iterator[TableCell]:
+    """Yield the cells of a row on functions."""
+    size, peak_mb, count = paper_cells.batch_size(run), paper_cells.peak_mb(run), row.figures["functions_per_worker"]
+    first = _measure_function(run, size)
+    seconds = float(first.value)
+    usd = bill.lambda_usd(seconds, memory_mb=peak_mb)
+    of_fewer = "" if size == BATCH else f", {size} images"
+    values: Mapping[str, Ours] = {
+        "function_s": first,
+        "memory_mb": make_measured(peak_mb, f"peak of the process{of_fewer}"),
+        "function_usd": make_projected(usd, "seconds x GB x 0.0000166667"),
+        "total_s": make_projected(count * seconds, f"{count} x"),
+        "worker_usd": make_projected(count * usd, f"{count} x"),
+        "total_usd": make_projected(count * WORKERS * usd, f"{count} x {WORKERS} x"),
+    }
+    for figure, unit in FUNCTION_UNITS.items():
+        yield make_printed_cell(row, figure, unit, values[figure])
+
+
+def _measure_function(run: RunFolder, size: int) -> Ours:
+    """Return the seconds of a function with 512 images. With fewer images, computing is taken as proportional to them. `size`: images of
+    the run's minibatches.
+    """
+    seconds = paper_cells.function_s(run)
+    if size == BATCH:
+        return make_measured(seconds)
+    more = paper_cells.stage(run, "compute")["wall_s"] * (BATCH / size - 1)
+    note = f"measured {seconds:.3g} s with {size} images; computing taken {BATCH / size:.3g}-fold"
+    return make_projected(seconds + more, note)
+
+
+def _make_gpu_cells(row: Row, run: RunFolder) -> Iterator[TableCell]:
+    """Yield the cells of a row on GPUs."""
+    share = paper_cells.peer_minibatches(run) / MINIBATCHES
+    seconds = float(run.result["epochs"][0]["wall_s"]) / share
+    whole = make_measured(seconds, "on this machine's GPU")
+    cut = make_projected(seconds, f"{share:.3g} of an epoch on this machine's GPU, taken {1 / share:.3g}-fold")
+    values = {
+        "epoch_s": whole if share == 1 else cut,
+        "worker_usd": make_projected(bill.gpu_usd(seconds), "at the paper's $0.526 an hour"),
+        "total_usd": make_projected(bill.gpu_usd(seconds, instances=WORKERS), f"{WORKERS} instances"),
+    }
+    for figure, unit in GPU_UNITS.items():
+        yield make_printed_cell(row, figure, unit, values[figure])

@@ -1,0 +1,450 @@
+"""Programs on EC2: how a program joins a run, holds its rank, is replaced, and leaves.
+
+Instances do not know their rank: each claims one by creating `runs/<id>/lease/<rank>/<n>` and renews a heartbeat. If the heartbeat stops,
+another program takes the lease over as n + 1, and the older attempt, if it still runs, stops before it publishes anything more. The object
+store decides all of this; clocks of different machines are never compared.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from crossover import runtime
+from crossover.data import encoding
+from crossover.data.keys import Keys, current_run
+from crossover.data.protocols import ObjectStore, Traffic
+from crossover.errors import CrossoverError, RunFailed, StaleAttempt, Unavailable, WaitTimeout, ended_with
+from crossover.runtime import PROGRAM, Pauses
+from crossover.training.interruption import NOTICE_S, has_notice
+from crossover.workflow.context import Context, Meter, Resources, gather_stages
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def record_step(ctx: Context, step: str, event: Mapping[str, Any], *, instance_type: str) -> Iterator[None]:
+    """Write one record for the work of the `with` block. `instance_type`: marks the record as paid by the instance's hour."""
+    ctx.stages.clear()
+    ctx.notes.clear()
+    ctx.slot_wait_s, ctx.request_id = 0.0, runtime.identifier()
+    for counter in ctx.traffic.values():
+        counter.reset()
+    ctx.note(instance_type=instance_type)
+    with Meter(step, ctx, dict(event)):
+        try:
+            yield
+        finally:
+            gather_stages(ctx)
+
+
+@contextmanager
+def stage(ctx: Context, name: str) -> Iterator[None]:
+    """Measure a stage with the processor time and peak memory of the whole process.
+
+    If several peers share one process, only the processor time of the own thread is measured.
+    """
+    cpu_s = runtime.process_s()
+    alone = cpu_s is not None
+    _forget_peak(alone)
+    try:
+        with ctx.stage(name):
+            yield
+    finally:
+        figures = ctx.stages[-1]
+        figures["max_rss_mb"] = _peak_mb(alone)
+        if cpu_s is not None and (until_s := runtime.process_s()) is not None:
+            figures["cpu_s"] = round(until_s - cpu_s, 6)
+
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def _forget_peak(alone: bool) -> None:
+    """Reset Linux's peak memory figure, so that it covers only what follows (proc(5), clear_refs: 5).
+
+    `alone`: whether this process runs a single peer; otherwise nothing is reset.
+    """
+    if alone:
+        try:
+            _CLEAR.write_text("5", encoding="utf-8")
+        except OSError:
+            return  # the peak since the process began will do
+
+
+def _peak_mb(alone: bool) -> float:
+    """Return the process's peak memory in MB; if `alone`, since the last `_forget_peak`."""
+    if alone:
+        try:
+            line = next(each for each in _STATUS.read_text(encoding="utf-8").splitlines() if each.startswith("VmHWM"))
+            return round(int(line.split()[1]) / 1024, 1)
+        except (OSError, StopIteration):
+            pass
+    return round(runtime.peak_memory_mb(), 1)
+
+
+# --- lease ------------------------------------------------------------------------------------------------------------
+# A rank of a run: claimed once, kept by a heartbeat, taken over when that stops.
+
+POINTER, BEAT, FAILURE = {"run": str, "members": int}, {"attempt": int, "over": bool}, {"error": str, "cause": str}
+NOBODY = b""  # content of the lease of a free rank, which was taken from its program
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSettings:
+    """How long a program waits for what. `fleet`: the fleet whose pointer leads the program to its run."""
+
+    fleet: str
+    lease_s: float = 20.0  # without a heartbeat for this long, a rank may be taken over
+    absence_s: float = (
+        600.0  # without a heartbeat for this long, nobody waits for a peer: a new instance has booted by then
+    )
+    idle_s: float = 900.0  # without a rank for this long, a program ends
+    look_s: float = 1.0  # between two polls of other programs' state
+    # Its name, the same if its service starts it again: then it need not wait until its own lease has expired.
+    program: str = ""
+    progress: Path | None = None  # file that is touched once a checkpoint is saved since the start
+    metadata: str = ""  # URL of the instance metadata service; empty unless the program runs on a spot instance
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "ServingSettings":
+        """Return the settings from environment variables.
+
+        These are CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S, CROSSOVER_LOOK_S, CROSSOVER_INSTANCE with
+        CROSSOVER_PROCESS (the number of the process on it), CROSSOVER_PROGRESS, and on a spot instance CROSSOVER_METADATA.
+        """
+        given = {
+            name: float(environment[f"CROSSOVER_{name.upper()}"])
+            for name in ("lease_s", "absence_s", "idle_s", "look_s")
+            if f"CROSSOVER_{name.upper()}" in environment
+        }
+        instance, progress = environment.get("CROSSOVER_INSTANCE", ""), environment.get("CROSSOVER_PROGRESS")
+        return cls(
+            fleet=environment.get("CROSSOVER_FLEET", ""),
+            program=f"{instance}.{environment.get('CROSSOVER_PROCESS', '0')}" if instance else "",
+            progress=Path(progress) if progress else None,
+            metadata=environment.get("CROSSOVER_METADATA", ""),
+            **given,
+        )
+
+
+@dataclass
+class Heartbeats:
+    """Heartbeats of the ranks: since when each rank's newest lease and heartbeat are unchanged, by this program's own clock.
+
+    `me`: content of this program's leases.
+    """
+
+    objects: ObjectStore
+    keys: Keys
+    me: bytes = field(default_factory=lambda: runtime.entropy(16))
+    seen: dict[int, tuple[Any, float]] = field(default_factory=dict)
+
+    def newest(self) -> dict[int, int]:
+        """Return the newest attempt by rank. Lists the bucket, so it is for joining, never for a round."""
+        found: dict[int, int] = {}
+        for key in self.objects.list(self.keys.leases):
+            rank, attempt = map(int, key.removeprefix(self.keys.leases).split("/"))
+            found[rank] = max(attempt, found.get(rank, 0))
+        return found
+
+    def silent_s(self, rank: int, attempt: int | None = None) -> float:
+        """Return for how many seconds this program has seen no new heartbeat of `rank`.
+
+        `attempt`: the rank's newest attempt, if known; a new one counts as a new heartbeat.
+        """
+        now_s, look = runtime.monotonic(), (attempt, self._beat(rank))
+        if rank not in self.seen or self.seen[rank][0] != look:
+            self.seen[rank] = (look, now_s)
+        return now_s - self.seen[rank][1]
+
+    def has_given_back(self, rank: int, attempt: int) -> bool:
+        """Return whether the attempt's program has reported that it gives the rank back."""
+        beat, key = self._beat(rank), self.keys.heartbeat(rank)
+        return bool(beat) and (said := encoding.read_plain(beat, BEAT, key=key))["over"] and said["attempt"] == attempt
+
+    def is_free(self, rank: int, attempt: int) -> bool:
+        """Return whether nobody holds that lease, or this program created it, though the reply may have been lost."""
+        return self.objects.get(self.keys.lease(rank, attempt)) in (NOBODY, self.me)
+
+    def has_joined(self, rank: int) -> bool:
+        """Return whether any program has ever claimed `rank`."""
+        return self.objects.exists(self.keys.lease(rank, 0))
+
+    def _beat(self, rank: int) -> bytes:
+        key = self.keys.heartbeat(rank)
+        return self.objects.get(key) if self.objects.exists(key) else b""
+
+
+class Membership:
+    """A rank held by this program. As a context manager it sends heartbeats from a thread of its own."""
+
+    def __init__(
+        self, objects: ObjectStore, *, run: str, members: int, rank: int, attempt: int, settings: ServingSettings
+    ) -> None:
+        self.run, self.members, self.rank, self.attempt, self.settings = run, members, rank, attempt, settings
+        self._objects, self._keys = objects, Keys(run)
+        self._hearts = Heartbeats(objects, self._keys)
+        self._over = runtime.event()
+        self._thread = runtime.thread(self._beat, name=f"heart-{rank}.{attempt}")
+        self.progressed = False  # whether this attempt has saved a checkpoint
+        self.interrupted = False  # whether EC2 has announced that it takes this instance away
+
+    @classmethod
+    def claim(cls, hearts: Heartbeats, *, run: str, members: int, settings: ServingSettings) -> "Membership | None":
+        """Claim a rank that is free, or whose program has been silent for too long; return None if there is none at the moment.
+
+        A rank whose newest lease is this program's own counts as free: the program would not ask again if it held one.
+        """
+        objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
+        left = [rank for rank in newest if objects.exists(keys.left(rank))]
+        # One that has left comes last: all that it can do is to send again what the others still wait for, and to clear away.
+        for rank in sorted(range(members), key=left.__contains__):
+            held = newest.get(rank)
+            if held is not None:
+                silent = hearts.silent_s(rank, held) >= settings.lease_s  # polled each time: it needs two polls
+                if objects.exists(keys.failure(rank)) or not (
+                    silent or hearts.has_given_back(rank, held) or hearts.is_free(rank, held)
+                ):
+                    continue
+            attempt = 0 if held is None else held + 1
+            if objects.create(keys.lease(rank, attempt), hearts.me) == hearts.me:
+                return cls(objects, run=run, members=members, rank=rank, attempt=attempt, settings=settings)
+        return None
+
+    def __enter__(self) -> "Membership":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if error is not None and not isinstance(error, Exception):
+            return  # it is being killed: the next program waits until the heartbeat has stopped
+        try:
+            self._put(beat=0, over=True)
+        except CrossoverError:
+            return  # the heartbeat has stopped anyway
+
+    def report_progress(self) -> None:
+        """Report that a checkpoint was saved. Retries after failures are counted anew from here."""
+        if not self.progressed and self.settings.progress:
+            self.settings.progress.touch()
+        self.progressed = True
+
+    def is_superseded(self) -> bool:
+        """Return whether another program has taken this rank over."""
+        return self._objects.exists(self._keys.lease(self.rank, self.attempt + 1))
+
+    def confirm(self) -> None:
+        """Raise StaleAttempt if another program has taken this rank over. Called before anything is published."""
+        if self.is_superseded():
+            raise StaleAttempt(f"peer {self.rank}: attempt {self.attempt} was superseded by attempt {self.attempt + 1}")
+
+    def raise_if_pointless(self, missing: Iterable[int], *, what: str) -> None:
+        """Raise if it is pointless to wait for the ranks `missing`. `what`: what is awaited, for the error.
+
+        Raises RunFailed if one of them failed, WaitTimeout if one is gone, StaleAttempt if this rank was taken over.
+        """
+        self.confirm()
+        for rank in missing:
+            if self._objects.exists(self._keys.failure(rank)):
+                cause = encoding.read_plain(self._objects.get(key := self._keys.failure(rank)), FAILURE, key=key)[
+                    "cause"
+                ]
+                raise RunFailed(f"peer {self.rank}: {what} of peer {rank}, which gave up: {cause}")
+            limit_s = self.settings.absence_s
+            if self._hearts.silent_s(rank) > limit_s:
+                gone = "has not been heard of" if self._hearts.has_joined(rank) else "never joined the run; waited"
+                if self._objects.exists(self._keys.left(rank)):  # its messages were stored before it left
+                    gone = "has finished, but its last message is lost; waited"
+                raise WaitTimeout(f"peer {self.rank}: {what} of peer {rank}, which {gone} for {limit_s:.0f} s")
+
+    def is_absent(self, rank: int) -> bool:
+        """Return whether `rank` has failed, or has been silent for too long."""
+        if self._objects.exists(self._keys.failure(rank)):
+            return True
+        return self._hearts.silent_s(rank) > self.settings.absence_s
+
+    def _beat(self) -> None:
+        """Send a heartbeat four times per lease until the membership ends."""
+        # The claim itself counts as the first beat.
+        beat = 0
+        while not self._over.wait(self.settings.lease_s / 4):
+            beat += 1
+            self.check_for_notice()
+            try:
+                self._put(beat=beat, over=False)
+            except CrossoverError:
+                continue  # a store that does not answer now may do so in time
+
+    def check_for_notice(self) -> None:
+        """Set `interrupted` once the metadata service announces an interruption. Sends no request unless this is a spot instance."""
+        if self.settings.metadata and not self.interrupted:
+            self.interrupted = has_notice(self.settings.metadata)
+
+    def _put(self, *, beat: int, over: bool) -> None:
+        """Write the heartbeat. `beat`: its number; `over`: whether the program gives the rank back."""
+        said = {"attempt": self.attempt, "beat": beat, "over": over}
+        self._objects.put(self._keys.heartbeat(self.rank), json.dumps(said).encode())
+
+
+# --- execution --------------------------------------------------------------------------------------------------------
+# The runner's side: tell a fleet's programs which run to join, and see from the object store how they fare.
+
+CONSEQUENTIAL_ERRORS = ("RunFailed", "WaitTimeout", "StaleAttempt")  # errors that follow from another's failure
+
+
+def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> None:
+    """Point the fleet's programs to the run.
+
+    If the run is resumed, every rank is first taken from the program that held it, because that program may live on for a while: what it
+    still writes does not count for this attempt. Failures that were reported before are deleted.
+    """
+    keys = Keys(run)
+    for rank, attempt in Heartbeats(objects, keys).newest().items():
+        objects.put_new(keys.lease(rank, attempt + 1), NOBODY)
+    objects.delete_prefix(keys.failures)
+    objects.put(current_run(fleet), json.dumps({"run": run, "members": members}).encode())
+
+
+@dataclass
+class ProgramsExecution:
+    """An execution of a run by programs.
+
+    `tolerant`: whether the others continue if one fails; `release`: ends the programs; `why`: returns what keeps them from starting;
+    `alive`: returns whether any of them can still come.
+    """
+
+    objects: ObjectStore
+    keys: Keys
+    members: int
+    tolerant: bool
+    release: Callable[[], None]
+    alive: Callable[[], bool] = lambda: True
+    why: Callable[[], str] = lambda: ""
+    boot_s: float = 900.0  # until the first of them must have joined
+    _started_s: float = field(default_factory=runtime.monotonic)
+    _joined: bool = False
+
+    def ended(self) -> bool:
+        """Return whether the run has finished.
+
+        Raises RunFailed, or the error that was reported, if a program failed (in a tolerant run: if all did, or none is alive). Raises
+        RunFailed if all programs are gone without finishing, or if none joined within `boot_s`.
+        """
+        alive = self.alive()  # first: whoever ends afterwards has left its word before
+        if self.objects.exists(self.keys.finished):
+            return True
+        failures = [
+            encoding.read_plain(self.objects.get(key), FAILURE, key=key)
+            for key in self.objects.list(self.keys.failures)
+        ]
+        if failures and (not self.tolerant or len(failures) >= self.members or not alive):
+            raise _failure(failures, [key.rpartition("/")[2] for key in self.objects.list(self.keys.failures)])
+        if not alive:
+            raise RunFailed("all programs of the run have ended, and none has finished it or reported an error")
+        self._joined = self._joined or bool(self.objects.list(self.keys.leases))
+        if not self._joined and runtime.monotonic() - self._started_s > self.boot_s:
+            raise RunFailed(f"no program has joined the run in {self.boot_s:.0f} s. {self.why()}".strip())
+        return False
+
+    def stop(self) -> None:
+        """End the programs."""
+        self.release()
+
+
+def _failure(failures: list[dict[str, Any]], ranks: list[str]) -> CrossoverError:
+    """Return the error to report: if possible, one that is not only a consequence of another program's failure. `ranks`: of `failures`."""
+    told = sorted(zip(failures, ranks, strict=False), key=lambda pair: pair[0]["error"] in CONSEQUENTIAL_ERRORS)
+    failure, rank = told[0]
+    return ended_with(failure["error"], f"peer {rank} gave up: {failure['error']}: {failure['cause']}")
+
+
+# --- serving ----------------------------------------------------------------------------------------------------------
+# From start to end of a program: find the run, claim a rank, do the work, report why it failed.
+
+ProgramBody = Callable[[Context, Membership], None]
+
+
+class InstanceReclaimed(CrossoverError):
+    """An interruption by EC2 of this spot instance. The rank's newest checkpoint is saved, and another program resumes from it."""
+
+
+def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) -> None:
+    """Be a member of the fleet's run until the run is over. Also returns if there is no run, or no free rank, for `idle_s`.
+
+    Losing a rank to another program, or a store that does not answer, is no failure: the program joins again and resumes from the newest
+    checkpoint of the rank that it gets. Any other error is a failure of the run: it is stored for the runner in plain words, then raised.
+
+    `body`: what the program does once it holds a rank.
+    """
+    objects = resources.clients.objects(Traffic())
+    troubles, me = 0, settings.program.encode() or runtime.entropy(16)
+    while (membership := join(objects, settings, me=me)) is not None:
+        try:
+            with membership, Context(resources, run=membership.run) as ctx:
+                body(ctx, membership)
+            return
+        except StaleAttempt:
+            continue  # another holds the rank; this program is a spare now
+        except InstanceReclaimed:
+            # Ending now would remove the instance and its slot from the fleet, so nothing would replace it. EC2 ends it.
+            runtime.sleep(2 * NOTICE_S)
+            return
+        except Unavailable as error:
+            troubles = 1 if membership.progressed else troubles + 1
+            if troubles > PROGRAM.again:
+                give_up(objects, membership, error)
+                raise
+        except Exception as error:
+            if objects.exists(Keys(membership.run).finished):
+                return  # the others ended the run meanwhile, and deleted what this one waited for
+            if membership.is_superseded():
+                continue  # likewise another attempt
+            give_up(objects, membership, error)
+            raise
+        # Here the error is released, and with it the frames that hold connections and vectors.
+        runtime.sleep(min(PROGRAM.first_s * 2**troubles, settings.lease_s))
+
+
+def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") -> Membership | None:
+    """Claim a rank of the run that the fleet's pointer names. Return None if there is nothing to join, or no free rank for `idle_s`.
+
+    `me`: the content of this program's earlier leases, if it has joined before: they count as free.
+    """
+    pause, me = Pauses(min(settings.look_s, settings.lease_s / 4), within_s=settings.idle_s), me or runtime.entropy(16)
+    hearts: Heartbeats | None = None
+    while True:
+        try:
+            if hearts is None and objects.exists(current_run(settings.fleet)):
+                pointer = encoding.read_plain(objects.get(key := current_run(settings.fleet)), POINTER, key=key)
+                hearts = Heartbeats(objects, Keys(pointer["run"]), me)
+            if hearts is not None:
+                keys, members = hearts.keys, pointer["members"]
+                if objects.exists(keys.finished):
+                    return None
+                found = Membership.claim(hearts, run=keys.run, members=members, settings=settings)
+                if found is not None:
+                    return found
+                if all(objects.exists(keys.failure(rank)) for rank in range(members)):
+                    return None
+        except Unavailable:
+            pass
+        if not pause():
+            return None
+
+
+def give_up(objects: ObjectStore, membership: Membership, error: Exception) -> None:
+    """Store the error's cause for the runner, unless another program holds the rank by now: that one has not failed."""
+    said = {"error": type(error).__name__, "cause": str(error), "attempt": membership.attempt}
+    key = Keys(membership.run).failure(membership.rank)
+    try:
+        if objects.put_new(key, json.dumps(said).encode()) and membership.is_superseded():
+            objects.delete(key)
+    except CrossoverError:
+        return  # the error itself is raised by the caller

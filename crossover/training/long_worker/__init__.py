@@ -1,3 +1,0 @@
-"""Workers that live through many invocations: one long function that checkpoints before its deadline and is invoked again (LambdaML,
-MLLess).
-"""

@@ -1,0 +1,652 @@
+"""Peers that train side by side and exchange gradients, each a program: what P2P and the GPU baseline share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from crossover import runtime
+from crossover.algorithms import buffers, codecs, contributions
+from crossover.algorithms.aggregation import combined, finite
+from crossover.algorithms.averaging import RunningMean
+from crossover.algorithms.contributions import Contribution, Encoder
+from crossover.algorithms.optimizers import Update
+from crossover.algorithms.outer import moved, step_outside
+from crossover.algorithms.updates import step
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind, decode, exchanged, header
+from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, Refused, StaleAttempt
+from crossover.experiment import Experiment
+from crossover.runtime import Due, Pauses
+from crossover.training import checkpoints, gradients, progress
+from crossover.training.checkpoints import Checkpoint, CheckpointPace, Position
+from crossover.training.fleet import InstanceReclaimed, Membership, record_step, stage
+from crossover.training.progress import calendar, event_at, minibatch_samples, round_samples
+from crossover.workflow import first_event
+from crossover.workflow.architecture import architecture_of
+from crossover.workflow.context import Context
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crossover.learning.batches import Batch
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class ContributionMessages:
+    """Encoder and decoder of the messages in which peers exchange contributions. Create one per peer: decoding reuses a buffer."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._kind = exchanged(experiment.exchange.what)
+        self._refuses = experiment.aggregation.non_finite == "refuse"
+        self._decoded: Tensor | None = None
+
+    def encode(self, own: Contribution, *, samples: int) -> list[bytes | memoryview]:
+        """Return the buffers of a contribution's message. The same contribution gives the same bytes."""
+        if own.codec is None:
+            vector = Vector(self._kind, buffers.view(own.values), samples)
+        else:
+            vector = Vector(VectorKind.QUANTIZED, buffers.view(own.bodies[0, own.values.numel()]), samples, "uint8")
+        return [header(vector), vector.data]
+
+    def decode(self, body: bytes | memoryview, *, own: Contribution, samples: int, what: str) -> "Tensor":
+        """Decode a peer's message into a (D,) float32 tensor, valid until the next call.
+
+        `own`: this peer's contribution, which fixes size and codec; `samples`: count that the sender announced; `what`: name for errors.
+        Raises Corrupt if it does not match, or if it has NaN or infinite values and the experiment refuses them.
+        """
+        vector = decode(body, key=what, kind=self._kind if own.codec is None else VectorKind.QUANTIZED)
+        if vector.samples != samples:
+            raise Corrupt(f"{what}: stands for {vector.samples} samples; the sender announced {samples}")
+        elements, other = own.values.numel(), "its sender trains another model, or compresses in another way"
+        if own.codec is None:
+            if vector.elements != elements:
+                raise Corrupt(f"{what}: {vector.elements} elements; this model makes {elements}: {other}")
+            out = buffers.tensor(vector.data)  # not copied
+        else:
+            if self._decoded is None or self._decoded.numel() != elements:
+                self._decoded = own.values.new_empty(elements)
+            try:
+                out = own.read(vector.data, out=self._decoded, first=0, what=what)
+            except Corrupt as error:
+                raise Corrupt(f"{error}: {other}") from error
+        if self._refuses and not finite(out):
+            raise Corrupt(f"{what}: contains NaN or infinite values")
+        return out
+
+
+# --- replica ----------------------------------------------------------------------------------------------------------
+# A peer's replica: model and optimizer between two rounds, kept as one object per checkpoint.
+#
+# A checkpoint is created before anything of its round is published, so what others have seen of a round proves that its peer can start
+# there again. Another attempt of the same peer writes the same bits; if it might not (asynchronous mode), the first one written counts
+# for both.
+
+KEPT_CHECKPOINTS = 2  # checkpoints of a peer: one may be half forgotten while another is being read
+
+
+class Replica:
+    """A peer's model and optimizer between two rounds, kept as one object per checkpoint.
+
+    `model`, (P + B,): the learner's own memory. `round`: number of rounds done. `facts`: what else the peer must remember. With local
+    steps, `optimizer` is the peer's own, and `outer` holds the outer optimizer's vectors, which are equal on all peers. `codec` keeps what
+    the peer left out of what it sent. `between`, if a round has several exchanges, is the mean of the first exchange of the round before:
+    with it the peer can send its second message again, even if nobody else is in that round any more.
+
+    `every`: rounds between checkpoints. `confirm` is called before checkpoints are created or deleted; it raises if another attempt holds
+    the rank.
+    """
+
+    def __init__(self, ctx: Context, rank: int, *, every: int = 1, confirm: Callable[[], None] = lambda: None) -> None:
+        self._ctx, self._rank, self._every, self._confirm = ctx, rank, every, confirm
+        self.days = calendar(ctx.facts)
+        self.model: Tensor = buffers.tensor(ctx.learner.model)
+        self.optimizer: tuple[Tensor, ...] = ()
+        self.outer: tuple[Tensor, ...] = ()
+        self.codec: Encoder | None = None
+        self.between: Tensor | None = None
+        self._begun: Tensor | None = (
+            None  # the model of all when the round began, once a step of its own has led away from it
+        )
+        self.round = 0
+        self.facts: dict[str, Any] = {}
+        self._saved: list[int] = []
+
+    def restore(self, *, at: int | None = None, forget: bool = True) -> None:
+        """Restore the newest checkpoint, or that of round `at`; without one, the seeded model, which is the same on every peer.
+
+        `forget`: whether checkpoints after `at` are deleted: on a GPU the rounds may give other bits this time, and all peers save these.
+        Raises Missing if there is no checkpoint of `at`, StaleAttempt if another attempt deletes checkpoints faster than they can be read.
+        """
+        for _ in range(3):
+            saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
+            if at is not None:
+                later = [key for key in saved if _round(key) > at]
+                saved = [key for key in saved if _round(key) == at]
+                if at and not saved:
+                    raise Missing(self._ctx.keys.checkpoint(self._rank, at))
+                if later and forget:
+                    self._confirm()
+                    self._ctx.objects.delete(*later)
+            if not saved:
+                self._ctx.learner.initial_model()
+                self.optimizer, self.outer, self.round, self.facts = (), (), 0, {}
+                self.codec, self.between = self._new_codec(), None
+                return
+            try:
+                self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
+            except Missing:
+                continue  # an older attempt that still runs has saved newer ones and deleted this one
+            self._saved = [round for key in saved if (round := _round(key)) <= self.round]
+            return
+        raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        """Set the state to the checkpoint's."""
+        self._ctx.learner.model[:] = checkpoint.vectors["model"].data
+        self.optimizer, self.outer = checkpoints.optimizer_of(checkpoint), checkpoints.optimizer_of(checkpoint, "outer")
+        self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
+        self.codec, found = self._new_codec(), checkpoint.vectors.get("between")
+        checkpoints.restore_kept_vectors(checkpoint, self._kept())
+        self.between = None if found is None else buffers.tensor(found.data).clone()
+
+    def _new_codec(self) -> Encoder | None:
+        """Return a new encoder for the experiment's compression, or None without one."""
+        learner = self._ctx.learner
+        return contributions.encoder(
+            self._ctx.experiment, worker=self._rank, shapes=learner.shapes, parameters=learner.parameters
+        )
+
+    def _kept(self) -> "Mapping[str, Tensor]":
+        """Return the codec's vectors that a checkpoint keeps."""
+        return {} if self.codec is None else self.codec.state
+
+    def save(self, *, agreed: bool = False, now: bool = False) -> None:
+        """Create the checkpoint of the coming round if one is due, and delete older ones.
+
+        `agreed`: another attempt may have computed other bits; then the checkpoint that was created first is restored here, too. `now`:
+        whether one is due in any case. Raises StaleAttempt if the run is over.
+        """
+        if self.round % self._every and not agreed and not now:
+            return
+        if self.round in self._saved:
+            return
+        self._confirm()
+        key = self._ctx.keys.checkpoint(self._rank, self.round)
+        body = checkpoints.encode(Checkpoint(Position(self.round), self._vectors(), self.facts))
+        created = self._ctx.objects.put_new(key, body)
+        progress.roll_back_if_over(self._ctx, lambda: self._ctx.objects.delete(key))
+        if not created and agreed:
+            self._take(checkpoints.read(self._ctx.objects.get(key), key=key))
+        self._saved.append(self.round)
+        spent, self._saved = self._saved[:-KEPT_CHECKPOINTS], self._saved[-KEPT_CHECKPOINTS:]
+        if spent:
+            self._ctx.objects.delete(*(self._ctx.keys.checkpoint(self._rank, round) for round in spent))
+
+    def _vectors(self) -> dict[str, Vector]:
+        """Return the vectors of a checkpoint."""
+        vectors = checkpoints.vectors_of(self._ctx, self.optimizer, self.outer)
+        if self.between is not None:
+            vectors["between"] = Vector(VectorKind.STATE, buffers.view(self.between))
+        return vectors | checkpoints.kept_vectors(self._kept())
+
+    def step(self, gradient: "Tensor", *, minibatch: int, history: list[tuple[float, float]]) -> None:
+        """Take a local step after a `minibatch` of the round. `history`: (validation loss, metric) of earlier epochs."""
+        if minibatch == 0:
+            self._begun = self.model.clone()
+        self._step(gradient, gradients.apply_update(self._ctx, self.round, history=history, minibatch=minibatch))
+
+    def adopt_steps(self, after: Checkpoint) -> None:
+        """Set the state to `after`, the result of all local steps of the round, which a function has taken."""
+        self._begun = self.model.clone()
+        self._ctx.learner.model[:] = after.vectors["model"].data
+        self.optimizer = checkpoints.optimizer_of(after)
+
+    def contribution(self, out: "Tensor") -> None:
+        """Write the result of the peer's local steps, its model or by how much it moved, into `out`, (P + B,) float32."""
+        assert self._begun is not None, "a step of its own is behind it"
+        delta = self._ctx.experiment.exchange.what == "delta"
+        out.copy_(moved(self._begun, self.model, buffers=self._ctx.facts.buffers) if delta else self.model)
+
+    def advance(self, combined: "Tensor", *, history: list[tuple[float, float]]) -> None:
+        """Advance to the next round. `combined`: the aggregated contribution, (P + B,) float32.
+
+        Depending on `exchange.what`, step the optimizer with a gradient, copy an averaged model, or apply the outer optimizer to an
+        averaged delta. `history`: (validation loss, metric) of earlier epochs, for the learning-rate schedule.
+        """
+        exchange, count = self._ctx.experiment.exchange, self._ctx.facts.buffers
+        match exchange.what:
+            case "gradients":
+                self._step(combined, gradients.apply_update(self._ctx, self.round, history=history))
+            case "model":
+                self.model.copy_(combined)
+            case "delta":
+                assert self._begun is not None, "a step of its own is behind it"
+                model, self.outer = step_outside(
+                    self._begun, combined, self.outer, exchange.outer, number=self.round, buffers=count
+                )
+                self.model.copy_(model)
+        self.round += 1
+
+    def _step(self, gradient: "Tensor", update: Update) -> None:
+        """Apply the optimizer's step `update` to the model."""
+        model, self.optimizer = step(self.model, gradient, self.optimizer, update)
+        self.model.copy_(model)
+
+
+def _round(key: str) -> int:
+    """Return the round in a checkpoint's key."""
+    return int(key.rpartition("/")[2].split(".")[0])
+
+
+# --- exchange ---------------------------------------------------------------------------------------------------------
+# What an architecture of peers hands to the algorithm: how a gradient comes about, and how gradients go round.
+
+
+class Computing(Protocol):
+    """A way to compute a peer's gradient: ComputeBatchGradients and AverageBatchesGradients."""
+
+    def gradient(self, event: Event, out: "Tensor") -> None:
+        """Write the mean gradient over the round's minibatches, (P + B,) float32, into `out`."""
+
+    def steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
+        """Take the round's local steps on `replica`, one after each minibatch; used instead of `gradient` with local steps."""
+
+    def forget(self, round: int) -> None:
+        """Delete what computing the round left in stores: nobody returns to that round."""
+
+
+class RunEnded(CrossoverError):
+    """The end of the run by the other peers: no round is left that this peer could take part in."""
+
+
+class PeerExchange(Protocol):
+    """A way to exchange contributions: SendGradientsToMyQueue, ConsumeGradientsFromQueue and, in some, SynchronisationBarrier."""
+
+    every: int  # rounds between checkpoints
+    replicas_agree: bool  # whether all peers hold the same bits after a round
+
+    def open(self, replica: Replica) -> int | None:
+        """Prepare the exchange. Return the round that must be sent again, or None.
+
+        A round must be sent again if this peer's message of the round before is lost: others may still be in that round. Raises RunEnded.
+        """
+
+    def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
+        """Send this peer's contribution to the round. `exchange`: number of the exchange within the round.
+
+        If an earlier attempt of this peer has already sent one, that one counts, and is copied into the contribution's values.
+        """
+
+    def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
+        """Write the combination of the own and the other peers' contributions into `out`, as long as the own one's values."""
+
+    def keep(self) -> None:
+        """Restore this peer's last message if it was lost. Called while the others may still read it."""
+
+    def close(self) -> None:
+        """Delete what `open` and `send` created. Nobody reads it any more."""
+
+
+# --- combining --------------------------------------------------------------------------------------------------------
+# AverageGradients: the peers' gradients as one, by the rule of the YAML; the mean in the order of ranks, two vectors in memory.
+
+
+def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Tensor") -> None:
+    """Aggregate all peers' contributions, which come in rank order, into `out`. For the mean, one may be overwritten once the next is
+    requested.
+    """
+    samples, rule = round_samples(ctx.facts, round), ctx.experiment.aggregation
+    names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
+    combined(gradients, samples, rule, names=names, agree=progress.drop_agreement(ctx, round), out=out)
+
+
+# --- computing --------------------------------------------------------------------------------------------------------
+# ComputeBatchGradients on the peer itself: its batches one after another, two vectors in memory.
+
+
+class TrainingLoss:
+    """The epoch's mean training loss so far, as a note for its record."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, 0
+
+    def count(self, epoch: int) -> None:
+        """Add one more minibatch, whose loss the context has just noted."""
+        if epoch != self._epoch:
+            self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, epoch
+        answers = gradients.noted_answers(self._ctx)
+        self._loss += self._ctx.notes["loss"] * answers
+        self._samples += self._ctx.notes["samples"]
+        self._answers += answers
+        gradients.note_loss(self._ctx, self._loss / max(1, self._answers), samples=self._samples, answers=self._answers)
+
+
+class OnInstance:
+    """Computation of the batches in this process, one after another."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._loss = ctx, TrainingLoss(ctx)
+
+    def gradient(self, event: Event, out: "Tensor") -> None:
+        """Write the mean gradient over the round's minibatches into `out`."""
+        ctx = self._ctx
+        mean = RunningMean(minibatch_samples(ctx.facts, event["round"], worker=event["worker"]), total=out)
+        for minibatch in range(event["minibatches"]):
+            place = {**event, "minibatch": minibatch}
+            gradient = gradients.compute_gradient(ctx, place, self.batch(place))
+            mean.add(buffers.tensor(gradient.data))
+            self._loss.count(event["epoch"])
+        mean.result()
+
+    def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
+        """Take the round's local steps on `replica`."""
+        for minibatch in range(replica.days.minibatches_in(event["round"])):
+            place = {**event, "minibatch": minibatch}
+            gradient = gradients.compute_gradient(self._ctx, place, self.batch(place))
+            replica.step(buffers.tensor(gradient.data), minibatch=minibatch, history=history)
+            self._loss.count(event["epoch"])
+
+    def batch(self, place: Event) -> "Batch":
+        """Return the batch at `place`."""
+        return gradients.fetch_batch(self._ctx, place)
+
+    def forget(self, round: int) -> None:
+        """Do nothing: nothing was stored."""
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+# The end of a run of peers: each reports that it is done, waits for the others, and deletes the run's keys.
+
+
+def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
+    """Report that this peer is done, wait for the others, then delete the run's keys. Returns once nobody needs this peer any more.
+
+    Deleting is repeatable: several peers may do it at the same time.
+    """
+    objects, keys = ctx.objects, ctx.keys
+    member.confirm()
+    objects.put_new(keys.left(member.rank), b"")
+    if not objects.exists(keys.over):
+        _await_others(ctx, member, exchange)
+    if objects.exists(keys.finished):
+        return
+    if not objects.exists(keys.outcome):
+        _publish_as_result(ctx, member.rank)
+    objects.put_new(keys.over, b"")
+    exchange.close()
+    for prefix in (keys.bodies, keys.computing, keys.checkpoints):
+        objects.delete_prefix(prefix)
+    objects.put_new(keys.finished, b"")
+
+
+def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
+    """Wait until all peers have left. Asynchronous peers do not wait for one that is gone for good."""
+    objects, keys, settings = ctx.objects, ctx.keys, member.settings
+    pause, ask = Pauses(0.05, settings.look_s), Due(settings.look_s, settings.look_s)
+    while not objects.exists(keys.finished):
+        here = [rank for rank in range(member.members) if not objects.exists(keys.left(rank))]
+        if ask():
+            with suppress(Refused):  # another peer is already deleting the run's keys
+                exchange.keep()
+            if exchange.replicas_agree:
+                member.raise_if_pointless(here, what="waited at the end for word")
+            else:
+                here = [rank for rank in here if not member.is_absent(rank)]
+        if not here:
+            return
+        pause(calm_s=ask.left_s)
+
+
+def _publish_as_result(ctx: Context, rank: int) -> None:
+    """Store this peer's model and metrics as the run's outcome, because the peer that should have done it is gone.
+
+    Several peers may do it at the same time, each with its own model: the outcome written first counts.
+    """
+    Replica(ctx, rank).restore()  # this program may have taken the rank over without training it
+    agreed = progress.newest_decision(ctx)
+    result = progress.evaluate(ctx)
+    agreed |= {"val_loss": result.loss, "val_metric": result.metric}
+    progress.store_outcome(ctx, agreed, Vector(VectorKind.MODEL, ctx.learner.model))
+
+
+# --- algorithm --------------------------------------------------------------------------------------------------------
+# Peer-to-peer training, Algorithm 1 of Barrak et al., "Exploring the Impact of Serverless Computing on Peer To Peer Training Machine
+# Learning" (2023): once, for peers that compute by themselves, by functions, or on GPUs.
+#
+# What differs is handed in: how a peer's gradient comes about (`Computing`), and how gradients go round (`PeerExchange`).
+
+
+def train(
+    ctx: Context,
+    member: Membership,
+    *,
+    computing: Computing,
+    exchange: PeerExchange,
+    step: str,
+    instance_type: str,
+) -> None:
+    """Train one peer from its newest checkpoint to the end of the run.
+
+    `computing`: computes the peer's gradient; `exchange`: exchanges the contributions; `step`: name of its records; `instance_type`: for
+    the records' cost.
+    """
+    peer = _Peer(ctx, member, computing, exchange)
+    # Where the run is over, only clearing away is still to be done. One that has left has no round to come, and yet the others may wait
+    # for the last that it sent: it starts, and what was lost of that is sent again.
+    if not ctx.objects.exists(ctx.keys.over):
+        left = ctx.objects.exists(ctx.keys.left(member.rank))
+        with suppress(RunEnded):
+            peer.start()
+            finished = left or peer.detect_convergence()
+            while not finished:
+                with record_step(ctx, step, peer.event(), instance_type=instance_type):
+                    peer.train_epoch()
+                    with stage(ctx, "convergence detection"):
+                        finished = peer.detect_convergence()
+    leave(ctx, member, exchange)
+
+
+class _Peer:
+    """One peer's training: its replica, its contribution and its exchange."""
+
+    def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
+        self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
+        check_memory(ctx)
+        self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)
+        self._own = self._replica.model.new_empty(0)
+        self._received: dict[int, Tensor] = {}  # by length, what an exchange brings
+        self._history: tuple[int, list[tuple[float, float]]] = (0, [])
+        self._damaged = ""
+        alone = architecture_of(ctx.experiment).alone
+        self._pace = CheckpointPace(exchange.every, runtime.monotonic) if alone else None
+
+    def start(self) -> None:
+        """Restore the newest checkpoint, open the exchange, and send again what it has lost."""
+        self._replica.restore()
+        self._own = self._replica.model.new_empty(self._replica.model.numel())
+        if (lost := self._exchange.open(self._replica)) is not None:
+            self._send_again(lost)
+        self._computing.forget(self._replica.round - 2)  # in case it was killed between saving and deleting
+
+    def _send_again(self, round: int) -> None:
+        """Recompute, bit by bit, what the broker lost, from the checkpoint of `round`, and send it: a peer one round behind waits for it.
+
+        A damaged checkpoint is skipped if no peer is behind. Raises Corrupt otherwise.
+        """
+        between = self._replica.between
+        with suppress(Missing):  # an older attempt that still runs has deleted that checkpoint
+            try:
+                self._replica.restore(at=round, forget=False)
+            except Corrupt as error:
+                if not self._all_are_beyond(round):
+                    raise
+                self._damaged = str(error)
+                return
+            self._compute()
+            self._exchange.send(self._contribution(round), round)
+            if between is not None and self._replica.codec is not None:
+                second = self._replica.codec.proceed(between)
+                assert isinstance(second, Contribution), "a mean is kept where another exchange follows"
+                self._exchange.send(second, round, exchange=1)
+        self._replica.restore()
+
+    def _all_are_beyond(self, round: int) -> bool:
+        """Return whether every peer has a checkpoint of the round after `round`."""
+        objects, keys = self._ctx.objects, self._ctx.keys
+        return all(objects.exists(keys.checkpoint(rank, round + 1)) for rank in range(self._member.members))
+
+    def event(self) -> Event:
+        """Return the event of the coming round, for functions and records."""
+        place = event_at(self._ctx, {}, self._replica.round)
+        return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
+
+    def train_epoch(self) -> None:
+        """Train the rest of the epoch, round by round."""
+        self._ctx.note(attempt=self._member.attempt)
+        if self._damaged:
+            self._ctx.note(damaged=self._damaged)
+        while True:
+            self._train_round()
+            if self._replica.days.ends_epoch(self._replica.round - 1):
+                return
+
+    def _train_round(self) -> None:
+        """Train one round: compute, exchange, update, and save if a checkpoint is due. Raises InstanceReclaimed on an interruption."""
+        ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
+        with stage(ctx, "compute gradients"):
+            self._compute()
+        combined = self._combined(round)
+        with stage(ctx, "model update"):
+            replica.advance(combined, history=self._history_so_far())
+        with stage(ctx, "checkpoint"):
+            # Several meet anew at a round of which each has a checkpoint, so only one that is alone saves between two that are due.
+            due = self._pace.is_due(replica.round) if self._pace else replica.round % exchange.every == 0
+            leaves = self._member.interrupted and (due or self._member.members == 1)
+            if due or leaves or not self._pace:
+                began = runtime.monotonic()
+                replica.save(agreed=not exchange.replicas_agree, now=leaves or due)
+                if self._pace:
+                    self._pace.note_saved(runtime.monotonic() - began)
+            if due or leaves:
+                self._computing.forget(round - 1)  # the current round may have to be sent again
+                self._member.report_progress()
+        if leaves:
+            raise InstanceReclaimed(
+                f"peer {self._member.rank}: EC2 interrupts the spot instance; saved round {replica.round}"
+            )
+
+    def _compute(self) -> None:
+        """Compute this peer's contribution to the round: its gradient, or the result of its local steps."""
+        if self._ctx.experiment.exchange.what == "gradients":
+            self._computing.gradient(self.event(), self._own)
+        else:
+            self._computing.steps(self.event(), self._replica, self._history_so_far())
+            self._replica.contribution(self._own)
+
+    def _combined(self, round: int) -> "Tensor":
+        """Exchange the contribution, once or twice, and return the aggregate of all contributions."""
+        ctx, replica, exchange = self._ctx, self._replica, self._exchange
+        following: Contribution | Tensor = self._contribution(round)
+        for number in range(codecs.exchanges(ctx.experiment.exchange)):
+            assert isinstance(following, Contribution)
+            out = self._memory(following.values)
+            with stage(ctx, "send"):
+                exchange.send(following, round, exchange=number)
+            with stage(ctx, "receive"):
+                exchange.receive(following, round, out, exchange=number)
+            if replica.codec is None:
+                return out
+            with stage(ctx, "compress"):
+                following = replica.codec.proceed(out)
+            if isinstance(following, Contribution):
+                replica.between = out.clone()
+        assert not isinstance(following, Contribution)
+        return following
+
+    def _contribution(self, round: int) -> Contribution:
+        """Return the peer's contribution as its codec sends it. Raises Refused if it cannot be encoded."""
+        if (codec := self._replica.codec) is None:
+            return Contribution(self._own)
+        with stage(self._ctx, "compress"):
+            try:
+                return codec.begin(self._own, round=round)
+            except Refused as error:
+                raise Refused(f"peer {self._member.rank}, round {round}: {error}") from error
+
+    def _memory(self, like: "Tensor") -> "Tensor":
+        """Return a buffer as long as `like`, the same one for each length."""
+        if like.numel() not in self._received:
+            self._received[like.numel()] = like.new_empty(like.numel())
+        return self._received[like.numel()]
+
+    def _history_so_far(self) -> list[tuple[float, float]]:
+        """Return (validation loss, metric) of the evaluations before this round."""
+        before = self._replica.days.epochs_before(self._replica.round)
+        if self._history[0] != before:
+            self._history = (before, progress.history(self._ctx, before))
+        return self._history[1]
+
+    def detect_convergence(self) -> bool:
+        """Return whether training is over. After an epoch, evaluate unless another peer has.
+
+        Every peer follows the decision that was created first.
+        """
+        ctx, days, round = self._ctx, self._replica.days, self._replica.round
+        if not round or not days.ends_epoch(round - 1):
+            return False
+        epoch = days.epoch(round - 1)
+        if not _decided(ctx, epoch):
+            progress.create_decision(ctx, epoch, by=self._member.rank)
+        agreed = progress.decision(ctx, epoch)
+        finished = bool(agreed["finished"])
+        mine = self._exchange.replicas_agree or agreed["by"] == self._member.rank
+        if finished and mine and not ctx.objects.exists(ctx.keys.outcome):
+            progress.store_outcome(ctx, agreed, Vector(VectorKind.MODEL, ctx.learner.model))
+        return finished
+
+
+BASE_VECTORS = 8  # model and gradient, optimizer, own and average, one received, one in a message, one in a checkpoint
+LOCAL_STEP_VECTORS = (
+    3  # with local steps: the model at the round's start, the outer velocity, and its copy in the checkpoint
+)
+CODEC_VECTORS = (
+    4  # with a codec: the contribution, what is sent of it, what was left out, and its copy in the checkpoint
+)
+
+
+def check_memory(ctx: Context) -> None:
+    """Raise ConfigError if the peer's vectors do not fit the free memory.
+
+    Called before anything large is allocated: a peer that the kernel kills in a round reports nothing.
+    """
+    asked = ctx.experiment.exchange
+    count = (
+        BASE_VECTORS + LOCAL_STEP_VECTORS * (asked.what != "gradients") + CODEC_VECTORS * (asked.compression != "none")
+    )
+    need_mb = count * 4 * (ctx.facts.parameters + ctx.facts.buffers) / 2**20
+    free_mb = available_mb()
+    if free_mb is not None and need_mb > free_mb:
+        training, kind = ctx.experiment.training, ctx.experiment.p2p.instance_type
+        raise ConfigError(
+            f"training.model: {training.model} has {ctx.facts.parameters:,} parameters; a peer holds {count} such vectors, "
+            f"{need_mb:,.0f} MB, and {free_mb:,.0f} MB are free here; use a larger p2p.instance_type than {kind}, or a smaller model"
+        )
+
+
+def available_mb() -> float | None:
+    """Return the memory, in MB, that new programs can use without swapping; None if the platform does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
+    return int(found.split()[1]) / 1024 if found else None
+
+
+def _decided(ctx: Context, epoch: int) -> bool:
+    """Return whether the decision after `epoch` exists."""
+    return ctx.objects.exists(ctx.keys.decision(epoch))

@@ -1,1 +1,0 @@
-"""Peers that train side by side and exchange gradients, each a program: what P2P and the GPU baseline share (peers/ holds the programs)."""

@@ -1,0 +1,342 @@
+"""A run's progress: the calendar of rounds, attempts that may be superseded, and decisions that all workers agree on."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+from crossover import runtime
+from crossover.algorithms.rules import Agree
+from crossover.algorithms.schedule import Calendar, verdict, weights
+from crossover.data import documents, keys
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, header
+from crossover.data.keys import Keys
+from crossover.errors import CrossoverError, Missing, StaleAttempt
+from crossover.experiment import Experiment
+from crossover.workflow.context import Context, RunFacts
+
+# --- calendar ---------------------------------------------------------------------------------------------------------
+
+
+def calendar(facts: RunFacts) -> Calendar:
+    """Return the calendar of the run's rounds and epochs."""
+    return calendar_of(facts.experiment, facts.manifest)
+
+
+def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar:
+    """Return the calendar of an experiment. `manifest`: description of the prepared data, with the number of minibatches."""
+    every, minibatches = experiment.exchange.every, manifest["minibatches"]
+    assert every is not None, "the runner resolves exchange.every before a run starts"
+    local = experiment.exchange.what != "gradients"
+    training = experiment.training
+    return Calendar(minibatches, minibatches if every == "epoch" else every, training.epochs, local, training.steps)
+
+
+def event_at(ctx: Context, event: Event, round: int) -> Event:
+    """Return the changes that move an event to the start of `round`. `event` is not read."""
+    days = calendar(ctx.facts)
+    return {
+        "epoch": days.epoch(round),
+        "round": round,
+        "minibatches": days.side_by_side(round),
+        "minibatch": 0,
+        "synchronised": False,
+    }
+
+
+def ends_epoch(ctx: Context, event: Event) -> bool:
+    """Return whether the event's round ends an epoch."""
+    return calendar(ctx.facts).ends_epoch(event["round"])
+
+
+def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
+    """Return the number of answers in each of the worker's minibatches of the round. If each sample has one answer, it is the number of
+    samples.
+    """
+    counts: list[int] = facts.manifest["counts"][worker]
+    return [counts[number] for number in calendar(facts).numbers(round)]
+
+
+def minibatch_samples(facts: RunFacts, round: int, *, worker: int) -> list[int]:
+    """Return the weights of the worker's minibatches of the round in its mean."""
+    return weights(answers(facts, round, worker=worker))
+
+
+def round_samples(facts: RunFacts, round: int) -> list[int]:
+    """Return the weight of each worker's contribution in the round's mean, by rank."""
+    return weights([sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))])
+
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+# A run's attempts are ordered: resuming begins the next one, while functions of the stopped one may run on for 15 minutes.
+#
+# An attempt writes under names of its own (`Keys.attempt`): checkpoints, contributions, barriers. So a lower one cannot disturb it. A lower
+# one's work is not needed: before another epoch, checkpoint or wait it checks whether it was superseded, and then deletes what it left.
+# Markers are created and never deleted, so that no order of calls hides a higher attempt.
+
+OUTCOME = {"attempt?": int, "epochs?": int, "reason?": str, "parameters_sha256?": str}
+
+_TRAINS, _CLEARS = b"to train", b"to clear away"
+
+
+def begin_attempt(ctx: Context) -> list[Keys]:
+    """Register this attempt as the run's current one; return the keys of the earlier attempts, newest first.
+
+    Raises StaleAttempt if a higher attempt has begun, or if this one has concluded the run: an invocation may be delivered again after the
+    end.
+    """
+    objects, keys = ctx.objects, ctx.keys
+    if not objects.put_new(keys.attempt_marker(keys.attempt), b"") and has_concluded_run(ctx):
+        raise StaleAttempt(f"attempt {keys.attempt} of {keys.run} has concluded the run")
+    begun = _begun(ctx)
+    if begun[0] > keys.attempt:
+        raise StaleAttempt(f"attempt {keys.attempt} of {keys.run}: attempt {begun[0]} has begun")
+    lower = [Keys(ctx.run, attempt) for attempt in begun[1:]]
+    for each in lower:
+        objects.put_new(each.overtaken, b"")
+    return lower
+
+
+@contextmanager
+def set_up_attempt(
+    ctx: Context, roll_back: Callable[[], object], clear: Callable[[list[Keys]], object]
+) -> Iterator[list[Keys]]:
+    """Set an attempt up in the `with` block; yield the keys of the earlier attempts, newest first.
+
+    `roll_back`: deletes what this attempt has created; called if it turns out to be superseded. `clear`: deletes what the given attempts
+    left.
+
+    Raises StaleAttempt if a higher attempt has begun meanwhile, or if another invocation of this step has concluded the run. Also if an
+    earlier attempt has concluded the run, perhaps without finishing: nothing is left to train then, so this attempt only calls `clear` for
+    those and itself.
+    """
+    try:
+        before = begin_attempt(ctx)
+        if before and _concluded_before(ctx):
+            _only_clear(ctx, before, clear)
+        try:
+            yield before
+        except (
+            Missing
+        ):  # an attempt before this one may conclude the run meanwhile, and delete what this one was about to take over
+            if not before or not _concluded_before(ctx):
+                raise
+            _only_clear(ctx, before, clear)
+        if before and ctx.objects.create(ctx.keys.purpose, _TRAINS) != _TRAINS:
+            _only_clear(ctx, before, clear)
+        raise_if_superseded(ctx)
+        if has_concluded_run(ctx):
+            raise StaleAttempt(f"attempt {ctx.keys.attempt} of {ctx.run} has concluded the run")
+    except CrossoverError as error:  # the keys of a superseded attempt may be deleted meanwhile, and nobody retries it
+        with suppress(CrossoverError):
+            if isinstance(error, StaleAttempt) or is_superseded(ctx):
+                roll_back()
+        raise
+
+
+def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], object]) -> NoReturn:
+    """Delete what all attempts left, mark the run as finished, and raise StaleAttempt."""
+    mark_taken_over(ctx, before)
+    clear([ctx.keys, *before])
+    mark_finished(ctx)
+    raise StaleAttempt(f"{ctx.run} was concluded before attempt {ctx.keys.attempt}, which has deleted the rest")
+
+
+def _concluded_before(ctx: Context) -> bool:
+    """Return whether an earlier attempt has concluded the run, so that only deleting is left.
+
+    False if this attempt has already been set up: its own workers may be running, and train to the end. Several invocations of its first
+    step may ask at once; the first answer counts for all.
+    """
+    objects, keys = ctx.objects, ctx.keys
+    return objects.exists(keys.outcome) and objects.create(keys.purpose, _CLEARS) == _CLEARS
+
+
+def mark_finished(ctx: Context) -> None:
+    """Mark the run as finished: everything it left is deleted. Done last.
+
+    Does nothing if a higher attempt has begun: that one has read the outcome and deletes what is left, or it still trains.
+    """
+    if not is_superseded(ctx):
+        ctx.objects.put_new(ctx.keys.finished, b"")
+
+
+def mark_taken_over(ctx: Context, lower: Sequence[Keys]) -> None:
+    """Mark the earlier attempts as taken over, so that what they left may be deleted.
+
+    Raises StaleAttempt if a higher attempt has begun, which may need it. `lower`: keys of the earlier attempts.
+    """
+    raise_if_superseded(ctx)
+    for each in lower:
+        ctx.objects.put_new(each.taken_over, b"")
+
+
+def is_state_unneeded(ctx: Context) -> bool:
+    """Return whether nobody needs this attempt's state any more.
+
+    A superseded attempt must not delete what the next one has yet to take over. The next one deletes it afterwards, with everything that
+    was written before it was marked as taken over.
+    """
+    return has_concluded_run(ctx) or ctx.objects.exists(ctx.keys.taken_over)
+
+
+def earlier_attempts(ctx: Context) -> list[Keys]:
+    """Return the keys of the earlier attempts, newest first. Lists the bucket, so it is for set-up and the end, not for training."""
+    return [Keys(ctx.run, attempt) for attempt in _begun(ctx) if attempt < ctx.keys.attempt]
+
+
+def _begun(ctx: Context) -> list[int]:
+    """Return the numbers of all attempts that have begun, highest first."""
+    return sorted((int(key.rpartition("/")[2]) for key in ctx.objects.list(ctx.keys.attempt_markers)), reverse=True)
+
+
+def is_superseded(ctx: Context) -> bool:
+    """Return whether a higher attempt of the run has begun."""
+    return ctx.objects.exists(ctx.keys.overtaken)
+
+
+def has_concluded_run(ctx: Context) -> bool:
+    """Return whether this attempt has concluded the run. False if an earlier one did: it may do so while this one still trains."""
+    objects, key = ctx.objects, ctx.keys.outcome
+    return bool(
+        objects.exists(key) and documents.read_document(objects, key, OUTCOME).get("attempt") == ctx.keys.attempt
+    )
+
+
+def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
+    """Raise StaleAttempt, after calling `roll_back`, if the run is over. Called by a program or its function after it has written
+    something.
+
+    `roll_back`: deletes what was written. Whoever deletes the run's keys marks the run as over first, so one of the two finds what was
+    written, in whatever order they act.
+    """
+    if ctx.objects.exists(ctx.keys.over):
+        roll_back()
+        raise StaleAttempt(f"{ctx.run}: the run is over")
+
+
+def is_obsolete(ctx: Context) -> bool:
+    """Return whether nobody needs what this attempt's training writes: it was superseded, or has concluded the run."""
+    return is_superseded(ctx) or has_concluded_run(ctx)
+
+
+def raise_if_superseded(ctx: Context) -> None:
+    """Raise StaleAttempt if a higher attempt has begun."""
+    if is_superseded(ctx):
+        raise StaleAttempt(f"attempt {ctx.keys.attempt} of {ctx.keys.run} was superseded: the run was resumed")
+
+
+# --- agreement --------------------------------------------------------------------------------------------------------
+# What all workers must hold the same view of: what follows an epoch, whose contributions a round leaves out, how the run ended.
+#
+# Whoever comes first creates the object, and all others read what was created.
+
+DECISION = {
+    "epoch": int,
+    "val_loss": float,
+    "val_metric": float,
+    "history": [[float, float]],
+    "finished": bool,
+    "reason": str,
+    "at": float,
+}
+DROPPED = {"round": int, "workers": [int]}
+
+
+def decision(ctx: Context, epoch: int) -> dict[str, Any]:
+    """Return the decision that all workers follow after `epoch`; for epoch 0, the initial state."""
+    if epoch == 0:
+        return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
+    return documents.read_document(ctx.objects, ctx.keys.decision(epoch), DECISION)
+
+
+def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
+    """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`."""
+    if epoch == 0:
+        return []
+    return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
+
+
+def history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
+    """Return (validation loss, validation metric) of each evaluation before `round`."""
+    return history(ctx, calendar(ctx.facts).epochs_before(round))
+
+
+def newest_decision(ctx: Context) -> dict[str, Any]:
+    """Return the newest decision. Lists the bucket, so it is for the end of a run, not for training."""
+    return decision(ctx, calendar(ctx.facts).decided(len(ctx.objects.list(ctx.keys.decisions))))
+
+
+def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
+    """Evaluate the learner's model and create the decision after `epoch`; the first one written counts for every worker.
+
+    `by`: rank of the worker whose model it is.
+    """
+    result = evaluate(ctx)
+    span = calendar(ctx.facts).span
+    before = (epoch - 1) // span * span
+    seen = [*history(ctx, before), (result.loss, result.metric)]
+    reason = verdict(ctx.experiment.training, seen, epochs=epoch)
+    agreed = {
+        "epoch": epoch,
+        "val_loss": result.loss,
+        "val_metric": result.metric,
+        "history": seen,
+        "finished": bool(reason),
+        "reason": reason,
+        "by": by,
+        "attempt": ctx.keys.attempt,
+        "at": runtime.time(),
+    }
+    if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
+        from crossover.reports import spending  # imports the prices: only if needed
+
+        agreed |= spending.judged(ctx, decision(ctx, before))
+        if not reason and agreed["over_budget"]:
+            agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
+    ctx.objects.create(ctx.keys.decision(epoch), documents.sealed(agreed))
+
+
+def evaluate(ctx: Context) -> Any:
+    """Return loss, metric and samples of the learner's model on the validation set."""
+    from crossover.learning.batches import decode_batch
+
+    facts = ctx.facts
+    chunks = (keys.validation_chunk(facts.data, chunk) for chunk in range(facts.manifest["validation_chunks"]))
+    return ctx.learner.evaluate(decode_batch(ctx.data[0].get(key), key=key) for key in chunks)
+
+
+def drop_agreement(ctx: Context, round: int) -> Agree:
+    """Return a function that agrees with all workers on whom to drop from `round`.
+
+    Each worker calls it before it combines. The first list written counts, so a retry repeats the same result.
+    """
+
+    def agree(bad: list[int]) -> list[int]:
+        """Return the agreed ranks to drop; `bad`: those that this worker would drop. An empty list needs no agreement."""
+        if not bad:
+            return bad
+        key = ctx.keys.dropped(round)
+        told = documents.sealed({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
+        agreed: list[int] = documents.opened(ctx.objects.create(key, told), DROPPED, key=key)["workers"]
+        return agreed
+
+    return agree
+
+
+def store_outcome(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
+    """Store the trained model and the run's outcome, from the last epoch's decision `agreed`, in the bucket. The first outcome written
+    counts.
+    """
+    sha256 = hashlib.sha256(model.data).hexdigest()
+    ctx.objects.put(ctx.keys.final_model(sha256), [header(model), model.data])
+    outcome = {
+        "val_metric": agreed["val_metric"],
+        "val_loss": agreed["val_loss"],
+        "epochs": agreed["epoch"],
+        "reason": agreed["reason"],
+        "parameters_sha256": sha256,
+        "attempt": ctx.keys.attempt,
+    }
+    ctx.objects.create(ctx.keys.outcome, documents.sealed(outcome))

@@ -1,0 +1,327 @@
+"""LambdaML's synchronous worker: compute, exchange and update, round after round, until the invocation ends.
+
+Jiang et al., "Towards Demystifying Serverless Machine Learning Training" (SIGMOD 2021). Workers exchange gradients or, after local updates,
+models. All workers end every round with the same bits; if they exchange gradients, with the bits of learning/reference.py.
+
+torch is imported where it is needed, so that an architecture in functions/ can derive its own worker from these classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from crossover.algorithms import codecs
+from crossover.data.clients import Event
+from crossover.data.encoding import Vector, VectorKind
+from crossover.errors import Refused
+from crossover.training import checkpoints, gradients, long_worker
+from crossover.training.checkpoints import Checkpoint
+from crossover.training.long_worker import Invocation, run_invocation
+from crossover.training.waits import ResultExists
+from crossover.workflow.context import Context
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crossover.algorithms.contributions import Contribution, Encoder
+    from crossover.data.keys import Keys
+    from crossover.training.group import Group, GroupExchange
+
+
+class SynchronousWorker:
+    """One worker's state: model and optimizer between rounds, and the sum of its minibatches' gradients within a round.
+
+    Every worker steps the optimizer with the mean gradient of all. A subclass overrides what differs: `compute`, `contribution`, `apply`,
+    and `extra_state` for vectors that it keeps from round to round.
+    """
+
+    exchanges = VectorKind.GRADIENT  # what `contribution` is
+    computing_moves_on = (
+        False  # whether `compute` changes what the worker keeps: then it is repeated even if the round's result exists
+    )
+
+    def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
+        from crossover.algorithms import buffers, contributions
+
+        self.ctx, self.invocation = invocation.ctx, invocation
+        self.model: Tensor = buffers.tensor(self.ctx.learner.model)  # the learner's own memory
+        self._received: Tensor = buffers.tensor(self.ctx.learner.gradient)
+        self._exchange = exchange
+        learner = self.ctx.learner
+        self._codec = contributions.encoder(
+            self.ctx.experiment, worker=invocation.rank, shapes=learner.shapes, parameters=learner.parameters
+        )
+        self._factors: dict[int, Tensor] = {}  # by length, memory for what a second exchange brings
+        self._optimizer: tuple[Tensor, ...] = ()
+        self._sum: Tensor | None = None  # of the round's gradients so far, then their mean
+        self._replaying = True  # until a round is found whose result is not there yet
+
+    # --- what a variation may override ------------------------------------------------------------------------------------
+
+    def compute(self) -> None:
+        """Fetch and compute the round's remaining minibatches, from the point at which the last invocation stopped."""
+        from crossover.algorithms.averaging import RunningMean
+
+        invocation, total = self.invocation, self._total()
+        mean = RunningMean(invocation.minibatch_samples(), total=total, added=invocation.position.minibatch)
+
+        def add(gradient: "Tensor") -> None:
+            """Add a minibatch's gradient to the mean."""
+            mean.add(gradient)
+            if mean.complete:
+                mean.result()
+
+        while not mean.complete:
+            invocation.compute(add)
+
+    def contribution(self) -> "Tensor":
+        """Return what is exchanged and averaged over all workers, weighted by samples: (D,) float32."""
+        return self._total()
+
+    def apply(self, combined: "Tensor") -> None:
+        """Advance to the next round's state. `combined`: the aggregate of all contributions, (D,) float32."""
+        self.step(combined)
+
+    def extra_state(self) -> "Mapping[str, Tensor]":
+        """Return the vectors that checkpoints keep in addition to model and optimizer, by name: float32, each updated in place.
+
+        Before the first round, the checkpoint's values are copied into them.
+        """
+        return {}
+
+    # --- one round, and what a checkpoint keeps ---------------------------------------------------------------------------
+
+    def step(self, gradient: "Tensor", *, minibatch: int | None = None) -> None:
+        """Step the optimizer on the model: at the end of the round, or, as a local step, after a `minibatch` of it."""
+        from crossover.algorithms.updates import step
+
+        history = self.invocation.history()
+        update = gradients.apply_update(self.ctx, self.invocation.round, history=history, minibatch=minibatch)
+        model, self._optimizer = step(self.model, gradient, self._optimizer, update)
+        self.model.copy_(model)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Set model, optimizer and sums to the checkpoint's."""
+        from crossover.algorithms import buffers
+
+        vectors = checkpoint.vectors
+        self.ctx.learner.model[:] = vectors["model"].data
+        self._optimizer = checkpoints.optimizer_of(checkpoint)
+        if "sum" in vectors:
+            self._total().copy_(buffers.tensor(vectors["sum"].data))
+        checkpoints.restore_kept_vectors(checkpoint, self._kept())
+
+    def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
+        """Return the vectors and facts of a checkpoint at the current position."""
+        from crossover.algorithms import buffers
+
+        vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
+        if self.invocation.position.minibatch and self._sum is not None:
+            vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
+        return vectors | checkpoints.kept_vectors(self._kept()), {}
+
+    def _kept(self) -> "dict[str, Tensor]":
+        """Return the additional vectors that checkpoints keep: `extra_state` and the codec's."""
+        return {**self.extra_state(), **(self._codec.state if self._codec else {})}
+
+    def show_model(self) -> None:
+        """Do nothing: the learner's model is always the worker's."""
+
+    def stored(self, round: int) -> list[str]:
+        """Return the keys under which this worker may have stored something for `round`."""
+        rank, count = self.invocation.rank, self.ctx.experiment.workers
+        return [key for keys in self._keys() for key in long_worker.keys_of(keys, self._exchange, round, rank, count)]
+
+    def round(self) -> None:
+        """Run the current round: compute, exchange, update, and delete what nobody needs any more.
+
+        While the worker repeats rounds whose result exists already, it does not compute them again, unless computing changes its own state.
+        """
+        from crossover.training.group import Group
+
+        invocation, samples = self.invocation, self.invocation.samples()
+        group = Group(self.ctx, invocation.waits, invocation.rank, invocation.round, samples, self.exchanges)
+        last = replace(group, exchange=codecs.exchanges(self.ctx.experiment.exchange) - 1)
+        self._replaying = self._replaying and self._exchange.done(last)
+        if self.computing_moves_on or self._codec or not self._replaying:
+            self.compute()
+        combined = self._synchronise(group) if self._codec is None else self._encoded(group, self._codec)
+        with self.ctx.stage("update"):
+            self.apply(combined)
+        self._clear_away(group)
+        invocation.next_round()
+
+    def _total(self) -> "Tensor":
+        """Return the buffer for the round's sum of gradients."""
+        if self._sum is None:
+            self._sum = self.model.new_empty(self.model.numel())
+        return self._sum
+
+    def _synchronise(self, group: "Group") -> "Tensor":
+        """Exchange the contribution uncompressed, and return the aggregate of all contributions."""
+        own = None if self._replaying else self.contribution()
+        return self._exchanged(group, own, self._received)
+
+    def _encoded(self, group: "Group", codec: "Encoder") -> "Tensor":
+        """Exchange the contribution compressed by `codec`, in one exchange or two, and return the aggregate.
+
+        The contribution is encoded also in a round that is repeated, because the codec has to know what was left out.
+        """
+        from crossover.algorithms.contributions import Contribution
+
+        own = self.contribution()
+        with self.ctx.stage("compress"):
+            following: Contribution | Tensor = self._first(codec, own, group)
+        for number in range(codecs.exchanges(self.ctx.experiment.exchange)):
+            assert isinstance(following, Contribution)
+            values = following.values
+            out = self._received if values.numel() == own.numel() else self._memory(values)
+            group = replace(group, own=following, exchange=number)
+            mean = self._exchanged(group, None if self._replaying else values, out)
+            with self.ctx.stage("compress"):
+                following = codec.proceed(mean)
+        assert not isinstance(following, Contribution)
+        return following
+
+    def _first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
+        """Return the contribution to the round's first exchange. Raises Refused if it cannot be encoded."""
+        try:
+            return codec.begin(own, round=group.round, parts=self._exchange.parts(own.numel(), group.count, codec.unit))
+        except Refused as error:
+            raise Refused(f"worker {group.rank}, round {group.round}: {error}") from error
+
+    def _memory(self, values: "Tensor") -> "Tensor":
+        """Return a buffer as long as `values`, the same one for each length."""
+        if values.numel() not in self._factors:
+            self._factors[values.numel()] = values.new_empty(values.numel())
+        return self._factors[values.numel()]
+
+    def _exchanged(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
+        """Fill `out` with the exchange's result, and return it. `own`: None if the result exists already and is only collected."""
+        if own is not None:
+            try:
+                self._exchange.exchange(group, own, out)
+                return out
+            except ResultExists:  # another attempt of this worker did its share of the round meanwhile
+                pass
+        self._exchange.collect(group, out)
+        return out
+
+    def _keys(self) -> "list[Keys]":
+        """Return the keys of each of the round's exchanges."""
+        return self.ctx.keys.of_exchanges(codecs.exchanges(self.ctx.experiment.exchange))
+
+    def _clear_away(self, group: "Group") -> None:
+        """Delete the keys that this worker has stored and nobody needs any more."""
+        spent = self._used_up(group)
+        if self.invocation.journal.is_due(group.round):
+            # All have contributed to this round, so all have a checkpoint at its start: older results are no longer needed by anyone.
+            oldest = max(0, group.round - self.ctx.experiment.functions.checkpoint_every)
+            for round in range(oldest, group.round):
+                for keys in self._keys():
+                    spent += self._exchange.results(keys, round, rank=group.rank, count=group.count)
+        if spent:
+            self._delete(spent)
+
+    def _delete(self, spent: list[str]) -> None:
+        """Delete the worker's keys `spent`."""
+        self.invocation.waits.retry(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
+
+    def _used_up(self, group: "Group") -> list[str]:
+        """Return the round's keys of this worker that nobody needs once it holds the result."""
+        rank, count = group.rank, group.count
+        return [
+            key for keys in self._keys() for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)
+        ]
+
+
+class LocalSteps(SynchronousWorker):
+    """Worker for `exchange.what: model`: LambdaML's model averaging, also called local SGD.
+
+    The worker takes its own optimizer step after each minibatch. Only then are models exchanged, and every worker continues with their
+    mean.
+    """
+
+    exchanges = VectorKind.MODEL
+    computing_moves_on = True  # the optimizer's vectors stay the worker's own
+
+    def compute(self) -> None:
+        """Take a local step after each of the round's remaining minibatches."""
+        invocation = self.invocation
+
+        def step(gradient: "Tensor") -> None:
+            """Take a local step after the current minibatch."""
+            self.step(gradient, minibatch=invocation.position.minibatch)
+
+        while invocation.position.minibatch < len(invocation.minibatch_samples()):
+            invocation.compute(step)
+
+    def contribution(self) -> "Tensor":
+        """Return the model."""
+        return self.model
+
+    def apply(self, combined: "Tensor") -> None:
+        """Copy the averaged model."""
+        self.model.copy_(combined)
+
+
+class OuterSteps(LocalSteps):
+    """Worker for `exchange.what: delta`: workers exchange by how much their models have moved since the round began.
+
+    The outer optimizer's step with the mean of these deltas gives every worker's next model (algorithms/outer.py). The outer velocity is
+    the same on all.
+    """
+
+    exchanges = VectorKind.GRADIENT  # it is subtracted
+
+    def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
+        super().__init__(invocation, exchange)
+        outer = self.ctx.experiment.exchange.outer
+        self._begun = self.model.clone()  # the model of all when the round began
+        self._velocity = self.model.new_zeros(self.ctx.facts.parameters if outer.momentum else 0)
+
+    def extra_state(self) -> "Mapping[str, Tensor]":
+        """Return the outer velocity, and within a round the model at its start."""
+        within = {"begun": self._begun} if self.invocation.position.minibatch else {}
+        return {**within, **({"velocity": self._velocity} if self._velocity.numel() else {})}
+
+    def compute(self) -> None:
+        """Remember the model at the start of the round, then take the local steps."""
+        if not self.invocation.position.minibatch:
+            self._begun.copy_(self.model)
+        super().compute()
+
+    def contribution(self) -> "Tensor":
+        """Return by how much the model has moved since the round began."""
+        from crossover.algorithms.outer import moved
+
+        return moved(self._begun, self.model, buffers=self.ctx.facts.buffers)
+
+    def apply(self, combined: "Tensor") -> None:
+        """Take the outer optimizer's step with the averaged delta."""
+        from crossover.algorithms.outer import step_outside
+
+        round, outer = self.invocation.round, self.ctx.experiment.exchange.outer
+        model, vectors = step_outside(
+            self._begun, combined, [self._velocity], outer, number=round, buffers=self.ctx.facts.buffers
+        )
+        self.model.copy_(model)
+        for own, new in zip([self._velocity], vectors, strict=False):  # none without momentum
+            own.copy_(new)
+
+
+WORKERS = {"gradients": SynchronousWorker, "model": LocalSteps, "delta": OuterSteps}  # by exchange.what
+
+
+def train(
+    ctx: Context,
+    event: Event,
+    exchange: "GroupExchange",
+    worker: "Callable[[Invocation, GroupExchange], SynchronousWorker] | None" = None,
+) -> Event:
+    """Run one invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation must end.
+
+    `worker`: makes an architecture's own variant of the worker; None: the worker for the YAML's `exchange.what`.
+    """
+    kind = worker or WORKERS[ctx.experiment.exchange.what]
+    return run_invocation(ctx, event, lambda invocation: kind(invocation, exchange))

@@ -1,0 +1,211 @@
+"""Waiting inside a long invocation for another worker's key, limited by the deadline and by a timeout.
+
+A wait polls the exact key with growing pauses, and never lists. Now and then it checks whether waiting still has a purpose: the other
+worker may have failed for good, or this attempt may be superseded by a later one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.experiment import Experiment
+from crossover.runtime import Pauses
+from crossover.training import progress
+from crossover.training.progress import calendar
+from crossover.workflow.context import Context, RunFacts
+
+T = TypeVar("T")
+
+OUTAGE_S = 60.0  # a store that does not answer is asked again for so long before the invocation gives up
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.2, 5.0  # when a wait is first checked for its purpose, and then how often
+
+
+class NearDeadline(Exception):
+    """Signal, not an error: the invocation must save its state and end."""
+
+
+class ResultExists(Exception):
+    """Signal, not an error: another attempt of this worker has already made the result, so there is nothing to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """How often a channel is polled: each pause is a share of the time waited so far, within bounds."""
+
+    share: float
+    first_s: float
+    last_s: float
+
+    def pauses(self) -> Pauses:
+        """Return the pauses of one wait."""
+        return Pauses(self.first_s, self.last_s, self.share)
+
+
+# By channel: a request to S3 costs money and takes 20 ms itself.
+POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
+
+
+def patience_s(facts: RunFacts) -> float:
+    """Return how many seconds a worker waits for another, which may have to time out once, be invoked again and replay.
+
+    If a round spans several epochs, a straggler falls behind by that factor, so the time is multiplied by it.
+    """
+    return max(120.0, 2.0 * facts.experiment.functions.timeout_s) * calendar(facts).span
+
+
+def reserve_s(experiment: Experiment) -> float:
+    """Return how many seconds an invocation reserves for saving its state before the deadline."""
+    return 1.0 + 0.05 * experiment.functions.timeout_s
+
+
+def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseException) -> None:
+    """Report to those who wait for `member` that it will not return in this attempt of the run.
+
+    A store that fails is ignored, because `cause` itself is about to be raised.
+    """
+    try:
+        ctx.objects.put_new(ctx.keys.failed(attempt, member), f"{type(cause).__name__}: {cause}".encode())
+    except CrossoverError:
+        return  # the cause itself is raised by the caller
+
+
+@dataclass
+class Waits:
+    """The waits of one member (a worker's rank, or the supervisor's) in one invocation.
+
+    `is_superseded(round)`: returns whether a later attempt of this member has got beyond `round`.
+    """
+
+    ctx: Context
+    member: str  # what errors call it: "worker 3"
+    attempt: int
+    is_superseded: Callable[[int], bool]
+    since: float | None = None  # when the wait under way began, also in an earlier invocation (unix seconds)
+    reserve_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reserve_s = reserve_s(self.ctx.experiment)
+
+    def leave_in_time(self, *, need_s: float = 0.0) -> None:
+        """Raise NearDeadline unless `need_s` seconds and the reserve are left."""
+        if self.ctx.remaining_s() < self.reserve_s + need_s:
+            raise NearDeadline
+
+    def until(
+        self,
+        look: Callable[[], T],
+        *,
+        round: int,
+        key: str,
+        sender: int | None,
+        settled: Callable[[], bool] = lambda: False,
+        patience: float = 1.0,
+        channel: str = "",
+    ) -> T:
+        """Call `look` until it no longer raises Missing, and return its result.
+
+        `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is; `settled`: returns whether
+        the result is not needed any more; `patience`: factor on the usual timeout; `channel`: the key's channel if it is not the
+        experiment's.
+
+        Raises NearDeadline, ResultExists, StaleAttempt, RunFailed if the sender has failed, and WaitTimeout.
+        """
+        self.since = self.since or self.ctx.clock()
+        pause, question_s = POLLING[channel or self.ctx.experiment.storage.channel].pauses(), _FIRST_LOOK_S
+        while True:
+            try:
+                found = self.retry(look)
+            except Missing:
+                pass
+            else:
+                self.since = None
+                return found
+            self.leave_in_time()
+            calm_s = self._calm_s(patience)
+            if (waited_s := pause.waited_s) >= question_s:
+                self._question(look, settled, round=round, key=key, sender=sender, patience=patience)
+                question_s = waited_s + min(_LAST_LOOK_S, waited_s + _FIRST_LOOK_S)
+            else:
+                calm_s = min(calm_s, question_s - waited_s)
+            pause(calm_s=calm_s)
+
+    def _calm_s(self, patience: float) -> float:
+        """Return for how many seconds the clock alone ends neither the wait nor the invocation. An outage is noticed sooner."""
+        left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
+        return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
+
+    def _question(
+        self,
+        look: Callable[[], T],
+        settled: Callable[[], bool],
+        *,
+        round: int,
+        key: str,
+        sender: int | None,
+        patience: float,
+    ) -> None:
+        """Raise if the wait has no purpose any more. Arguments as in `until`.
+
+        In a superseded attempt it raises in any case: the attempt must not continue, even if the key exists. Otherwise it first gathers the
+        evidence, then calls `look` once more, so that a key that came in between is not missed.
+        """
+        obsolete = self.retry(lambda: progress.is_obsolete(self.ctx))
+        if obsolete:
+            raise StaleAttempt(f"{self.member}, round {round}: the run was resumed, or is over: {key} is not needed")
+        superseded = self.retry(lambda: self.is_superseded(round))
+        cause = self.failure_of(sender)
+        waited_s = self.ctx.clock() - (self.since or 0.0)
+        late = waited_s > patience * patience_s(self.ctx.facts)
+        if settled():
+            raise ResultExists
+        if not (superseded or cause or late):
+            return
+        try:
+            self.retry(look)
+        except Missing:
+            if superseded:
+                raise StaleAttempt(
+                    f"{self.member}: all workers have finished round {round}, and {key} is deleted"
+                ) from None
+            whom = self._name_of(sender)
+            if cause:
+                raise RunFailed(
+                    f"{self.member}, round {round}: {whom} failed before it stored {key}: {cause}"
+                ) from None
+            raise WaitTimeout(
+                f"{self.member}, round {round}: waited {waited_s:.0f} s for {whom}: {key} was not stored"
+            ) from None
+
+    def _name_of(self, sender: int | None) -> str:
+        """Return what errors call `sender`."""
+        if sender is None:
+            return "the workers"
+        return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"
+
+    def failure_of(self, sender: int | None) -> str:
+        """Return why `sender` failed for good in this attempt of the run; "" if no failure is reported."""
+        if sender is None:
+            return ""
+        objects, key = self.ctx.objects, self.ctx.keys.failed(self.attempt, sender)
+        return self.retry(lambda: objects.get(key).decode() if objects.exists(key) else "")
+
+    def roll_back_if_obsolete(self, roll_back: Callable[[], object], error: CrossoverError) -> None:
+        """If the member's attempt was superseded or has concluded the run, call `roll_back` and raise StaleAttempt from `error`; else
+        return.
+
+        `roll_back`: deletes what the member left. Nobody else would, so both are retried while a store does not answer.
+        """
+        if self.retry(lambda: progress.is_obsolete(self.ctx)):
+            self.retry(roll_back)
+            raise StaleAttempt(f"{self.member}: the run was resumed, or is over") from error
+
+    def retry(self, call: Callable[[], T]) -> T:
+        """Call `call`, which must be repeatable, again while its store does not answer. Raises Unavailable after OUTAGE_S."""
+        pause = Pauses(0.01, 1.0, within_s=OUTAGE_S)
+        while True:
+            try:
+                return call()
+            except Unavailable:
+                if self.ctx.remaining_s() < self.reserve_s or not pause():
+                    raise

@@ -1,0 +1,437 @@
+"""The description of an architecture (ARCHITECTURE), the instances that it needs, and how it is found by its name."""
+
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import partial
+from math import inf
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, TypeVar, get_args, get_type_hints
+
+from crossover import runtime, user_code
+from crossover.algorithms.codecs import CODECS
+from crossover.errors import ConfigError, CrossoverError
+from crossover.experiment import Experiment, What, section_of
+from crossover.workflow import Node, Step, walk
+
+# --- instances --------------------------------------------------------------------------------------------------------
+
+# In GB: the stacks make them, bills price them.
+DATABASE_GB = 30  # Redis hosts; gp3 gives 125 MB/s at any size, which every write reaches before it is acknowledged
+PEER_GB = 20  # torch and its packages take a quarter of it
+GPU_GB = 100  # the Deep Learning image asks for it
+
+
+def processor(instance_type: str) -> str:
+    """Return `arm64` for Graviton (a `g` behind the generation: m7g, c7gn, t4g), else `amd64`: Debian's names. An image or a tensor
+    module fits one of them.
+    """
+    return "arm64" if re.match(r"[a-z]+\d+[a-z]*g[a-z]*\.", instance_type) else "amd64"
+
+
+# AWS's Deep Learning image with PyTorch in the version that functions have, so that no boot fetches gigabytes. On
+# Ubuntu 24.04, whose Python is 3.12: that of 22.04 is 3.10, and programs need 3.11. Source: its release notes.
+GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.10-ubuntu-24.04/latest/ami-id"
+
+
+def image_parameter(instance_type: str, *, gpu: bool) -> str:
+    """Return the public SSM parameter that names the newest image."""
+    return GPU_IMAGE if gpu else f"/aws/service/debian/release/13/latest/{processor(instance_type)}"
+
+
+# Burstable types: vCPUs, and the share of each that the hourly price pays for. Source: Amazon EC2, Burstable performance instances.
+_OF_T2 = {"nano": (1, 0.05), "micro": (1, 0.10), "small": (1, 0.20), "medium": (2, 0.20)}
+_OF_T2 |= {"large": (2, 0.30), "xlarge": (4, 0.225), "2xlarge": (8, 0.17)}
+_LATER = {"nano": (2, 0.05), "micro": (2, 0.10), "small": (2, 0.20), "medium": (2, 0.20)}
+_LATER |= {"large": (2, 0.30), "xlarge": (4, 0.40), "2xlarge": (8, 0.40)}
+BURSTABLE = {"t2": _OF_T2, "t3": _LATER, "t3a": _LATER, "t4g": _LATER}
+
+
+def is_burstable(instance_type: str) -> bool:
+    """Return whether the instance type belongs to a burstable family (T2, T3, T3a, T4g)."""
+    return instance_type.split(".")[0] in BURSTABLE
+
+
+def count_vcpus_above_baseline(instance_type: str, busy: float) -> float:
+    """Return how many of `busy` vCPUs are paid for by the hour on top of the instance; 0 for types that do not burst."""
+    family, _, size = instance_type.partition(".")
+    vcpus, share = BURSTABLE.get(family, {}).get(size, (0, 0.0))
+    return max(0.0, min(busy, vcpus) - vcpus * share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instances:
+    """The EC2 instances of a run's programs. `purpose`: their name in a bill; `setting`: the YAML field with their type; `busy`: vCPUs
+    of one instance that computing keeps busy from the run's start to its end, 0 if functions compute.
+    """
+
+    purpose: str
+    setting: str
+    instance_type: str
+    count: int
+    busy: float = 0.0
+    gpu: bool = False
+    spot: bool = False
+
+    @property
+    def volume_gb(self) -> int:
+        """Size of the disk in GB."""
+        return GPU_GB if self.gpu else PEER_GB
+
+
+# Families with an NVIDIA GPU, by AWS's naming: g and p with a generation, but g4ad, which has AMD's. Source: Amazon EC2, Accelerated
+# computing instance types.
+_NVIDIA = re.compile(r"(?!g4ad\.)(g\d|gr\d|p\d)[a-z0-9-]*\.")
+# GPUs that the image's open driver does not serve (before Turing, but for V100, which it refuses too), and ARM, for which it is not made.
+# Source: NVIDIA, open GPU kernel modules, supported GPUs.
+_UNBOOTABLE = re.compile(r"(g2|g3s?|g5g|p2|p3(dn)?)\.")
+
+
+def check_gpu_type(asked: Instances) -> Iterator[str]:
+    """Yield a problem if a GPU is expected of an instance type that has none, or whose GPU the image cannot use: the CPU would compute
+    instead, without a message.
+    """
+    if asked.gpu and not _NVIDIA.match(asked.instance_type):
+        yield (
+            f"{asked.setting}: {asked.instance_type} has no NVIDIA GPU; expected a type of a family that has, "
+            "for example g4dn.xlarge, g5.xlarge or g6.xlarge"
+        )
+    elif asked.gpu and _UNBOOTABLE.match(asked.instance_type):
+        yield (
+            f"{asked.setting}: {asked.instance_type} cannot boot the image with PyTorch, whose driver serves x86 instances with GPUs from "
+            "Turing on; expected for example g4dn.xlarge, g5.xlarge or g6.xlarge"
+        )
+
+
+def computing(threads: int | str) -> float:
+    """Return the number of vCPUs that a program keeps busy if it computes gradients itself: `training.threads`, or infinity (all it has)
+    for auto.
+    """
+    return float(threads) if isinstance(threads, int) else inf
+
+
+# --- declaration ------------------------------------------------------------------------------------------------------
+# What an architecture says of itself, in one ARCHITECTURE: the tree of its run, its settings, what it refuses, what it claims.
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program on EC2, once per worker. On an instance `main` gets no arguments: the environment holds them.
+
+    `instances`: returns the instances for an experiment. `step`: name of its records, one per worker and epoch. `talks`: whether its
+    members send one another messages.
+    """
+
+    main: Callable[..., None]
+    instances: Callable[[Experiment], Instances]
+    step: str = "train_peer"
+    talks: bool = False
+
+    @property
+    def module(self) -> str:
+        """Name of the module that defines `main`."""
+        return self.main.__module__
+
+
+CLAIMS = {
+    "equals_reference": "trains the bits that one process trains with the same data",
+    "same_calls": "makes the same calls in every run, wherever it runs",
+    "survives_kills": "a step may be repeated, come late or end at any call, and the model is the same",
+    "resumes": "a run that failed goes on from what it left",
+    "stops": "a run ends when it is told to, or at its budget, with the epoch that it has begun",
+    "adds_what_others_average": "with a threshold of 0, and nobody removed, trains the reference's updates up to rounding",
+}
+
+
+# Every codec, of gradients and of what models have moved by. A model is not compressed: what is left out of it would be no small change.
+EXCHANGES: Mapping[str, Collection[str]] = {"gradients": CODECS, "model": ("none",), "delta": CODECS}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of the compared architectures: the tree of its run, or a program; and machines that steps or programs start by name.
+
+    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one. `exchanges`:
+    by `exchange.what`, the compressions that it supports; `why_not`: the reason why the others are missing. `checks`: yields one problem
+    for each setting of an experiment that it does not support. `claims`: the CLAIMS that it promises; tests verify them. `alone`:
+    whether it has a single worker. `form`: returns the architecture for an experiment, if tree or program depend on its settings.
+    """
+
+    name: str
+    run: Node | None = None
+    machines: Mapping[str, Node] = field(default_factory=dict)
+    program: Program | None = None
+    tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
+    state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
+    sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+    simulation: str = ""  # the module of crossover/simulation that describes its steps, where that has not its own name
+    exchanges: Mapping[str, Collection[str]] = field(default_factory=lambda: {"gradients": ("none",)})
+    why_not: str = ""
+    settings: type | None = None
+    checks: Callable[[Experiment], Iterable[str]] = lambda experiment: ()
+    claims: Collection[str] = ()
+    alone: bool = False
+    form: "Callable[[Experiment], Architecture] | None" = None
+
+    def resolve_form(self, experiment: Experiment) -> "Architecture":
+        """Return the architecture in the form that the experiment's settings need."""
+        return self if self.form is None else self.form(experiment)
+
+    def resolve(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the architecture's defaults filled in: its settings and `exchange.every`."""
+        if self.settings is not None:
+            experiment = experiment.with_settings(experiment.settings(self.settings))
+        exchange = experiment.exchange
+        if exchange.every is not None:
+            return experiment
+        return replace(experiment, exchange=replace(exchange, every=self.sync_every))
+
+
+def trees(architecture: Architecture) -> list[Node]:
+    """Return the tree of the run, and those of the machines that steps or programs start."""
+    return [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
+
+
+def steps(architecture: Architecture) -> list[Step]:
+    """Return the distinct steps, in the order in which they are written."""
+    found = [node for root in trees(architecture) for node in walk(root) if isinstance(node, Step)]
+    return list(dict.fromkeys(found))
+
+
+# --- torch imports ----------------------------------------------------------------------------------------------------
+# Which import of an architecture's brings torch, which functions that do not compute have not.
+
+T = TypeVar("T")
+
+
+def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packages: Collection[str]) -> T:
+    """Return `load()`. Raises ConfigError if importing `module` for it imports torch, because functions that do not compute have no
+    torch. `packages`: names of the packages that hold architectures; `root`: folder to which paths in the message are relative.
+    """
+    before = "torch" in sys.modules
+    found = load()
+    if before or "torch" not in sys.modules:
+        return found
+    del sys.modules[module]
+    ours = {*packages, module.split(".")[0]}
+    file, line, name = _torch_comes_by(module, ours, set()) or (Path(module), 1, "torch")
+    where = file.relative_to(root) if file.is_relative_to(root) else user_code.shown(file)
+    brings = "imports torch" if name.split(".")[0] == "torch" else f"imports {name}, which imports torch,"
+    raise ConfigError(
+        f"architecture: {where}, line {line}: {brings} when it is imported, and functions that do not compute have none; import it inside "
+        "the step that needs it"
+    )
+
+
+def _torch_comes_by(module: str, ours: set[str], seen: set[str]) -> tuple[Path, int, str] | None:
+    """Return file, line and name of the import through which `module` imports torch, or None. `ours`: packages whose files are searched;
+    `seen`: modules searched already, which is extended.
+    """
+    spec = importlib.util.find_spec(module) if module not in seen else None
+    seen.add(module)
+    if spec is None or not (spec.origin or "").endswith(".py"):
+        return None
+    file = Path(str(spec.origin))
+    package = module if spec.submodule_search_locations else module.rpartition(".")[0]
+    for name, line in user_code.read_imports(file.read_text("utf-8"), package=package).at_once.items():
+        top = name.split(".")[0]
+        if top == "torch":
+            return file, line, name
+        if top in {"crossover", *ours} and (deeper := _torch_comes_by(name, ours, seen)):
+            return deeper if top in ours else (file, line, name)
+    return None
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+# How an architecture is found by its name, in functions/ or peers/ or in a package of the user's own, and what is wrong with one that is
+# found.
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("functions", "peers")
+DEFINED = re.compile(r"^ARCHITECTURE\b", re.MULTILINE)
+
+
+def architectures() -> list[str]:
+    """Return the sorted names of all architectures: the modules of functions/ and peers/ that define an ARCHITECTURE."""
+    names = {path.stem for package in PACKAGES for path in (ROOT / package).iterdir()}
+    return sorted(
+        name
+        for name in names
+        if any(DEFINED.search((ROOT / file).read_text("utf-8", "replace")) for file in _files(name))
+    )
+
+
+def sections(name: object, problem_of: Callable[[type], str | None] = lambda settings: None) -> dict[str, type]:
+    """Return the settings class of every architecture, by its section of a YAML. `problem_of`: returns why a class cannot be read from
+    YAML, or None.
+
+    Raises ConfigError if the architecture `name`, which the YAML names, exists and is faulty. Other faulty architectures are skipped:
+    they do not concern this YAML.
+    """
+    found: dict[str, type] = {}
+    whose: dict[str, str] = {}
+    asked = name.replace("-", "_") if isinstance(name, str) else ""
+    for each in dict.fromkeys([*architectures(), *([asked] if "." in asked or _files(asked) else [])]):
+        try:
+            settings = load(each).settings
+        except ConfigError:
+            if each == asked:
+                raise
+            continue
+        if settings is None:
+            continue
+        section = section_of(settings)
+        other = found.get(section, settings)
+        if problem := problem_of(settings):
+            if each == asked:
+                raise ConfigError(f"architecture: {each!r}: {problem}")
+        elif other is settings:
+            found[section], whose[section] = settings, each
+        elif asked in (each, whose[section]):
+            raise ConfigError(
+                f"architecture: {each!r}: the section {section!r} is described by {other.__module__}.{other.__name__} and by "
+                f"{settings.__module__}.{settings.__name__}; share one class, or name a section: ClassVar[str] in the other"
+            )
+    return found
+
+
+def _files(name: str) -> list[str]:
+    """Return the paths of `<name>.py` or `<name>/__init__.py` in each package. Empty files are left out."""
+    found = (ROOT / package / f"{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
+    return [
+        str(file.relative_to(ROOT)) for file in found if name.isidentifier() and file.is_file() and file.stat().st_size
+    ]
+
+
+def load(name: str) -> Architecture:
+    """Return the ARCHITECTURE of `functions/<name>` or `peers/<name>`, or of a user module if the name has a dot: `my_package.mine`.
+    Raises ConfigError with the choices, or with the file, the line and what to change.
+    """
+    if "." in name:
+        return _own(name)
+    module_name = name.replace("-", "_")
+    if not (files := _files(module_name)):
+        known = architectures()
+        near = difflib.get_close_matches(module_name, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(known)}, or package.module{hint}")
+    modules = {
+        file: load_without_torch(partial(imported, file), _module(file), root=ROOT, packages=PACKAGES) for file in files
+    }
+    defined = [file for file in files if isinstance(getattr(modules[file], "ARCHITECTURE", None), Architecture)]
+    if not defined:
+        raise ConfigError(f"architecture: {name!r}: {files[0]} defines no ARCHITECTURE = Architecture({name!r}, ...)")
+    if len(defined) > 1:
+        raise ConfigError(
+            f"architecture: {name!r}: {' and '.join(defined)} both define it; give one of them another name"
+        )
+    found: Architecture = modules[defined[0]].ARCHITECTURE
+    checked = runtime.kept("architectures that were checked", dict[str, Architecture])
+    if checked.get(name) is not found:  # a projection asks thousands of times
+        _check(found, name, ROOT / defined[0], shown=defined[0])
+        checked[name] = found
+    return found
+
+
+def architecture_of(experiment: Experiment) -> Architecture:
+    """Return the architecture of `experiment`, in the form that its settings need. Raises ConfigError as `load` does."""
+    return load(experiment.architecture).resolve_form(experiment)
+
+
+def _own(name: str) -> Architecture:
+    """Return the ARCHITECTURE of a user module, which lies beside the experiment's file or in the current folder, as user models do."""
+    top, _, rest = name.partition(".")
+    if top in PACKAGES and rest in architectures():
+        raise ConfigError(f"architecture: {name!r} is one of this project's; write {rest}")
+    if not all(part.isidentifier() for part in name.replace("-", "_").split(".")):
+        raise ConfigError(
+            f"architecture: {name!r} is no name; expected one of {', '.join(architectures())}, or the module of your own that defines "
+            "ARCHITECTURE, such as my_package.mine"
+        )
+    where = f"{name.replace('-', '_')}:ARCHITECTURE"
+    found: Architecture = load_without_torch(
+        partial(user_code.load, where, field="architecture", kind=Architecture),
+        where.partition(":")[0],
+        root=ROOT,
+        packages=PACKAGES,
+    )
+    file = user_code.file_of(where)
+    _check(found, name, file, shown=user_code.shown(file))
+    if found.program is not None:
+        raise ConfigError(
+            f"architecture: {name!r} is a program for EC2; one outside this project is a tree of steps, run=..."
+        )
+    return found
+
+
+def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> None:
+    """Raise ConfigError with the line of ARCHITECTURE if the description is contradictory. `shown`: the file's name in the message."""
+    if problem := next(_problems(architecture, name.rpartition(".")[2].replace("-", "_")), None):
+        lines = file.read_text("utf-8").splitlines()
+        line = next((number for number, text in enumerate(lines, 1) if text.startswith("ARCHITECTURE")), 1)
+        raise ConfigError(f"architecture: {name!r}: {shown}, line {line}: {problem}")
+
+
+def _problems(architecture: Architecture, name: str) -> Iterator[str]:
+    if architecture.name != name:
+        yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
+    if unknown := sorted(set(architecture.claims) - CLAIMS.keys()):
+        yield f"claims {unknown[0]!r}, which nothing tests; expected some of {', '.join(CLAIMS)}"
+    if (architecture.run is None) == (architecture.program is None):
+        yield "expected either run=, the tree of its steps, or program=, what runs on instances"
+    for what, compressions in architecture.exchanges.items():
+        if unknown := sorted({what}.difference(get_args(What)) | set(compressions).difference(CODECS)):
+            objects, ways = ", ".join(get_args(What)), ", ".join(CODECS)
+            yield f"exchanges {unknown[0]!r}; expected some of {objects}, each with some of {ways}"
+    for named in ("tensor_hosts", "state"):
+        given, choices = getattr(architecture, named), get_args(get_type_hints(Architecture)[named])
+        if given not in choices:
+            yield f"{named}={given!r}: expected one of {', '.join(choices)}"
+    projections = Path(__file__).parents[1] / "simulation" / "mirror"  # which functions do not have with them
+    if (
+        architecture.simulation
+        and projections.is_dir()
+        and not (projections / f"{architecture.simulation}.py").is_file()
+    ):
+        yield f"simulation={architecture.simulation!r}: crossover/simulation/mirror has no such module; leave it out to do without"
+    settings = architecture.settings
+    if settings is None:
+        return
+    if not is_dataclass(settings) or any(
+        f.default is MISSING and f.default_factory is MISSING for f in fields(settings)
+    ):
+        yield f"settings={settings.__name__}: expected a frozen dataclass of which every field has a default"
+    elif (section := section_of(settings)) in {f.name for f in fields(Experiment)}:
+        yield (
+            f"settings={settings.__name__} would be the section {section!r}, which every experiment has; expected another name: "
+            f'section: ClassVar[str] = "{section}_settings" in the class'
+        )
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imported(file: str) -> ModuleType:
+    """Import the module of an architecture's file, such as functions/spirt/__init__.py. Raises ConfigError naming the line on which it
+    fails.
+    """
+    try:
+        return importlib.import_module(_module(file))
+    except CrossoverError:
+        raise
+    except Exception as error:
+        inside = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen")]
+        path, line = inside[-1].filename, inside[-1].lineno
+        if isinstance(error, SyntaxError) and error.filename:
+            path, line = error.filename, error.lineno
+        where = path.removeprefix(f"{ROOT}/")
+        raise ConfigError(
+            f"architecture: {file} cannot be imported: {where}, line {line}: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,453 @@
+"""The surroundings of one invocation: stores, bus, learner, clock and deadline; and the record that it writes."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from crossover import runtime
+from crossover.data import documents, keys
+from crossover.data.clients import ByWorker, Clients, Event, lazy
+from crossover.data.deployed_clients import DeployedClients
+from crossover.data.documents import sealed
+from crossover.data.keys import Keys
+from crossover.data.local_copies import LocalCopies
+from crossover.data.protocols import MessageBus, ObjectStore, ReadableObjects, TensorCompute, TensorStore, Traffic
+from crossover.errors import Corrupt, CrossoverError, StaleAttempt
+from crossover.experiment import Experiment, from_resolved
+
+if TYPE_CHECKING:
+    from crossover.learning.learner import Learner
+
+
+# --- run facts --------------------------------------------------------------------------------------------------------
+
+FACTS = {
+    "experiment": {},
+    "data": str,
+    "parameters": int,
+    "buffers": int,
+    "created_at": float,
+    "money?": {},
+    "undecayed?": [[int]],
+    "data_manifest": {"minibatches": int, "counts?": [[int]], "validation_chunks?": int},
+}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The content of `runs/<id>/experiment.json`, read once per process and run."""
+
+    experiment: Experiment
+    data: str  # fingerprint of the staged data
+    manifest: Mapping[str, Any]  # of the staged data
+    parameters: int  # P
+    buffers: int  # B
+    created_at: float
+    constants: bool = False  # whether what no vector holds of the model lies beside these, at `Keys.constants`
+    undecayed: tuple[tuple[int, int], ...] = ()  # elements of the model that `weight_decay` leaves alone
+    money: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what a run with a budget is judged by: crossover/reports/spending.py
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> "RunFacts":
+        """Build from `plain`, as crossover/running/preparing.py writes it. Raises TypeError or AttributeError if it has another form."""
+        names = ("data", "parameters", "buffers", "created_at")
+        return cls(
+            experiment=from_resolved(plain["experiment"]),
+            manifest=plain["data_manifest"],
+            money=plain.get("money", {}),
+            constants=plain.get("constants", False),
+            undecayed=tuple((first, end) for first, end in plain.get("undecayed", ())),
+            **{name: plain[name] for name in names},
+        )
+
+
+# --- context ----------------------------------------------------------------------------------------------------------
+# What a step may touch.
+#
+# `Resources` lives as long as the process and holds the clients, which crossover/data/clients.py makes (Redis connections outlive an
+# invocation, an AMQP connection does not: a frozen function misses heartbeats). `Context` lives for one invocation and counts what it
+# moved. Imports of boto3, redis, pika and torch stand inside the functions that need them: a handler that only asks the broker must not
+# wait for torch.
+
+SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
+
+
+def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner":
+    """Build the learner of a run on the staged data that `manifest` describes."""
+    from crossover.learning.learner import Learner  # torch lives behind this line only
+
+    return Learner(
+        experiment,
+        classes=manifest["classes"],
+        input_shape=tuple(manifest["input_shape"]),
+        affine=manifest["affine"],
+    )
+
+
+@dataclass
+class Resources:
+    """Everything that a process keeps between invocations."""
+
+    clients: Clients
+    facts: dict[str, RunFacts] = field(default_factory=dict)
+    learners: dict[str, list["Learner"]] = field(default_factory=dict)  # idle ones, by run
+    # What decisions have read, by run and key.
+    records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    make_learner: Callable[[Experiment, Mapping[str, Any]], "Learner"] = new_learner
+    lock: runtime.Lock = field(default_factory=runtime.lock)
+
+    def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
+        """Return the run's facts, read from `objects` at the first call. Raises Corrupt if they cannot be read."""
+        with self.lock:  # steps side by side in one process read them once
+            if run not in self.facts:
+                try:
+                    self.facts[run] = RunFacts.from_json(
+                        documents.read_document(objects, key := Keys(run).experiment, FACTS)
+                    )
+                except (TypeError, AttributeError) as error:
+                    raise Corrupt(f"{key}: experiment: {error}") from error
+            return self.facts[run]
+
+    def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":
+        """Return an idle learner of the run, or a new one. Give it back by `return_learner`."""
+        with self.lock:
+            idle = self.learners.setdefault(run, [])
+            if idle:
+                return idle.pop()
+        self.hold_base(facts.experiment, objects)
+        learner = self.make_learner(facts.experiment, facts.manifest)
+        if facts.constants:
+            learner.take_constants(objects.get(Keys(run).constants))
+        return learner
+
+    def hold_base(self, experiment: Experiment, objects: ObjectStore) -> None:
+        """Load the weights that the run's model starts from, unless there are none or the process holds them already."""
+        if experiment.training.weights.file is None:
+            return
+        from crossover.learning import weights
+
+        base = experiment.training.weights
+        weights.hold(base, lambda: objects.get(keys.weights(str(base.sha256))))
+
+    def return_learner(self, run: str, learner: "Learner") -> None:
+        """Make a learner available to later invocations of the run."""
+        with self.lock:
+            self.learners[run].append(learner)
+
+
+class Context:
+    """The services, clock and deadline of one invocation; a context manager that closes what must not outlive it."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        *,
+        run: str,
+        deadline: float = float("inf"),
+        request_id: str = "",
+        memory_mb: int = 0,
+        clock: Callable[[], float] = runtime.time,
+    ) -> None:
+        self.run = run
+        self.keys = Keys(run)
+        self.deadline = deadline  # unix seconds; what waits returns well before
+        self.request_id = request_id or runtime.identifier()
+        self.memory_mb = memory_mb
+        self.resources = resources
+        self.clock = clock
+        self.traffic = {name: Traffic() for name in SERVICES.values()}
+        self.stages: list[dict[str, Any]] = []
+        self.notes: dict[str, Any] = {}
+        self.slot_wait_s = 0.0
+        # A long invocation says what it has used, at its start and at every epoch, where it is metered: the bill of a moment counts it.
+        self.mark: Callable[[], None] = lambda: None
+        self._uses: frozenset[str] | None = None
+        self._learner: Learner | None = None
+        self._bus: MessageBus | None = None
+        self._keeps_data = False
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._learner is not None and error is None:  # after a failure its buffers may hold anything: let it go
+            self.resources.return_learner(self.run, self._learner)
+        self._learner = None
+        close = getattr(self._bus, "close", None)
+        if close is not None:
+            close()
+        self._bus = None
+
+    def child(self) -> "Context":
+        """Return the context of another invocation of the same run in this process."""
+        return Context(self.resources, run=self.run, deadline=self.deadline, memory_mb=self.memory_mb, clock=self.clock)
+
+    @contextmanager
+    def invocation(self, uses: frozenset[str]) -> Iterator[None]:
+        """Restrict access to the declared services while the context manager is open: on AWS the others have neither route nor
+        permission.
+        """
+        self._uses = uses
+        try:
+            yield
+        finally:
+            self._uses = None
+
+    def _allowed(self, service: str) -> None:
+        assert self._uses is None or service in self._uses, f"the step does not declare uses={{{service!r}}}"
+
+    # --- services -----------------------------------------------------------------------------------------------------
+
+    @lazy
+    def objects(self) -> ObjectStore:
+        """Return the run's bucket, whose requests are counted."""
+        return self.resources.clients.objects(self.traffic["object_store"])
+
+    @lazy
+    def data(self) -> ByWorker[ReadableObjects]:
+        """Return the stores of the workers' minibatches, by worker. They are opened at first use."""
+
+        def open_data(worker: int) -> ReadableObjects:
+            store = self.resources.clients.data(worker, self.traffic["object_store"])
+            return LocalCopies(store) if self._keeps_data else store
+
+        return ByWorker(self.experiment.workers, open_data)
+
+    def keep_data(self) -> None:
+        """Read each object of the training data from its bucket only once; later reads get a copy of this process. Raises AssertionError
+        after the first read.
+        """
+        assert "data" not in vars(self), "keep_data comes before the first read"
+        self._keeps_data = True
+
+    @property
+    def _vectors(self) -> Traffic:
+        through_objects = self.resources.clients.through_objects(self.experiment)
+        return self.traffic["object_store" if through_objects else "tensor_store"]
+
+    @lazy
+    def _tensors(self) -> ByWorker[TensorStore]:
+        make, traffic = self.resources.clients.tensors, self._vectors
+        return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
+
+    @property
+    def tensors(self) -> ByWorker[TensorStore]:
+        """The workers' tensor stores. Steps that do not declare `tensors` have no access."""
+        self._allowed("tensors")
+        return self._tensors
+
+    @lazy
+    def _compute(self) -> ByWorker[TensorCompute]:
+        make, traffic = self.resources.clients.compute, self._vectors
+        return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
+
+    @property
+    def compute(self) -> ByWorker[TensorCompute]:
+        """The workers' databases for computation. Steps that do not declare `tensors` have no access."""
+        self._allowed("tensors")
+        return self._compute
+
+    @property
+    def bus(self) -> MessageBus:
+        """The message bus. Steps that do not declare `bus` have no access."""
+        self._allowed("bus")
+        if self._bus is None:
+            self._bus = self.resources.clients.bus(self.traffic["bus"])
+        return self._bus
+
+    def run_machine(self, name: str, event: Event) -> Event:
+        """Run the architecture's machine `name` to its end, and return its last event."""
+        self._allowed("machines")
+        return self.resources.clients.run_machine(name, event)
+
+    @property
+    def learner(self) -> "Learner":
+        """This invocation's learner; only steps marked torch=True have one."""
+        if self._learner is None:
+            self._learner = self.resources.take_learner(self.run, self.facts, self.objects)
+            self._learner.slot = self._slot
+        return self._learner
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        with self.resources.clients.slot() as waited_s:
+            self.slot_wait_s += waited_s
+            yield
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    @lazy
+    def facts(self) -> RunFacts:
+        return self.resources.facts_of(self.run, self.objects)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment of the run."""
+        return self.facts.experiment
+
+    @property
+    def architecture(self) -> str:
+        """The name of the run's architecture; empty if the experiment cannot be read."""
+        try:
+            return self.experiment.architecture
+        except CrossoverError:  # a record is written even where the run's own facts cannot be read
+            return ""
+
+    # --- time and records ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the enclosed block as a stage named as in the papers (fetch, compute, synchronise, update, evaluate). Waits for a slot
+        are not counted.
+        """
+        wall_s, cpu_s, waited_s = runtime.perf_counter(), runtime.processor_s(), self.slot_wait_s
+        try:
+            yield
+        finally:
+            spent_s = runtime.perf_counter() - wall_s - (self.slot_wait_s - waited_s)
+            self.stages.append(
+                {"stage": name, "wall_s": round(spent_s, 6), "cpu_s": round(runtime.processor_s() - cpu_s, 6)}
+            )
+
+    def note(self, **figures: float | int | str) -> None:
+        """Add figures of this invocation to its record, such as the training loss."""
+        self.notes.update(figures)
+
+    def overdue(self, event: Mapping[str, Any]) -> bool:
+        """Return whether the innermost wait of `event` has exceeded its timeout."""
+        from datetime import datetime
+
+        since = datetime.fromisoformat(event["since"]).timestamp()
+        return bool(self.clock() - since > event["timeout_s"])
+
+    def remaining_s(self) -> float:
+        """Return the seconds until the invocation's deadline."""
+        return self.deadline - self.clock()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep between two polls in this process, at most 1 ms: the stores are in memory, so there is no need to wait as long as on
+        AWS.
+        """
+        runtime.sleep(min(seconds, 0.001))
+
+    def write_mark(self, mark: bytes) -> None:
+        """Store the usage snapshot of this invocation."""
+        self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
+
+    def forget_mark(self) -> None:
+        """Delete the usage snapshot of this invocation."""
+        self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
+
+    def write_record(self, step: str, record: bytes) -> None:
+        """Store the record of one invocation of `step`."""
+        self.resources.clients.objects(Traffic()).put(self.keys.record(step, runtime.identifier()), record)
+
+
+def process_resources() -> Resources:
+    """Return this process's resources, built at the first call from the deployment facts in its environment."""
+    return runtime.kept("resources", lambda: Resources(DeployedClients(dict(runtime.environment()))))
+
+
+# --- metering ---------------------------------------------------------------------------------------------------------
+# One record per invocation: what every figure of a report comes from.
+#
+# A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak memory on AWS: the
+# platform's log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
+
+
+def _restored() -> bool:
+    """Return whether this process came from a SnapStart snapshot: it began long before the invocation, and cannot know how long the
+    restore took.
+    """
+    return runtime.environment().get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
+
+
+class Meter:
+    """Context manager around one invocation of `step`; writes its record, even if the body raises."""
+
+    def __init__(self, step: str, ctx: Context, event: Event) -> None:
+        self._step, self._ctx, self._event = step, ctx, event
+        seen: set[str] = runtime.kept("steps seen", set)  # the first one was a cold start
+        self._cold = not seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
+        seen.add(step)
+
+    def __enter__(self) -> "Meter":
+        self._started_at = runtime.time()
+        self._wall_s, self._cpu_s = runtime.perf_counter(), runtime.processor_s()
+        self._marks: list[dict[str, Any]] = []
+        self._ctx.mark = self.mark
+        return self
+
+    def mark(self) -> None:
+        """Store a usage snapshot of a long invocation for whoever follows the run: seconds, requests, bytes. Failures to write it are
+        ignored: they are no reason to end the invocation.
+        """
+        stored = self._ctx.traffic["object_store"]  # the other channels are paid by the hour
+        traffic = {"object_store": {**stored.as_record(), "operations": dict(stored.operations)}}
+        self._marks.append({"at": runtime.time(), "wall_s": round(self._spent_s(), 6), "traffic": traffic})
+        with suppress(CrossoverError):
+            self._ctx.write_mark(json.dumps(self._record("under way")).encode())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ctx.mark = lambda: None
+        outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
+        record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
+        try:
+            self._ctx.write_record(self._step, sealed(record))
+        except CrossoverError:
+            if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
+                raise
+        if self._marks:  # the record says it all
+            with suppress(CrossoverError):
+                self._ctx.forget_mark()
+
+    def _spent_s(self) -> float:
+        return runtime.perf_counter() - self._wall_s - self._ctx.slot_wait_s
+
+    def _record(self, outcome: str, *, error: str = "") -> dict[str, Any]:
+        ctx, event = self._ctx, self._event
+        return {
+            "run": event["run"],
+            "step": self._step,
+            "architecture": ctx.architecture,
+            **{name: event[name] for name in ("worker", "epoch", "round", "minibatch")},
+            "request_id": ctx.request_id,
+            "started_at": self._started_at,
+            "wall_s": round(self._spent_s(), 6),
+            "cpu_s": round(runtime.processor_s() - self._cpu_s, 6),
+            "slot_wait_s": round(ctx.slot_wait_s, 6),
+            "max_rss_mb": round(runtime.peak_memory_mb(), 1),
+            "memory_mb": ctx.memory_mb,
+            "cold": self._cold,
+            "init_s": round(self._started_at - runtime.started_at(), 6) if self._cold and not _restored() else 0.0,
+            "outcome": outcome,
+            "error": error,
+            "stages": ctx.stages,
+            "traffic": {
+                name: {**counter.as_record(), "operations": counter.operations} for name, counter in ctx.traffic.items()
+            },
+            **({"marks": self._marks} if self._marks else {}),
+            **ctx.notes,
+        }
+
+
+def gather_stages(ctx: "Context") -> None:
+    """Sum a long invocation's stages by name in place, with their `count`: its record must not grow with every round."""
+    table: dict[str, dict[str, Any]] = {}
+    for stage in ctx.stages:
+        row = table.setdefault(stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0})
+        row["count"] += stage.get("count", 1)
+        for figure in ("wall_s", "cpu_s"):
+            row[figure] = round(row[figure] + stage[figure], 6)
+        if "max_rss_mb" in stage:
+            row["max_rss_mb"] = max(row.get("max_rss_mb", 0.0), stage["max_rss_mb"])
+    ctx.stages[:] = table.values()

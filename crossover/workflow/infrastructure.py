@@ -1,0 +1,57 @@
+"""The infrastructure around an experiment's functions and bucket, derived from its YAML and its architecture's tree: for templates,
+bills and commands.
+"""
+
+from crossover.experiment import Experiment
+from crossover.learning import sizes
+from crossover.workflow import ForEach, walk
+from crossover.workflow.architecture import Architecture, architecture_of, steps, trees
+
+NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments share
+
+
+def talks(architecture: Architecture) -> bool:
+    """Return whether any part of the architecture sends messages: a step that declares the bus, or a program whose members do."""
+    program = architecture.program
+    return (program is not None and program.talks) or any("bus" in step.uses for step in steps(architecture))
+
+
+def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
+    """Return the number of database hosts. It is 0 if exchanges go through the bucket alone; MLLess, whose supervisor has a bus, keeps
+    its host.
+    """
+    if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not talks(architecture):
+        return 0
+    return {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
+
+
+def shared_stacks(experiment: Experiment, architecture: Architecture | None = None) -> tuple[str, ...]:
+    """Return the shared stacks that the experiment needs, in the order in which they depend on one another; () if it needs only
+    functions outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
+    """
+    architecture = architecture or architecture_of(experiment)
+    if talks(architecture):
+        return (NETWORK, BROKER)
+    if architecture.program is not None or database_hosts(experiment, architecture):
+        return (NETWORK,)
+    return ()
+
+
+def most_minibatches(experiment: Experiment) -> int | None:
+    """Return the largest number of a worker's minibatches in one round, or None if only loading the data set would show it. None makes
+    the Map distributed.
+    """
+    if experiment.exchange.what != "gradients":
+        return 1  # one function takes the steps of a round
+    found, every = sizes.split(experiment), experiment.exchange.every
+    if found is None:
+        return None
+    most = -(-found[0] // experiment.workers)
+    minibatches = max(1, -(-most // experiment.training.batch_size))
+    return min(minibatches, every) if isinstance(every, int) else minibatches
+
+
+def side_by_side(architecture: Architecture) -> bool:
+    """Return whether a Map iterates over the minibatches of a round."""
+    nodes = (node for tree in trees(architecture) for node in walk(tree))
+    return any(isinstance(node, ForEach) and node.count == "minibatches" for node in nodes)

@@ -1,0 +1,498 @@
+"""Write a tree of steps as Amazon States Language: one definition for the run and one for each child."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from crossover.errors import StaleAttempt
+from crossover.experiment import Experiment
+from crossover.runtime import EXECUTION, STEP, Retries
+from crossover.workflow import REPEATED, START, Child, ForEach, Node, Parallel, Repeat, Sequence, Step
+from crossover.workflow.architecture import Architecture
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+NAME_LIMIT = 80  # characters of a state's name
+INLINE_MAP_LIMIT = 40  # concurrent iterations of an inline Map; more never start, so a barrier would never open
+HISTORY_LIMIT = 25_000  # events of one execution
+ARRAY_LIMIT = 1_000  # items that States.ArrayRange lists for a Map
+LOOKS_LIMIT = 8_000  # of them, those that waiting for earlier children may cost
+EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
+
+
+def inline(items: int | None) -> bool:
+    """Return whether a Map with at most `items` items runs inline. None (unknown) makes it distributed. The mode is part of the deployed
+    machine, so all its runs share it.
+    """
+    return items is not None and items <= INLINE_MAP_LIMIT
+
+
+def poll_interval_s(limit_s: int, *, times: int) -> int:
+    """Return the seconds between two polls of a child, such that the polls of `times` iterations over `limit_s` seconds fit into the
+    machine's history.
+    """
+    return max(5, -(-limit_s * EVENTS_PER_LOOK * times // LOOKS_LIMIT))
+
+
+def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) -> None:
+    """Raise AssertionError if the machine's history would be full before its waits reach their timeouts."""
+    needed = events(node, counts)
+    assert needed <= HISTORY_LIMIT, (
+        f"machine {machine}: {needed:,} events where its waits last until their time-outs; an execution has {HISTORY_LIMIT:,}: "
+        "look less often, shorten the time-out, or make it a Child"
+    )
+
+
+def events(node: Node, counts: Mapping[str, int | None]) -> int:
+    """Return the number of events that running `node` once leaves in the history, if polls last until their timeout, other loops run
+    once and nothing is retried.
+    """
+    match node:
+        case Step():
+            return 5  # entered, scheduled, started, succeeded, exited
+        case Child():
+            return 6  # and submitted
+        case Sequence(nodes=nodes):
+            return sum(events(each, counts) for each in nodes)
+        case Parallel(branches=branches):
+            return 4 + sum(2 + events(branch, counts) for branch in branches)
+        case ForEach(count=count, body=body):
+            items = counts[count]
+            return 8 + ((items or 0) * (4 + events(body, counts)) if inline(items) else 0)
+        case Repeat(body=body, timeout_s=timeout_s, every_s=every_s):
+            return 4 + (-(-timeout_s // every_s) if every_s else 1) * (events(body, counts) + 4)  # and a Choice, a Wait
+    raise TypeError(f"not a node: {node!r}")
+
+
+# --- placeholders -----------------------------------------------------------------------------------------------------
+# What a definition leaves open, and what is put there.
+
+PLACEHOLDER = re.compile(r"\$\{((step|machine|executions)_(\w+))\}")
+_RESOURCES = {
+    "step": "lambda:{where}:function:{name}",
+    "machine": "states:{where}:stateMachine:{name}",
+    "executions": "states:{where}:execution:{name}",
+}
+
+
+def fill_placeholders(text: str, *, stack: str, region: str, account: str, partition: str = "aws") -> str:
+    """Return a definition's JSON with its placeholders replaced by the ARNs of a deployment of `stack`."""
+
+    def arn(found: re.Match[str]) -> str:
+        name = f"{stack}-{found[3].replace('_', '-')}"
+        return f"arn:{partition}:{_RESOURCES[found[2]].format(where=f'{region}:{account}', name=name)}"
+
+    return PLACEHOLDER.sub(arn, text)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+# What every task has in common: the fields that it passes on, and what it is tried again for.
+
+StateDefinition = dict[str, Any]
+
+
+def _paused(retries: Retries) -> StateDefinition:
+    longest = {} if retries.most_s == inf else {"MaxDelaySeconds": retries.most_s}
+    how_often = {"IntervalSeconds": retries.first_s, "BackoffRate": 2.0, "MaxAttempts": retries.again}
+    return {**how_often, **longest, "JitterStrategy": "FULL"}
+
+
+# Lambda's transient errors, the one of our own that passes by itself, and what a killed or timed-out environment leaves
+# behind. Every other error (StaleAttempt, WaitTimeout, Corrupt, ...) would come again: it ends the execution.
+RETRY: list[StateDefinition] = [
+    {
+        "ErrorEquals": [
+            "Lambda.ServiceException",
+            "Lambda.AWSLambdaException",
+            "Lambda.SdkClientException",
+            "Lambda.ClientExecutionTimeoutException",
+            "Lambda.TooManyRequestsException",
+            "Lambda.Unknown",
+            "Runtime.ExitError",
+            "Sandbox.Timedout",
+            REPEATED.__name__,
+        ],
+        **_paused(STEP),
+    },
+]
+START_RETRY: list[StateDefinition] = [
+    {
+        "ErrorEquals": ["StepFunctions.ExecutionLimitExceededException", "StepFunctions.ThrottlingException"],
+        **_paused(EXECUTION),
+    }
+]
+
+
+def fields(**replaced: str) -> StateDefinition:
+    """Return parameters that pass the event on, field by field. `replaced`: other paths for some fields."""
+    return {f"{name}.$": replaced.get(name, f"$.{name}") for name in START}
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class References:
+    """The needs of a state machine from its stack: the `steps` that it invokes and the machines that it starts (`children`), by name, in
+    the order in which they were added, and whether one of its Maps is `distributed`.
+    """
+
+    steps: dict[str, None] = field(default_factory=dict)
+    children: dict[str, None] = field(default_factory=dict)
+    distributed: bool = False
+
+    def placeholders(self) -> Iterator[tuple[str, str]]:
+        """Yield kind and name of each placeholder in the definition."""
+        yield from (("step", name) for name in self.steps)
+        yield from ((kind, name) for name in self.children for kind in ("machine", "executions"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A state machine as a stack deploys it: its definition and the references in it."""
+
+    definition: StateDefinition
+    references: References
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+# Adding states to a list of them: names that occur once in the machine, and where a failure leads.
+
+
+@dataclass(kw_only=True)
+class States:
+    """One list of states: a machine, a Map's iteration or a Parallel's branch."""
+
+    names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
+    tolerant: bool = False  # a failure ends this block, not what surrounds it
+    times: int = 1  # how often it runs side by side in one execution, which has one history
+    states: StateDefinition = field(default_factory=dict)
+
+    def reserve(self, wanted: str) -> str:
+        """Return a name for a state of this block that no other state of the machine has. `wanted`: preferred name."""
+        unique, n = wanted[:NAME_LIMIT], 1
+        while unique in self.names:
+            n += 1
+            unique = f"{wanted[: NAME_LIMIT - len(f' {n}')]} {n}"
+        self.names.add(unique)
+        return unique
+
+    def add(self, wanted: str, state: StateDefinition, then: str | None) -> str:
+        """Add a state that is followed by `then` (None: the end), and return its name. `wanted`: preferred name."""
+        name = self.reserve(wanted)
+        self.states[name] = state | ({"Next": then} if then else {"End": True})
+        return name
+
+    def ending(self, wanted: str, failure: StateDefinition, *, cause: str) -> str:
+        """Add the states that end a failed path, and return the name of the first. In a tolerant block they end that block alone, unless
+        the text at the path `cause` names StaleAttempt: a worker of a superseded attempt is no dead worker, so its execution fails.
+        `failure`: fields of the Fail state.
+        """
+        name = self.reserve(wanted)
+        if not self.tolerant:
+            self.states[name] = {"Type": "Fail", **failure}
+            return name
+        alone, gave_way = self.reserve(f"{wanted} alone"), self.reserve(f"{wanted} late")
+        names_it = {"Variable": cause, "StringMatches": f"*{StaleAttempt.__name__}*"}
+        self.states[name] = {
+            "Type": "Choice",
+            "Choices": [{"And": [{"Variable": cause, "IsPresent": True}, names_it], "Next": gave_way}],
+            "Default": alone,
+        }
+        self.states[alone] = {"Type": "Pass", "Result": {}, "End": True}
+        self.states[gave_way] = {"Type": "Fail", **failure}
+        return name
+
+    def failing(self, subject: str) -> list[StateDefinition]:
+        """Return a Catch that ends the execution with the failure's cause, preceded by step, worker and round. `subject`: name of the
+        step.
+        """
+        failed = self.ending(
+            f"{subject} failed",
+            {
+                # Not the caught error's own name: a child's is States.TaskFailed, and a Fail state must not raise a States error.
+                "Error": "StepFailed",
+                "CausePath": f"States.Format('{subject} failed, worker {{}}, epoch {{}}, round {{}}: {{}}: {{}}', "
+                "$.worker, $.epoch, $.round, $.failure.Error, $.failure.Cause)",
+            },
+            cause="$.failure.Cause",
+        )
+        return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": failed}]
+
+
+# --- children ---------------------------------------------------------------------------------------------------------
+# A Child: starting an execution of another machine, or taking up the one that an earlier attempt started under the same name.
+
+# A read that can be repeated, whatever it was refused for: `Sfn.SfnException` is all that a throttled call says.
+DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
+
+
+def start(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
+    """Add the states that start a Child's execution, or adopt it if it exists already, and wait for its end; return the name of the first.
+
+    `then`: the state that follows. `timeout_s`: time limit of the wait, None for none. `limit_s`: the longest that any execution can last.
+    """
+    name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
+    taken = {
+        "ErrorEquals": ["StepFunctions.ExecutionAlreadyExistsException"],
+        "ResultPath": None,
+        "Next": _adopt(block, node, name, then, limit_s=limit_s),
+    }
+    return block.add(
+        node.name,
+        {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::states:startExecution.sync:2",
+            "Parameters": {
+                "StateMachineArn": f"${{machine_{node.name}}}",
+                "Name.$": name,
+                "Input": {**fields(), "AWS_STEP_FUNCTIONS_STARTED_BY_EXECUTION_ID.$": "$$.Execution.Id"},
+            },
+            "OutputPath": "$.Output",
+            **({"TimeoutSeconds": min(timeout_s, limit_s)} if timeout_s else {}),
+            "Retry": START_RETRY,
+            "Catch": [taken, *block.failing(node.name)],
+        },
+        then,
+    )
+
+
+def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: int) -> str:
+    """Add the states that wait for the end of an execution that exists already, and read its result. Return the name of the first. A
+    name is reserved for 90 days, so the execution is this Child, started before a redrive. Only an execution that succeeded has an
+    Output: it is read behind the Choice.
+    """
+    describe, wait = block.reserve(f"adopt {node.name}"), block.reserve(f"wait for {node.name}")
+    succeeded = {"event.$": "States.StringToJson($.adopted.Output)"}
+    result = block.add(
+        f"result of {node.name}", {"Type": "Pass", "Parameters": succeeded, "OutputPath": "$.event"}, then
+    )
+    lost = block.ending(
+        f"{node.name} ended before",
+        {
+            "Error": "ChildFailed",
+            "CausePath": f"States.Format('an earlier execution of {node.name} ended as {{}}, worker {{}}, epoch {{}}, round {{}}: "
+            "resume the run, which starts it under a new name', $.adopted.Status, $.worker, $.epoch, $.round)",
+        },
+        cause="$.adopted.Cause",
+    )
+    status = "$.adopted.Status"
+    how = block.reserve(f"adopt {node.name}?")
+    block.states[how] = {
+        "Type": "Choice",
+        "Choices": [
+            {"Variable": status, "StringEquals": "SUCCEEDED", "Next": result},
+            {"Variable": status, "StringEquals": "RUNNING", "Next": wait},
+        ],
+        "Default": lost,
+    }
+    execution = name.replace("States.Format('", f"States.Format('${{executions_{node.name}}}:", 1)
+    block.states[describe] = {
+        "Type": "Task",
+        "Resource": "arn:aws:states:::aws-sdk:sfn:describeExecution",
+        "Parameters": {"ExecutionArn.$": execution},
+        "ResultPath": "$.adopted",
+        "Retry": DESCRIBE_RETRY,
+        "Catch": block.failing(f"adopt {node.name}"),
+        "Next": how,
+    }
+    block.states[wait] = {
+        "Type": "Wait",
+        "Seconds": poll_interval_s(limit_s, times=block.times),
+        "Next": describe,
+    }
+    return describe
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+# A machine's blocks: lists of states, one for the machine itself and one for each iteration of a Map or branch of a Parallel.
+
+
+@dataclass
+class MachineDefinitions:
+    """The definitions of an architecture, collected while they are built. No execution lasts longer than `limit_s`, so that one that
+    hangs is not billed without end.
+    """
+
+    counts: Mapping[str, int | None]
+    limit_s: int
+    machines: dict[str, Machine] = field(default_factory=dict)
+    _children: dict[str, Node] = field(default_factory=dict)
+
+    def add(self, name: str, node: Node) -> None:
+        """Build and add the machine `name` from its tree. Raises AssertionError if the name is taken, or if its waits do not fit into a
+        history.
+        """
+        assert name not in self.machines, f"two subtrees are named {name!r}"
+        check_history(name, node, self.counts)
+        references = References()
+        self.machines[name] = Machine(definition={}, references=references)  # taken, while its own children are added
+        definition = {
+            "Comment": f"{name}: generated from the architecture's tree",
+            "TimeoutSeconds": self.limit_s,
+            **Block(machines=self, names=set(), references=references).of(node),
+        }
+        self.machines[name] = Machine(definition=definition, references=references)
+
+    def add_child(self, child: Child) -> None:
+        """Add a Child's machine, unless the same subtree has been added: a tree may start it in several places."""
+        if self._children.get(child.name) != child.body:
+            self.add(child.name, child.body)
+            self._children[child.name] = child.body
+
+
+@dataclass(kw_only=True)
+class Block(States):
+    """One list of states, built from a node of the tree."""
+
+    machines: MachineDefinitions
+    references: References  # of the whole machine
+
+    def of(self, node: Node, *, silent: bool = False) -> StateDefinition:
+        """Return the block's definition. `silent`: the last state returns {}, because 240 echoed events approach the payload limit."""
+        done = self.add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
+        return {"StartAt": self.emit(node, done), "States": self.states}
+
+    def inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> StateDefinition:
+        """Return the definition of a block inside this one. `items`: how many iterations of it there are at most."""
+        inner = Block(
+            machines=self.machines,
+            names=self.names,
+            references=self.references,
+            tolerant=tolerant,
+            times=self.times * items,
+        )
+        return inner.of(node, silent=True)
+
+    def emit(self, node: Node, then: str | None) -> str:
+        """Add the states of `node`, followed by `then` (None: the end), and return the name of the first."""
+        match node:
+            case Step():
+                return self._task(node, then)
+            case Sequence(nodes=nodes):
+                for child in reversed(nodes):
+                    then = self.emit(child, then)
+                assert then is not None, "an empty Sequence"
+                return then
+            case Parallel():
+                return self._parallel(node, then)
+            case ForEach():
+                return self._map(node, then)
+            case Repeat():
+                return self._repeat(node, then)
+            case Child():
+                return self._child(node, then)
+        raise TypeError(f"not a node: {node!r}")
+
+    def _task(self, step: Step, then: str | None) -> str:
+        self.references.steps[step.name] = None
+        return self.add(
+            step.name,
+            {
+                "Type": "Task",
+                "Resource": f"${{step_{step.name}}}",
+                "Parameters": fields(),
+                "Retry": RETRY,
+                "Catch": self.failing(step.name),
+            },
+            then,
+        )
+
+    def _child(self, node: Child, then: str | None, *, timeout_s: int | None = None) -> str:
+        self.machines.add_child(node)
+        self.references.children[node.name] = None
+        return start(self, node, then, timeout_s=timeout_s, limit_s=self.machines.limit_s)
+
+    def _parallel(self, node: Parallel, then: str | None) -> str:
+        branches = [self.inner(branch) for branch in node.branches]
+        return self.add("side by side", {"Type": "Parallel", "Branches": branches, "ResultPath": None}, then)
+
+    def _map(self, node: ForEach, then: str | None) -> str:
+        count = self.machines.counts[node.count]
+        within = inline(count)
+        self.references.distributed |= not within
+        name = self.reserve(f"each {node.item}")
+        self.states[name] = {
+            "Type": "Map",
+            "ItemsPath": "$.items",
+            "ItemSelector": fields(**{node.item: "$$.Map.Item.Value"}),
+            "MaxConcurrency": 0 if within or not node.together else count or 0,
+            "ItemProcessor": {
+                "ProcessorConfig": {"Mode": "INLINE"}
+                if within
+                else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+                **self.inner(node.body, tolerant=node.tolerant, items=count if within and count else 1),
+            },
+            # One field takes the iterations' results, and they are dropped: only the event goes on.
+            "ResultSelector": {},
+            "ResultPath": "$.items",
+            **({} if within else {"Label": name.replace(" ", "")}),  # unique in the machine as well
+            **({"Next": then} if then else {"End": True}),
+        }
+        listing = {"items.$": f"States.ArrayRange(0, States.MathAdd($.{node.count}, -1), 1)", **fields()}
+        return self.add(f"list {node.item}", {"Type": "Pass", "Parameters": listing}, name)
+
+    def _repeat(self, node: Repeat, then: str | None) -> str:
+        choice = self.reserve(f"{node.until}?")
+        if then is None:  # a Choice cannot end an execution itself
+            then = self.add(f"is {node.until}", {"Type": "Pass"}, None)
+        timeout_s = node.timeout_s
+        first = (
+            self._child(node.body, choice, timeout_s=timeout_s)
+            if isinstance(node.body, Child)
+            else self.emit(node.body, choice)
+        )
+        again = (
+            self.add(f"wait until {node.until}", {"Type": "Wait", "Seconds": node.every_s}, first)
+            if node.every_s
+            else first
+        )
+        met = {"Variable": f"$.{node.until}", "BooleanEquals": True, "Next": then}
+        self.states[choice] = {"Type": "Choice", "Choices": [met], "Default": again}
+        begin = {**fields(since="$$.State.EnteredTime"), "timeout_s": timeout_s}
+        del begin["timeout_s.$"]
+        return self.add(f"until {node.until}", {"Type": "Pass", "Parameters": begin}, first)
+
+
+# --- asl --------------------------------------------------------------------------------------------------------------
+# Amazon States Language for an architecture: a pure function of tree and experiment, tested without CDK or AWS.
+#
+# The second interpreter of the tree (`workflow.execute` is the first). JSONPath, STANDARD machines, one machine per Child, each with a
+# fixed name. The state that travels is the event alone; a Task selects its fields, so what a Map leaves behind never reaches a step.
+#
+# Placeholders that the stack substitutes: `${step_<name>}` a function's ARN, `${machine_<name>}` a state machine's ARN,
+# `${executions_<name>}` the ARN prefix of that machine's executions. Sources: AWS Step Functions Developer Guide, "Error handling", "Map
+# state", "startExecution.sync:2".
+
+RUN_MACHINE = "run"
+
+
+def definitions(
+    architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
+) -> dict[str, StateDefinition]:
+    """Return the definition of every state machine of the architecture by name, as `machines` makes them."""
+    made = machines(architecture, experiment, minibatches=minibatches)
+    return {name: machine.definition for name, machine in made.items()}
+
+
+def machines(
+    architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
+) -> dict[str, Machine]:
+    """Return every state machine of the architecture by name: `run`, one per Child, one per entry of `machines`.
+
+    `minibatches`: the most that one worker computes side by side; None (unknown) makes those Maps distributed.
+    """
+    counts = {"workers": experiment.workers, "minibatches": minibatches}
+    made = MachineDefinitions(counts, limit_s=limit_s(experiment))
+    roots = [*([(RUN_MACHINE, architecture.run)] if architecture.run else []), *architecture.machines.items()]
+    for name, node in roots:
+        made.add(name, node)
+    return made.machines
+
+
+def limit_s(experiment: Experiment) -> int:
+    """Return how long an execution may last, in seconds."""
+    return math.ceil(experiment.lifetime.maximum_run_hours * 3_600)

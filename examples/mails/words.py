@@ -1,0 +1,59 @@
+"""Text to all-MiniLM-L6-v2's tokens: its own vocabulary, by the rules of BERT's tokenizer (Devlin et al. 2019) and WordPiece."""
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+
+FIRST, LAST, UNKNOWN, MASK = 101, 102, 100, 103  # [CLS], [SEP], [UNK], [MASK]
+_LONGEST = 100  # characters of a word that is looked up
+
+
+def tokens(text: str, vocabulary: Mapping[str, int], *, most: int) -> list[int]:
+    """At most `most` of them, the first and the last mark included."""
+    found = [FIRST]
+    for word in _words(text):
+        found += _pieces(word, vocabulary)
+        if len(found) >= most:
+            break
+    return [*found[: most - 1], LAST]
+
+
+def _words(text: str) -> Iterator[str]:
+    """In lower case, without accents and control characters; a mark of punctuation and a Chinese character are words."""
+    word = ""
+    for character in unicodedata.normalize("NFD", text.lower()):
+        kind = unicodedata.category(character)
+        alone = _is_punctuation(character, kind) or _is_chinese(ord(character))
+        if kind == "Mn" or (kind[0] == "C" and character not in "\t\n\r") or character == "\ufffd":
+            continue
+        if (alone or character.isspace()) and word:
+            yield word
+            word = ""
+        if alone:
+            yield character
+        elif not character.isspace():
+            word += character
+    if word:
+        yield word
+
+
+def _pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
+    """Split a word into the longest pieces that the vocabulary has, from its start; [UNK] alone if a part is in none."""
+    found, start = list[int](), 0
+    while start < len(word) <= _LONGEST:
+        ends = (end for end in range(len(word), start, -1) if ("##" if start else "") + word[start:end] in vocabulary)
+        if (end := next(ends, None)) is None:
+            return [UNKNOWN]
+        found.append(vocabulary[("##" if start else "") + word[start:end]])
+        start = end
+    return found or [UNKNOWN]
+
+
+def _is_punctuation(character: str, kind: str) -> bool:
+    return kind[0] == "P" or (
+        character.isascii() and character.isprintable() and not character.isalnum() and character != " "
+    )
+
+
+def _is_chinese(code: int) -> bool:
+    ranges = (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2FA1F), (0xF900, 0xFAFF)
+    return any(first <= code <= last for first, last in ranges)

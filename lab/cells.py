@@ -1,0 +1,261 @@
+"""Cells measured by others, projected by the service models and judged: aggregating clients' gradients from S3.
+
+Only cells that no fit has seen (config/held-out.yaml) count. Nine more were measured, but their results are kept by others: their
+projections are printed, to be judged elsewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, inf, log
+from statistics import median
+
+from crossover.reports import prices
+from crossover.reports.bill import gb_seconds
+from crossover.reports.display import Band, band_of, of_errors
+from crossover.simulation.calibration import ASSUMED, AWS, Calibration, vcpus
+from crossover.simulation.kernel import Luck
+from crossover.simulation.papers import measured_held_out
+from crossover.simulation.repetitions import apply_session, draws
+from lab.measurements import MIB, MeasuredCell, Round, rounds
+
+SEED, DRAWS = 1, 200
+RUNTIME_MB = 130  # assumed: Python, its S3 client, numpy
+TIMEOUT_S = 900.0
+COVERED = 0.9  # of a band from p5 to p95
+CONSTANT = 1.58  # the band to beat: the median times and divided by it
+
+SLOWEST, ROUND, DOLLARS = "slowest function, s", "round, level after level, s", "USD per 1,000 rounds"
+GRADIENTS = {"vgg16": 512.3, "gpt2-medium": 1_353.5, "gpt2-large": 2_953.0, "5 GB": 5_120.0}  # in MiB
+NAMES = {"grads_sharding": "shards", "lambda_fl": "tree", "lifl": "three levels"}
+KEPT_ASIDE = tuple(
+    MeasuredCell(
+        gradient=gradient, gradient_mib=GRADIENTS[gradient], design=design, aggregators=count, memory_mb=memory_mb
+    )
+    for gradient, design, count, memory_mb in (
+        ("vgg16", "grads_sharding", 4, 835),
+        ("vgg16", "lambda_fl", 5, 1_987),
+        ("vgg16", "lifl", 11, 1_987),
+        ("gpt2-large", "grads_sharding", 4, 2_665),
+        ("gpt2-large", "lambda_fl", 5, 3_008),
+        ("gpt2-large", "lifl", 11, 3_008),
+        ("5 GB", "grads_sharding", 8, 2_370),
+        ("5 GB", "lambda_fl", 5, 3_008),
+        ("5 GB", "lifl", 11, 3_008),
+        ("gpt2-medium", "grads_sharding", 4, 2_048),
+        ("gpt2-large", "grads_sharding", 4, 3_008),
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedCell:
+    """The projected warm round of a cell. `impossible`: why AWS would not run it; the figures then mean nothing."""
+
+    slowest_s: Band  # the slowest function
+    round_s: Band  # level after level, each as long as its slowest function
+    usd_1000: Band  # of a thousand rounds, as AWS bills them
+    impossible: str
+    outside: tuple[str, ...]
+
+
+@cache
+def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> ProjectedCell:
+    """Return the projection of a cell. `calibration_name`: name of `AWS`, or of the assumptions before anything was measured."""
+    calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
+    slowest, whole, dollars = [], [], []
+    for draw in draws(SEED, DRAWS):
+        levels = levels_s(cell, apply_session(calibration, draw.session), seed=draw.seed)
+        slowest.append(max(max(level) for level in levels))
+        whole.append(sum(max(level) for level in levels))
+        dollars.append(1_000 * usd(cell, [each for level in levels for each in level]))
+    limits = calibration.outside(
+        memory_mb=cell.memory_mb, object_bytes=cell.object_bytes, functions=max(len(n) for _, n in cell.levels)
+    )
+    impossible = _impossible(cell, median(slowest))
+    return ProjectedCell(
+        slowest_s=band_of(slowest),
+        round_s=band_of(whole),
+        usd_1000=band_of(dollars),
+        impossible=impossible,
+        outside=limits,
+    )
+
+
+def levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
+    """Return each function's seconds, by level: it makes its client, reads one vector after another, adds, divides, writes."""
+    objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
+    client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
+    found, number = [], 0
+    for _, level in cell.levels:
+        seconds = []
+        for reads in level:
+            luck = Luck(seed, number, compute_sigma=calibration.compute_sigma, request_sigma=calibration.request_sigma)
+            moving_s = objects.read.seconds(reads * size, reads) + objects.write.seconds(size)
+            adding_s = calibration.arithmetic_s((reads + 1) * size, memory_mb=cell.memory_mb)
+            seconds.append((client_s + moving_s) * luck.request() + adding_s * luck.compute())
+            number += 1
+        found.append(seconds)
+    return found
+
+
+def _impossible(cell: MeasuredCell, slowest_s: float) -> str:
+    """Return why AWS would not run the cell, '' if it would: an accumulator and the incoming vector must fit into memory, and a function
+    may last 15 minutes.
+    """
+    needed_mb = RUNTIME_MB + 2 * cell.object_bytes / MIB
+    if needed_mb > cell.memory_mb:
+        return f"needs {needed_mb:,.0f} MB of {cell.memory_mb:,}"
+    return f"lasts {slowest_s:,.0f} s of {TIMEOUT_S:,.0f}" if slowest_s > TIMEOUT_S else ""
+
+
+@cache
+def _prices() -> prices.Prices:
+    return prices.load()
+
+
+def usd(cell: MeasuredCell, seconds: Sequence[float]) -> float:
+    """Return the bill of a round in dollars: x86, by the millisecond, with all requests. `seconds`: of each function."""
+    listed = _prices()
+    gb_s = sum(gb_seconds(ceil(1_000 * each), memory_mb=cell.memory_mb) for each in seconds)
+    reads = sum(sum(level) for _, level in cell.levels)
+    return (
+        gb_s * listed.of("lambda.x86.gb_second").usd
+        + len(seconds) * (listed.of("lambda.request").usd + listed.of("s3.write").usd)
+        + reads * listed.of("s3.read").usd
+    )
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedCell:
+    """One figure of a cell that no fit has seen: the median over its warm rounds, and the projections of it."""
+
+    cell: MeasuredCell
+    figure: str  # SLOWEST, ROUND or DOLLARS
+    measured: float
+    projected: Band
+    before: float  # by what was assumed before
+
+    @property
+    def error(self) -> float:
+        """Relative error of the projected median."""
+        return abs(self.projected.p50 / self.measured - 1)
+
+    @property
+    def error_before(self) -> float:
+        """Relative error of the projection before anything was measured."""
+        return abs(self.before / self.measured - 1)
+
+    @property
+    def held(self) -> bool:
+        return self.projected.p5 <= self.measured <= self.projected.p95
+
+    @property
+    def score(self) -> float:
+        """Interval score of the projected band."""
+        return interval_score(self.measured, self.projected.p5, self.projected.p95)
+
+    @property
+    def score_constant(self) -> float:
+        """Interval score of a band of constant width around the projected median."""
+        return interval_score(self.measured, self.projected.p50 / CONSTANT, self.projected.p50 * CONSTANT)
+
+
+def interval_score(measured: float, low: float, high: float) -> float:
+    """Return the interval score of logarithms: the band's width, and 2 / (1 - COVERED) for each unit outside (Gneiting and Raftery,
+    2007). Less is better.
+    """
+    missed = max(0.0, log(low / measured)) + max(0.0, log(measured / high))
+    return log(high / low) + 2 / (1 - COVERED) * missed
+
+
+@cache
+def judged() -> tuple[JudgedCell, ...]:
+    """Return the judged figures of every held-out cell, in the order of its rule."""
+    cells: dict[MeasuredCell, list[Round]] = {}
+    for each in rounds():
+        if not each.cold and measured_held_out(each.cell.key):
+            cells.setdefault(each.cell, []).append(each)
+    found: list[JudgedCell] = []
+    order = sorted(cells, key=lambda cell: (cell.gradient_mib, cell.design, cell.aggregators))
+    for cell in order:
+        totals = [[function.total_s or inf for function in each.functions] for each in cells[cell]]
+        now, before = projected(cell), projected(cell, ASSUMED.name)
+        slowest, dollars = median(max(each) for each in totals), 1_000 * median(usd(cell, each) for each in totals)
+        found.append(_judged(cell, SLOWEST, slowest, now.slowest_s, before.slowest_s))
+        if len(cell.levels) > 1:
+            whole = median(_levels_s(each) for each in cells[cell])
+            found.append(_judged(cell, ROUND, whole, now.round_s, before.round_s))
+        found.append(_judged(cell, DOLLARS, dollars, now.usd_1000, before.usd_1000))
+    return tuple(found)
+
+
+def _levels_s(measured: Round) -> float:
+    """Return the seconds of a round: levels run one after another, each as long as its slowest function."""
+    by_level: dict[str, float] = {}
+    for each in measured.functions:
+        by_level[each.level] = max(by_level.get(each.level, 0.0), each.total_s or inf)
+    return sum(by_level.values())
+
+
+def _judged(cell: MeasuredCell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
+    return JudgedCell(cell=cell, figure=figure, measured=measured, projected=now, before=before.p50)
+
+
+def name(cell: MeasuredCell) -> str:
+    """Return the cell's name in the tables."""
+    return f"{cell.gradient} / {NAMES[cell.design]}, {cell.aggregators} x {cell.memory_mb:,} MB"
+
+
+HEAD = ["cell", "figure", "measured", "p5", "p50", "p95", "error", "before", "error before", "in the band"]
+ASIDE_HEAD = ["cell", "possible", SLOWEST, ROUND, DOLLARS, "outside"]
+
+
+def rows() -> list[list[str]]:
+    """Return the table of the held-out cells: measured and projected figures."""
+    return [
+        [
+            name(each.cell),
+            each.figure,
+            f"{each.measured:.3g}",
+            *(f"{value:.3g}" for value in each.projected),
+            f"{each.error:.0%}",
+            f"{each.before:.3g}",
+            f"{each.error_before:.0%}",
+            "yes" if each.held else "no",
+        ]
+        for each in judged()
+    ]
+
+
+def rows_aside() -> list[list[str]]:
+    """Return the table of the cells that others judge: p50 (p5 to p95)."""
+
+    def shown(found: Band) -> str:
+        return f"{found.p50:.3g} ({found.p5:.3g} to {found.p95:.3g})"
+
+    listed = []
+    for cell in KEPT_ASIDE:
+        found = projected(cell)
+        bands = [shown(each) for each in (found.slowest_s, found.round_s, found.usd_1000)]
+        said = ["no: " + found.impossible, "", "", ""] if found.impossible else ["yes", *bands]
+        listed.append([name(cell), *said, "; ".join(found.outside)])
+    return listed
+
+
+def headline() -> str:
+    """Return a sentence with the errors over the held-out cells."""
+    of = judged()
+    errors, before = [each.error for each in of], [each.error_before for each in of]
+    scores = [sum(getattr(each, which) for each in of) / len(of) for which in ("score", "score_constant")]
+    cells = {each.cell for each in of}
+    right = sum(not projected(cell).impossible for cell in cells)
+    return (
+        f"Error over {len(of)} figures of {len(cells)} measured cells held out: {of_errors(errors)} (goal: a median of at most 25 %); "
+        f"before anything was measured {of_errors(before)}. "
+        f"Bands hold {sum(each.held for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
+        f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
+    )

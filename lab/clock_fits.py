@@ -1,0 +1,196 @@
+"""The calibration's figures for the services' own clocks, fitted to rows that others measured (clock_rows.py), with their residuals.
+
+The form was chosen before the figures. From the end of a Lambda task to the start of the next, both warm, in a year's service: `task_s`,
+and for each byte of the state `payload_s_byte`. A state that is no task takes no time: entering a Map took no longer. Branches of a Map
+begin `branch_s` one after another. If the next function is cold, its sandbox takes `sandbox_s` more, and then INIT. Spreads are
+lognormal around medians.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import fmean
+
+from crossover.errors import DataError
+from crossover.simulation.calibration import VCPU_MB
+from crossover.simulation.papers import FitResidual, Fitted
+from lab import clock_rows
+from lab.clock_rows import FIRST, P95, SERVICES, STARTS, ClockRow
+
+NOW, BEFORE = "2024", "2022"  # what a projection stands on, and the year that it can be asked for
+LITTLE = 1_024  # bytes of state: as much as an event may have (workflow.EVENT_LIMIT_BYTES)
+FoundAndLeft = tuple[list[Fitted], list[FitResidual]]
+ELSEWHERE = {
+    "functions": [
+        "from task to task, and a cold start's sandbox: measured of Python 3.8 on x86 alone, until 2024",
+    ],
+    "databases": ["Redis's latency as functions see it: measured in 2022 alone"],
+}
+WARM = "0.0"  # share of cold starts
+MEASURED_ON = "python3.10"  # the nearest to those functions' Python 3.8 of which INIT is known
+
+
+def fitted(folder: Path) -> FoundAndLeft:
+    """Return every figure of the clocks, and the residuals of the rows. Raises DataError by file and row."""
+    tasks, maps, inits, latencies, hosts = (clock_rows.rows(name, folder) for name in clock_rows.FILES)
+    try:
+        level_s, of_tasks = _tasks(tasks)
+        init_s = _middle(_by(inits, "runtime", package="zip", arch="x86_64")[MEASURED_ON])
+        starts = _maps(maps, level_s[NOW]), _sandboxes(tasks, maps, level_s[BEFORE], init_s), _inits(inits)
+        parts = [of_tasks, *starts, _latencies(latencies), _hosts(hosts)]
+    except (KeyError, IndexError, ValueError) as problem:
+        raise DataError(f"{SERVICES}/: rows are missing or say something else: {problem}") from problem
+    return [each for found, _ in parts for each in found], [each for _, left in parts for each in left]
+
+
+# --- Step Functions ---------------------------------------------------------------------------------------------------
+
+
+def _tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
+    """Return the seconds between tasks by year; and the figures, with what each byte of the state adds, and their residuals."""
+    said, level_s, found, left = (
+        f"{SERVICES}/{clock_rows.TASKS}",
+        dict[str, float](),
+        list[Fitted](),
+        list[FitResidual](),
+    )
+    for year, warm in _by(rows, "year", next_function="warm").items():
+        little = [each for each in warm if _bytes(each) <= LITTLE]
+        level_s[year] = _middle(little)
+        which = f"{said}: {len(little)} warm rows of {year}, states of at most {LITTLE:,} bytes"
+        found.append(Fitted(f"{_year(year)}task_s", level_s[year], "s", f"{which}: geometric mean of medians"))
+        found.append(Fitted(f"{_year(year)}task_sigma", _within(little), "", f"{which}: ln(p95 / p5) / {2 * P95}"))
+        left += [_left("task to task", each, level_s[year]) for each in little]
+    larger = [each for each in rows if _bytes(each) > LITTLE]
+    byte_s = sum(each.seconds["p50"] - level_s[each.of("year")] for each in larger) / sum(map(_bytes, larger))
+    left += [_left("payload", each, level_s[each.of("year")] + byte_s * _bytes(each)) for each in larger]
+    which = f"{said}: {len(larger)} rows of larger states: seconds beyond those, by bytes, of all together"
+    return level_s, ([*found, Fitted("payload_s_byte", byte_s, "s/byte", which)], left)
+
+
+def _bytes(row: ClockRow) -> int:
+    """Return the bytes of the state; 0 for rows that do not say it, whose states were nearly empty."""
+    return int(row.of("payload_bytes") or 0)
+
+
+def _maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
+    """Fit the start of a Map's branches to warm rows. They are of 2023; their starts match those of the later level, `level_s`."""
+    began = [(each, int(each.of("branches")) - 1) for each in _by(rows, "cold_share")[WARM]]
+    branch_s = exp(fmean(log(each.seconds[f"{STARTS}p50"] / count) for each, count in began))
+    left = [_left("a Map's branches", each, branch_s * count, f"{STARTS}p50") for each, count in began]
+    left += [_left("into a Map", each, level_s, f"{FIRST}p50") for each, _ in began]
+    which = f"{SERVICES}/{clock_rows.FAN_OUT}: {len(began)} warm rows, the last start after the first, by branch: geometric mean"
+    return [Fitted("branch_s", branch_s, "s", which)], left
+
+
+def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
+    """Fit what a cold start takes beyond a warm one, without INIT: for the later level by Maps, for the earlier one by tasks."""
+    by_share = _by(maps, "cold_share")
+    warm_maps = by_share.pop(WARM)
+    now_s = _middle(warm_maps, FIRST)
+    cold_maps = [row for rows in by_share.values() for row in rows]  # of which nearly all starts were cold
+    found, left, variances = list[Fitted](), list[FitResidual](), list[float]()
+    before = [each for each in _by(tasks, "year", next_function="warm")[BEFORE] if _bytes(each) <= LITTLE]
+    for year, rows, warm, series, warm_s in (
+        (NOW, cold_maps, warm_maps, FIRST, now_s),
+        (BEFORE, _by(tasks, "next_function")["cold"], before, "", before_s),
+    ):
+        extra_s = _middle(rows, series) - warm_s
+        which = f"{SERVICES}/: {len(rows)} cold rows, beyond the warm ones and INIT of {MEASURED_ON}"
+        found.append(Fitted(f"{_year(year)}sandbox_s", extra_s - init_s, "s", which))
+        # A warm start's own spread is in a cold one's, and drawn beside it.
+        whole, own = (
+            fmean(((s[f"{series}p95"] - s[f"{series}p5"]) / (2 * P95) / extra_s) ** 2 for s in (r.seconds for r in of))
+            for of in (rows, warm)
+        )
+        between = fmean(log((each.seconds[f"{series}p50"] - warm_s) / extra_s) ** 2 for each in rows)
+        variances.append(max(0.0, whole - own) + between)
+        left += [_left("cold", each, warm_s + extra_s, f"{series}p50") for each in rows]
+    which = f"{SERVICES}/, the same rows: of sandbox and INIT, within rows beyond the warm ones, and between them"
+    return [*found, Fitted("cold_sigma", sqrt(fmean(variances)), "", which)], left
+
+
+def _year(year: str) -> str:
+    return "" if year == NOW else f"year_{year}."
+
+
+# --- functions, Redis, hosts ------------------------------------------------------------------------------------------
+
+
+def _inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
+    """Fit INIT of Python functions without dependencies, whatever their memory. Only ARM rows are fitted, because the project's
+    functions are ARM.
+    """
+    found, left = list[Fitted](), list[FitResidual]()
+    for package in ("zip", "image"):
+        by_runtime = _by(rows, "runtime", package=package, arch="arm64")
+        said = f"{SERVICES}/{clock_rows.INITS}, ARM, {package}, 128 to 1,024 MB"
+        for runtime, mine in by_runtime.items():
+            figure = f"init.{package}.{runtime.replace('.', '')}"
+            found.append(Fitted(figure, _middle(mine), "s", f"{said}: geometric mean of medians"))
+            left += [_left(f"INIT, {package}", each, _middle(mine)) for each in mine]
+        sigma = _within([each for mine in by_runtime.values() for each in mine])
+        found.append(Fitted(f"init.{package}.sigma", sigma, "", f"{said}: ln(p95 / p5) / {2 * P95}"))
+    return found, left
+
+
+def _latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
+    found, left = list[Fitted](), list[FitResidual]()
+    said, by_what = f"{SERVICES}/{clock_rows.LATENCIES}", _by(rows, "what")
+    trips = sorted(
+        (row for what, mine in by_what.items() if what.startswith("TCP") for row in mine),
+        key=lambda each: each.seconds["p50"],
+    )
+    for figure, how, each in (
+        ("tensors", "quickest", trips[0]),
+        ("stores.redis_of_another_zone", "slowest", trips[-1]),
+    ):
+        which = f"{said}: the {how} of {len(trips)} runs of TCP round trips from a function to EC2, 2022"
+        found.append(Fitted(f"{figure}.latency_s", each.seconds["p50"], "s", f"{which}; Redis's own work is not in it"))
+        found.append(Fitted(f"{figure}.latency_sigma", log(each.seconds["p95"] / each.seconds["p50"]) / P95, "", which))
+        left.append(_left("Redis by zone", each, each.seconds["p50"]))
+    direct = [each for each in by_what["to a warm function, Lambda direct invoke"] if int(each.of("bytes")) <= LITTLE]
+    which = f"{said}: a warm function invoked directly, and a connection back, 2022"
+    left += [_left("invoked directly", each, _middle(direct)) for each in direct]
+    return [*found, Fitted("direct_s", _middle(direct), "s", which)], left
+
+
+def _hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
+    """Fit the spread between hosts to functions with a whole vCPU: one thread takes equally long at any memory, so hosts alone differ."""
+    whole, off, left = (
+        [each for each in rows if int(each.of("memory_mb")) >= VCPU_MB],
+        list[float](),
+        list[FitResidual](),
+    )
+    for mine in _by(whole, "workload", "runtime").values():
+        logs = [log(each.seconds["arm64_mean"]) for each in mine]
+        off += [(each - fmean(logs)) / sqrt(1 - 1 / len(logs)) for each in logs]
+        left += [_left("hosts", each, exp(fmean(logs)), "arm64_mean") for each in mine]
+    which = f"{SERVICES}/{clock_rows.HOSTS}: {len(off)} ARM functions from {VCPU_MB:,} MB on, around the mean of their workload and runtime"
+    return [Fitted("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)], left
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _by(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[str, list[ClockRow]]:
+    """Return the rows whose columns have the values `told`, grouped by their values in `columns`."""
+    found: dict[str, list[ClockRow]] = {}
+    for each in rows:
+        if all(each.of(name) == value for name, value in told.items()):
+            found.setdefault(" ".join(map(each.of, columns)), []).append(each)
+    return found
+
+
+def _middle(rows: Sequence[ClockRow], series: str = "") -> float:
+    return exp(fmean(log(each.seconds[f"{series}p50"]) for each in rows))
+
+
+def _within(rows: Sequence[ClockRow]) -> float:
+    return sqrt(fmean((log(each.seconds["p95"] / each.seconds["p5"]) / (2 * P95)) ** 2 for each in rows))
+
+
+def _left(part: str, row: ClockRow, fitted_s: float, column: str = "p50") -> FitResidual:
+    functions = int(next((row.told[name] for name in ("gaps", "executions", "n") if name in row.told), 1))
+    file, _, line = row.where.partition(": ")
+    return FitResidual(part, file, line, functions, row.seconds[column], fitted_s)

@@ -1,0 +1,124 @@
+"""Measurements by others of the services' own clocks (config/calibration/services/; its README names the authors): rows of percentiles.
+
+Nothing is repaired: a missing column, a figure in other units or that is not a positive number, and percentiles that do not grow are
+refused by file and row.
+"""
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from crossover.errors import DataError
+from crossover.simulation.calibration import vcpus
+from lab.measurements import FOLDER, above_zero, instead
+
+SERVICES = "services"
+P95 = 1.645  # standard deviations
+
+
+class Clocked(NamedTuple):
+    """A series of figures of a row, smallest first. `least_s`, `most_s`: range of its `middle` outside of which its unit is doubted; in
+    seconds of a whole vCPU if it `computes`. `rows`: the rows that have it, by the beginning of their first column.
+    """
+
+    columns: tuple[str, ...]
+    middle: str
+    least_s: float
+    most_s: float
+    seconds: float = 1e-3  # to the unit
+    rows: str = ""
+    computes: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockRow:
+    """One row. `told`: what was measured, by column, as in the file; `seconds`: the figures by column."""
+
+    where: str
+    told: Mapping[str, str]
+    seconds: Mapping[str, float]
+
+    def of(self, column: str) -> str:
+        """Return the text in a column. Raises DataError if the file has no such column."""
+        if column not in self.told:
+            raise DataError(f"{self.where}: {column} is missing")
+        return self.told[column]
+
+
+TASKS, FAN_OUT = "stepfunctions_task_to_task_ms.csv", "stepfunctions_map_fanout_ms.csv"
+LATENCIES, INITS = "faaskeeper_2024_latency_ms.csv", "maxday_lambda_init_ms_2026-07_08.csv"
+HOSTS = "cebert_2025-11-30_warm_ms.csv"
+PERCENTILES = ("p5", "p50", "p95", "p99")
+FIRST, STARTS = "end_to_first_start_", "spread_of_starts_"
+FILES: Mapping[str, tuple[Clocked, ...]] = {
+    TASKS: (Clocked(("p5", "p25", "p50", "p75", "p95", "p99"), "p50", 0.01, 5.0),),
+    FAN_OUT: tuple(
+        Clocked((f"{of}p5", f"{of}p50", f"{of}p95"), f"{of}p50", least_s, 5.0)
+        for of, least_s in ((FIRST, 0.01), (STARTS, 0.001))
+    ),
+    INITS: (Clocked(PERCENTILES, "p50", 0.01, 10.0),),
+    LATENCIES: (
+        Clocked(PERCENTILES, "p50", 5e-5, 0.02, rows="Redis|TCP"),
+        Clocked(PERCENTILES, "p50", 1e-3, 1.0, rows="S3|to a warm"),
+    ),
+    HOSTS: tuple(
+        Clocked((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.02, 30.0, computes=True) for of in ("arm64", "x86")
+    ),
+}
+COUNTED = (r"[1-9]\d*", "a whole number above 0")
+TOLD: Mapping[str, tuple[str, str]] = {  # what a column may say, and in words
+    **dict.fromkeys(("executions", "gaps", "n", "memory_mb"), COUNTED),
+    "year": (r"201[5-9]|202\d|2030", "2015 to 2030"),
+    "payload_bytes": (r"\d*", "a whole number, or nothing"),
+    "bytes": (r"\d+", "a whole number"),
+    "next_function": ("warm|cold", "warm or cold"),
+    "branches": (r"[2-9]|[1-9]\d+", "a whole number above 1"),
+    "cold_share": (r"0\.0|0\.\d*[1-9]|1\.0", "0.0 to 1.0"),
+}
+
+
+def rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
+    """Return the rows of the file `name`, one of FILES. Raises DataError by file and row."""
+    try:
+        text = (folder / SERVICES / name).read_text(encoding="utf-8")
+        # One file names the first percentile of a series in full, and those after it by their number alone.
+        columns, *lines = csv.reader(re.sub(r"(\w+_)p5,p50,p95", r"\1p5,\1p50,\1p95", text).splitlines())
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{name}: no measurements: {problem}") from problem
+    found = []
+    for at, line in enumerate(lines, 2):
+        where, row = f"{name}: line {at}", dict(zip(columns, line, strict=False))
+        for column in TOLD.keys() & row.keys():
+            pattern, expected = TOLD[column]
+            if not re.fullmatch(pattern, row[column]):
+                raise DataError(f"{where}: {column}: {row[column]!r} is not allowed; expected {expected}")
+        mine = [series for series in FILES[name] if re.match(series.rows, line[0])] if line else []
+        if not mine:
+            raise DataError(f"{where}: {columns[0]}: {line[:1]} is unknown")
+        seconds = {column: s for series in mine for column, s in _series(row, series, where).items()}
+        found.append(ClockRow(where=where, told={n: v for n, v in row.items() if n not in seconds}, seconds=seconds))
+    if not found:
+        raise DataError(f"{name}: no rows")
+    return tuple(found)
+
+
+def _series(row: Mapping[str, str], series: Clocked, where: str) -> dict[str, float]:
+    seconds = dict[str, float]()
+    for name in series.columns:
+        if name not in row:
+            raise DataError(f"{where}: {name} is missing{instead(row, name)}")
+        seconds[name] = series.seconds * above_zero(row[name], f"{where}: {name}")
+    for before, name in pairwise(series.columns):
+        if seconds[name] < seconds[before]:
+            raise DataError(f"{where}: {name}: {row[name]} is less than {before}, {row[before]}; percentiles grow")
+    share = min(1.0, vcpus(int(row["memory_mb"]))) if series.computes else 1.0
+    if not series.least_s <= share * seconds[series.middle] <= series.most_s:
+        raise DataError(
+            f"{where}: {series.middle}: {row[series.middle]} would be {seconds[series.middle]:g} s, expected "
+            f"{series.least_s / share:g} to {series.most_s / share:g} s: other units?"
+        )
+    return seconds

@@ -1,0 +1,232 @@
+"""The fit of the services' times to measurements by others, and the file with the result: `python -m lab fit FOLDER`.
+
+The form was chosen before the figures. Reading n objects one after another, in a function with v of a vCPU:
+
+    slowdown x max(bytes / connection, (bytes - burst) / floor), at least bytes x read CPU / v, + n x latency + client CPU / v
+
+and writing: bytes x write CPU / v + latency. Burst and floor come from throughput, latencies from requests for 1 KB, the connection's
+rate from AWS's document; the rest from cells that config/held-out.yaml does not hold out. Whoever chose this form had seen all cells.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import yaml
+
+from crossover.errors import DataError
+from crossover.reports.folder import write_atomically
+from crossover.simulation import figures
+from crossover.simulation.calibration import Service, TokenBucket, vcpus
+from crossover.simulation.papers import FitResidual, Fitted, measured_held_out
+from lab import clock_fits, measurements
+from lab.clock_rows import P95
+from lab.measurements import AGGREGATION, FOLDER, SKYRISE, MeasuredAggregator, MeasuredCell, Round
+
+STORES = {
+    "s3_standard": "objects",
+    "s3_express": "stores.s3_express",
+    "dynamodb": "stores.dynamodb",
+    "efs": "stores.efs",
+}
+KB = 1_000  # the size of the objects whose latencies were measured
+BURST_S = 1.0  # by then a full bucket is empty, at any rate that a function reaches
+HEAD = """\
+# Written by `python -m lab fit config/calibration` from the measurements beside it (README.md says whose): not by hand.
+# `residuals`: geometric means over a session's warm functions, beside what the fitted figures come to; sessions that were fitted to.
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The timed part of the functions of one level in one session."""
+
+    cell: MeasuredCell
+    file: str
+    level: str
+    reads: int
+    seconds: tuple[float, ...]
+
+    @property
+    def share(self) -> float:
+        """Share of a vCPU that the functions have, at most 1."""
+        return min(1.0, vcpus(self.cell.memory_mb))
+
+    @property
+    def bytes_(self) -> float:
+        """Bytes that one function reads."""
+        return self.reads * self.cell.object_bytes
+
+    @property
+    def mean_s(self) -> float:
+        """Geometric mean of the seconds, because errors are factors."""
+        return exp(fmean(log(each) for each in self.seconds))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithms."""
+        middle = log(self.mean_s)
+        return sqrt(sum((log(each) - middle) ** 2 for each in self.seconds) / max(1, len(self.seconds) - 1))
+
+
+def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
+    """Read the measurements in `folder`, write the calibration to `out`, and return it. Raises DataError by file and row."""
+    found = fitted(folder)
+    text = yaml.safe_dump(found, sort_keys=False, width=200, default_flow_style=None)
+    write_atomically(out, (HEAD + text).encode())  # every projection reads it
+    return found
+
+
+def fitted(folder: Path = FOLDER) -> dict[str, Any]:
+    """Return the calibration's figures and residuals, as they are written."""
+    kept = [each for each in measurements.rounds(folder) if not each.cold and not measured_held_out(each.cell.key)]
+    latencies = [*_latencies(measurements.latencies(folder))]
+    networks = [*_networks(measurements.throughputs(folder))]
+    known = {each.figure: each.value for each in (*latencies, *networks)}
+    reads, writes = _seen(kept, lambda f: f.read_s), _seen(kept, lambda f: f.write_s)
+    reading, read_rows = _reading(reads, known)
+    writing, write_rows = _writing(writes, known)
+    arithmetic, compute_rows = _arithmetic(_seen(kept, lambda f: f.compute_s))
+    clocks, clock_rows = clock_fits.fitted(folder)
+    memory = [each.cell.memory_mb for each in kept]
+    sizes = [each.cell.object_bytes for each in kept]
+    most = max(len(each.functions) for each in kept)
+    return {
+        "format": figures.FORMAT,
+        "as_of": "2026-08",
+        "figures": [each.as_json() for each in (*latencies, *networks, *reading, *writing, *arithmetic, *clocks)],
+        "measured": {
+            "memory_mb": [min(memory), max(memory)],
+            "object_bytes": [KB, round(max(sizes))],
+            "functions": [1, most],
+            "branches": [1, 16],
+        },
+        "elsewhere": clock_fits.ELSEWHERE,
+        "residuals": [each.as_json() for each in (*read_rows, *write_rows, *compute_rows, *clock_rows)],
+    }
+
+
+def _seen(rounds: Sequence[Round], part: Callable[[MeasuredAggregator], float | None]) -> list[Seen]:
+    """Return the warm functions whose `part` was timed, grouped by session, level and number of vectors."""
+    groups: dict[tuple[MeasuredCell, str, str, int], list[float]] = {}
+    for each in rounds:
+        for function in each.functions:
+            if (seconds := part(function)) is not None:
+                groups.setdefault((each.cell, each.file, function.level, function.reads), []).append(seconds)
+    return [Seen(*key, tuple(seconds)) for key, seconds in groups.items()]
+
+
+def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[Fitted]:
+    source = f"{SKYRISE}/storage-latency.csv, all rows of "
+    listed = list(rows)
+    for store, figure in STORES.items():
+        for operation, prefix in (("read", ""), ("write", "write_")):
+            mine = [each for each in listed if (each.store, each.operation) == (store, operation)]
+            if not mine:
+                raise DataError(f"storage-latency.csv: no row of {store}, {operation}")
+            mean_s = fmean(each.mean_s for each in mine)
+            sigma = median(log(each.p95_s / each.median_s) / P95 for each in mine)
+            said = f"{source}{store}, {operation}"
+            yield Fitted(f"{figure}.{prefix}latency_s", mean_s, "s", f"{said}: mean")
+            yield Fitted(f"{figure}.{prefix}latency_sigma", sigma, "", f"{said}: ln(p95 / median) / {P95}")
+            if store == "s3_standard":
+                yield Fitted(f"instance_objects.{prefix}latency_s", mean_s, "s", f"{said}: mean; of functions")
+
+
+def _networks(rows: Sequence[measurements.Throughput]) -> Iterable[Fitted]:
+    """Yield the figures of a token bucket: what the first second moves beyond the floor, and the floor from then on."""
+    for vpc, name in ((False, "network"), (True, "vpc_network")):
+        bursts, floors = [], []
+        for each in rows:
+            if each.vpc == vpc:
+                first = round(BURST_S / each.interval_s)
+                floors.append(fmean(each.bytes_[first:]) / each.interval_s)
+                bursts.append(sum(each.bytes_[:first]) - BURST_S * floors[-1])
+        where = "in" if vpc else "outside"
+        said = f"{SKYRISE}/lambda-network-throughput.csv, single functions {where} a VPC: {len(floors)} rows of 5 s and more"
+        yield Fitted(f"{name}.burst_bytes", median(bursts), "bytes", f"{said}, first second without the floor")
+        yield Fitted(f"{name}.floor_bytes_s", median(floors), "bytes/s", f"{said}, from the second second on")
+
+
+def _files(seen: Iterable[Seen]) -> str:
+    return f"{AGGREGATION}/: {', '.join(sorted({each.file for each in seen}))}, warm rows"
+
+
+def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[FitResidual]]:
+    """Fit `slowdown` and the client's set-up by least squares of logarithms; the rest of a session is its factor."""
+    connection = figures.figures()["objects"]["client_bytes_s"]
+    network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
+    latency_s = known["objects.latency_s"]
+    moving = np.array([_moving(each.bytes_, connection, network) for each in seen])
+    waiting = np.array([each.reads * latency_s for each in seen])
+    own = np.array([1 / each.share for each in seen])
+    logs = np.log([each.mean_s for each in seen])
+    slowdown, client_cpu_s = 1.0, 0.1
+    for _ in range(50):  # Gauss-Newton
+        total = slowdown * moving + waiting + client_cpu_s * own
+        slopes = np.stack([moving / total, own / total], axis=1)
+        step = np.linalg.lstsq(slopes, logs - np.log(total), rcond=None)[0]
+        slowdown, client_cpu_s = slowdown + float(step[0]), max(0.0, client_cpu_s + float(step[1]))
+    total = slowdown * moving + waiting + client_cpu_s * own
+    within = sum((len(each.seconds) - 1) * each.spread**2 for each in seen)
+    request_sigma = sqrt(within / sum(len(each.seconds) - 1 for each in seen))
+    sessions: dict[str, list[float]] = {}
+    for each, off in zip(seen, logs - np.log(total), strict=True):
+        sessions.setdefault(each.file, []).append(float(off))
+    session_sigma = sqrt(sum(fmean(off) ** 2 for off in sessions.values()) / (len(sessions) - 2))
+    # The least that a small function's processor can have taken: its fastest read.
+    small = [each for each in seen if each.share < 1]
+    cpu_s_byte = min(
+        ((min(each.seconds) - each.reads * latency_s) * each.share - client_cpu_s) / each.bytes_ for each in small
+    )
+    said = _files(seen)
+    mean_one = exp(request_sigma**2 / 2)  # a function's factor has mean 1, and the fit is one of medians
+    found = [
+        Fitted("objects.slowdown", slowdown * mean_one, "", f"{said}: least squares of logarithms, as a mean"),
+        Fitted("objects.cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(small)}: at most, by the fastest read"),
+        Fitted("client_cpu_s", client_cpu_s, "vCPU s", f"{said}: with the slowdown"),
+        Fitted("request_sigma", request_sigma, "", f"{said}: within a session and level"),
+        Fitted("session_sigma", session_sigma, "", f"{said}: what is left of {len(sessions)} sessions"),
+    ]
+    return found, _rows("read", seen, total)
+
+
+def _moving(bytes_: float, connection: float, network: TokenBucket) -> float:
+    seen = Service(latency_s=0.0, client_bytes_s=connection).at(
+        burst_bytes=network.burst_bytes, floor_bytes_s=network.floor_bytes_s
+    )
+    return seen.read.seconds(bytes_)
+
+
+def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[FitResidual]]:
+    latency_s = known["objects.write_latency_s"]
+    each_s = [log((one.mean_s - latency_s) * one.share / one.cell.object_bytes) for one in seen]
+    cpu_s_byte = exp(fmean(each_s))
+    fitted_s = [cpu_s_byte * one.cell.object_bytes / one.share + latency_s for one in seen]
+    found = Fitted("objects.write_cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(seen)}: geometric mean")
+    return [found], _rows("write", seen, fitted_s)
+
+
+def _arithmetic(seen: Sequence[Seen]) -> tuple[list[Fitted], list[FitResidual]]:
+    """Fit the rate at a whole vCPU, and the power of the share of a vCPU, by a straight line of logarithms."""
+    through = [(each.reads + 1) * each.cell.object_bytes for each in seen]
+    rates = np.log([bytes_ / each.mean_s for bytes_, each in zip(through, seen, strict=True)])
+    lines = np.stack([np.ones(len(seen)), np.log([each.share for each in seen])], axis=1)
+    level, exponent = (float(each) for each in np.linalg.lstsq(lines, rates, rcond=None)[0])
+    fitted_s = [bytes_ / exp(level) / each.share**exponent for bytes_, each in zip(through, seen, strict=True)]
+    said = _files(seen)
+    return [
+        Fitted("arithmetic_bytes_s", exp(level), "bytes/s", f"{said}: sums of float32, at a whole vCPU"),
+        Fitted("arithmetic_exponent", exponent, "", f"{said}: of a vCPU's share"),
+    ], _rows("compute", seen, fitted_s)
+
+
+def _rows(part: str, seen: Sequence[Seen], fitted_s: Iterable[float]) -> list[FitResidual]:
+    return [
+        FitResidual(part, each.file, each.level, len(each.seconds), each.mean_s, float(projected))
+        for each, projected in zip(seen, fitted_s, strict=True)
+    ]

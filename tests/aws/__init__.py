@@ -1,0 +1,1 @@
+"""What `make test-aws` tries on a real account, step by step, and what each step showed."""

@@ -1,0 +1,73 @@
+"""A bucket in the virtual world, with the methods and errors of boto3's client that our object store relies on."""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+
+from crossover.data.s3 import READ_TIMEOUT_S
+from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
+
+
+class Bucket:
+    """Objects by key. `carry` takes every request to them."""
+
+    def __init__(self, carry: Carry) -> None:
+        self.objects: dict[str, bytes] = {}
+        self._carry = carry
+
+    def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "") -> None:
+        body = Body if isinstance(Body, bytes) else bytes(Body.read())
+
+        def put() -> bool:
+            if IfNoneMatch and Key in self.objects:
+                return False
+            self.objects[Key] = body
+            return True
+
+        if not self._ask("PutObject", [Key], put, bytes_out=len(body)):
+            raise _error("PreconditionFailed", "PutObject")
+
+    def get_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
+        return {"Body": io.BytesIO(self._found("GetObject", Key))}
+
+    def head_object(self, *, Bucket: str, Key: str) -> None:
+        self._found("HeadObject", Key)
+
+    def delete_objects(self, *, Bucket: str, Delete: Mapping[str, Any]) -> Mapping[str, Any]:
+        keys = [each["Key"] for each in Delete["Objects"]]
+        self._ask("DeleteObjects", keys, lambda: [self.objects.pop(key, None) for key in keys])
+        return {}
+
+    def get_paginator(self, operation: str) -> "Bucket":
+        return self
+
+    def paginate(self, *, Bucket: str, Prefix: str) -> list[Mapping[str, Any]]:
+        """One page, whatever there is."""
+        keys = self._ask("ListObjectsV2", [Prefix], lambda: [key for key in self.objects if key.startswith(Prefix)])
+        return [{"Contents": [{"Key": key} for key in keys]}]
+
+    def _found(self, operation: str, key: str) -> bytes:
+        found = self._ask(operation, [key], lambda: self.objects.get(key))
+        if found is None:
+            raise _error("NoSuchKey", operation)
+        return bytes(found)
+
+    def _ask(self, operation: str, keys: list[str], effect: Callable[[], Any], *, bytes_out: int = 0) -> Any:
+        """The reply. Raises botocore's errors."""
+
+        def served() -> tuple[Any, int]:
+            reply = effect()
+            return reply, len(reply) if operation == "GetObject" and reply else 0
+
+        try:
+            return self._carry(Request("s3", operation, tuple(keys), bytes_out, within_s=READ_TIMEOUT_S), served)
+        except ServerRefusal as refusal:
+            raise _error(refusal.code, operation) from None
+        except LostReply as lost:
+            raise (ReadTimeoutError if lost.silent else ConnectionClosedError)(endpoint_url="s3://bucket") from None
+
+
+def _error(code: str, operation: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": code}}, operation)

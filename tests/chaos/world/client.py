@@ -1,0 +1,197 @@
+"""Who runs an experiment: prepares it, starts it, follows it to its end, and resumes what has failed or was left alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from crossover.data.clients import Clients
+from crossover.data.deployed_clients import innermost_kind, plain_cause
+from crossover.data.keys import current_run
+from crossover.data.protocols import Traffic
+from crossover.errors import CrossoverError, RunFailed, UserError, ended_with
+from crossover.experiment import Experiment
+from crossover.reports.spending import BudgetReached
+from crossover.running.monitor import attach_to_run, begin_deadline, follow, has_ended
+from crossover.running.preparing import Materials, Prepared, attempt_number, prepare
+from crossover.running.resume import count_instances, tolerates_failures
+from crossover.training.fleet import ProgramsExecution, announce
+from crossover.workflow import first_event
+from tests.chaos.world.fleet import VirtualFleet
+from tests.chaos.world.kernel import Kernel, Process
+from tests.chaos.world.machines import ExecutionAlreadyExists, VirtualExecution, VirtualMachines
+
+FLEET, RUN_MACHINE = "fleet", "run"
+LOOK_S = 20.0  # a client that sleeps until its run ends looks now and then all the same
+PATIENCE = 6  # resumptions, before a run is given up
+
+
+class VirtualAccount(Protocol):
+    """What a client reaches: an account with the experiment deployed in it."""
+
+    kernel: Kernel
+    experiment: Experiment
+    machines: VirtualMachines
+    fleet: VirtualFleet | None
+
+    def clients(self, process: Process) -> Clients: ...
+    def materials(self, experiment: Experiment) -> Materials: ...
+    def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
+        """A request to one of AWS's own APIs. Raises Unavailable."""
+
+    def resumes_after_s(self) -> float:
+        """How long after a client's end another resumes the run."""
+
+
+@dataclass
+class MachineExecution:
+    """The run's execution, as a client sees it. It does not ask again before there can be news: so a run costs few turns."""
+
+    world: VirtualAccount
+    execution: VirtualExecution
+
+    def ended(self) -> bool:
+        self.world.machines.wait(self.execution, LOOK_S)
+        found = self.execution
+        if found.status == "RUNNING":
+            return False
+        if found.status == "SUCCEEDED":
+            return True
+        if found.status == "TIMED_OUT":
+            raise RunFailed("ended by lifetime.maximum_run_hours: deploy with more hours, then resume the run")
+        error = found.error or found.status
+        raise ended_with(innermost_kind(error, found.cause), plain_cause(error, found.cause))
+
+    def stop(self) -> None:
+        self.execution.stop()
+
+
+def _finished(failure: BaseException) -> bool:
+    """What `--resume` says of a run that ended while nobody followed it."""
+    return isinstance(failure, UserError) and "the run is finished" in str(failure)
+
+
+@dataclass
+class Client:
+    """The operator's side of one run, over as many attempts as it takes."""
+
+    world: VirtualAccount
+    run: str = ""
+    attempts: int = 0
+    failure: str = ""
+    failures: list[str] = field(default_factory=list)  # of all clients
+    process: Process | None = None
+    execution: VirtualExecution | None = None
+    announced: bool = False  # to the fleet
+
+    def operate(self) -> None:
+        """Until the run has ended well, or nobody believes in it any more."""
+        kernel = self.world.kernel
+        patience = PATIENCE
+        while patience >= 0:
+            self.process = Process(kernel, f"client {self.attempts + 1}")
+            self.process.role = "client"
+            task = kernel.spawn(self._follow, process=self.process, name="client")
+            kernel.wait(task.ended)
+            if task.failure is None or _finished(task.failure):
+                self.failure = ""
+                return
+            self.failure = f"{type(task.failure).__name__}: {task.failure}"
+            self.failures.append(self.failure)
+            if isinstance(task.failure, BudgetReached):
+                return
+            if self.process.alive and not isinstance(task.failure, CrossoverError):
+                raise task.failure
+            patience -= self.process.alive  # who dies himself has not lost it
+            self.process.kill()
+            kernel.sleep(self.world.resumes_after_s())
+
+    def _follow(self) -> None:
+        """One client's life, as `crossover run` and `crossover run --resume` have it."""
+        world, resumed = self.world, self.run
+        self.attempts += 1
+        assert self.process is not None
+        objects = world.clients(self.process).objects(Traffic())
+        if self._under_way():
+            prepared = attach_to_run(resumed, world.experiment, objects=objects, resume=resumed)
+        else:
+            prepared = prepare(
+                world.experiment, objects=objects, data=[objects], run=resumed, load_inputs=world.materials
+            )
+            self.run = prepared.run
+            if prepared.experiment.lifetime.budget_usd is not None:
+                begin_deadline(prepared)
+        if prepared.architecture.program:
+            self._programs(prepared)
+        else:
+            self._machine(prepared, again=bool(resumed))
+
+    def _under_way(self) -> bool:
+        """Whether the run goes on without a client. Whoever comes then may follow it, or stop it and resume."""
+        world = self.world
+        world.asks("ListExecutions")
+        going_on = self.execution is not None and self.execution.status == "RUNNING"
+        going_on = going_on or bool(world.fleet and world.fleet.capacity and self.announced)
+        if going_on and world.kernel.chance.random() < 0.75:
+            world.asks("StopExecution", self._release)
+            return False
+        return going_on
+
+    def _release(self) -> None:
+        if self.execution is not None:
+            self.execution.stop()
+        if self.world.fleet is not None:
+            self.world.fleet.resize(0)
+            self.announced = False
+
+    def _machine(self, prepared: Prepared, *, again: bool) -> None:
+        world = self.world
+        if self.execution is None or self.execution.status != "RUNNING":
+            attempt = attempt_number(prepared, again=again)
+            event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=attempt)
+
+            def start() -> None:  # there it is then, though its client die before the answer
+                name = f"{prepared.run}-{attempt}"
+                try:
+                    self.execution = world.machines.asked_to_start(RUN_MACHINE, name, event)
+                except ExecutionAlreadyExists:  # by this client: the answer was lost, and it has ended since
+                    assert self.execution is not None and self.execution.name == name
+
+            world.asks("StartExecution", start)
+            assert self.execution is not None
+        self._until_it_ends(prepared, MachineExecution(world, self.execution))
+
+    def _programs(self, prepared: Prepared) -> None:
+        """As running/deployed.py, with the group's API by hand."""
+        world, fleet, members = self.world, self.world.fleet, prepared.experiment.workers
+        assert fleet is not None
+
+        def alive() -> bool:
+            if fleet.capacity:
+                world.kernel.wait(fleet.changed, LOOK_S)
+            return bool(world.asks("DescribeAutoScalingGroups", lambda: fleet.capacity > 0))
+
+        def release() -> None:
+            world.asks("SetDesiredCapacity", self._release)
+
+        if not self.announced:
+            announce(prepared.objects, fleet=FLEET, run=prepared.run, members=members)
+            self.announced = True
+        try:
+            size = count_instances(prepared.experiment, prepared.architecture)
+            world.asks("SetDesiredCapacity", lambda: fleet.resize(size))
+            tolerant = tolerates_failures(prepared.experiment)
+            execution = ProgramsExecution(
+                prepared.objects, prepared.keys, members, tolerant=tolerant, release=release, alive=alive
+            )
+            self._until_it_ends(prepared, execution)
+        finally:
+            release()
+            prepared.objects.delete(current_run(FLEET))
+
+    def _until_it_ends(self, prepared: Prepared, execution: MachineExecution | ProgramsExecution) -> None:
+        """The records are read only where money decides: nothing else depends on them."""
+        if prepared.experiment.lifetime.budget_usd is not None:
+            follow(prepared, execution, lambda progress: None)
+            return
+        while not has_ended(prepared, execution):
+            pass

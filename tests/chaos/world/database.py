@@ -1,0 +1,182 @@
+"""A Redis with the tensor module in the virtual world: connections for our client, vectors in this process, arithmetic by
+crossover.algorithms.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from crossover.algorithms.optimizers import OPTIMIZERS, Update
+from crossover.algorithms.rules import RULES, Agree, participants
+from crossover.data.encoding import Vector, VectorKind
+from crossover.data.fetch_compute import FetchCompute
+from crossover.data.memory import MemoryTensorStore
+from crossover.data.protocols import StateKeys, Traffic
+from crossover.data.redis_client import Allocate, Argument, ErrorReply, RedisAddress, RedisClient
+from crossover.data.redis_tensors import DTYPES, MODULE_NAMES, RedisTensorStore
+from crossover.errors import CrossoverError, Missing
+from crossover.experiment import Aggregation
+from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
+
+
+class VirtualDatabase(MemoryTensorStore):
+    """One server's vectors. Keys stay as long as it does: a run is over before their time to live has passed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(Traffic())
+        self.number = number
+        self.up = True
+        self.life = 1  # connections of an earlier one are dead
+
+    def stop(self) -> None:
+        """It ends with what it held: connections break, new ones are refused until `start`."""
+        self.up = False
+        self.life += 1
+        self._vectors.clear()
+
+    def start(self) -> None:
+        """It listens again."""
+        self.up = True
+
+    def held(self) -> list[str]:
+        """What it holds, sorted: for whoever looks for what was left behind."""
+        return sorted(self._vectors)
+
+    def value(self, key: str) -> bytes | None:
+        """What lies under `key`, as bytes that say all of it."""
+        vector = self._vectors.get(key)
+        return None if vector is None else f"{vector.kind} {vector.samples} {vector.dtype} ".encode() + vector.data
+
+    def execute(self, name: str, arguments: Sequence[Any]) -> Any:
+        """The reply to a command as RedisTensorStore sends it; a vector for TENSOR.GET. A computation comes as a function."""
+        match name:
+            case "PING":
+                return "PONG"
+            case "AI.TENSORSET":
+                key, dtype, _, _, kind, *options = arguments
+                samples = options[1] if options[0] == "SAMPLES" else 0
+                vector = Vector(VectorKind(kind), options[-1], samples, DTYPES[dtype])
+                return self.create(key, vector) if "NX" in options else self.put(key, vector)
+            case "TENSOR.GET":
+                return self._vectors.get(arguments[0])
+            case "EXISTS":
+                return self.exists(arguments[0])
+            case "UNLINK":
+                return self.delete(*arguments)
+            case "EVAL":
+                return self._appear_together(arguments[2:-1])
+        return arguments[-1]()
+
+    def _appear_together(self, names: Sequence[str]) -> bool:
+        """redis_tensors.py's script."""
+        half = len(names) // 2
+        vectors = [(key, self.get(temporary)) for temporary, key in zip(names[:half], names[half:], strict=True)]
+        self.delete(*names[:half])
+        return self.create_together(vectors)
+
+
+class Connection:
+    """As RedisConnection, to a database in the virtual world."""
+
+    def __init__(self, database: VirtualDatabase, carry: Carry, address: RedisAddress, *, timeout_s: float) -> None:
+        self._database, self._carry, self._timeout_s = database, carry, timeout_s
+
+        def accepted() -> tuple[None, int]:
+            if not database.up:
+                raise LostReply
+            return None, 0
+
+        try:
+            carry(self._request("connect", ()), accepted)
+        except LostReply as lost:
+            raise (TimeoutError if lost.silent else ConnectionRefusedError)("no connection") from None
+        self._life = database.life
+
+    def set_timeout(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
+        name, *rest = cast(Sequence[Any], arguments)
+        if self._life != self._database.life:
+            raise ConnectionResetError("the server closed the connection")
+        try:
+            reply = self._carry(self._request(name, rest), lambda: self._served(name, rest))
+        except ServerRefusal as refusal:
+            raise ErrorReply(f"{refusal.code} refused by the virtual world") from None
+        except LostReply as lost:
+            raise (TimeoutError if lost.silent else ConnectionResetError)("no answer") from None
+        if isinstance(reply, ErrorReply):
+            raise reply
+        if not isinstance(reply, Vector):
+            return reply
+        assert place is not None, "vectors are asked for by RedisTensorStore"
+        memory = place(reply.data.nbytes)
+        memory[:] = reply.data
+        return [MODULE_NAMES[reply.dtype], [reply.elements], reply.kind, reply.samples, memory]
+
+    def _request(self, name: str, arguments: Sequence[Any]) -> Request:
+        bytes_out, keys = 0, arguments[:-1]  # a computation stands behind its keys
+        match name:
+            case "AI.TENSORSET":
+                bytes_out, keys = arguments[-1].nbytes, arguments[:1]
+            case "TENSOR.GET" | "EXISTS" | "UNLINK":
+                keys = arguments
+            case "EVAL":
+                keys = arguments[2:-1]
+        return Request("redis", name, tuple(keys), bytes_out, self._database.number, self._timeout_s)
+
+    def _served(self, name: str, arguments: Sequence[Any]) -> tuple[Any, int]:
+        if self._life != self._database.life:
+            raise LostReply
+        try:
+            reply = self._database.execute(name, arguments)
+        except Missing as missing:
+            reply = ErrorReply(f"NOKEY '{missing.key}'")
+        except CrossoverError as error:
+            reply = ErrorReply(f"ERR {error}")
+        return reply, reply.data.nbytes if isinstance(reply, Vector) else 0
+
+
+class DatabaseClient(RedisClient):
+    """Our client of a virtual database."""
+
+    def __init__(self, database: VirtualDatabase, carry: Carry) -> None:
+        super().__init__(RedisAddress(f"database-{database.number}"), connect=partial(Connection, database, carry))
+
+
+class DatabaseCompute:
+    """A TensorCompute with RedisCompute's requests, one for each computation."""
+
+    def __init__(self, store: RedisTensorStore, database: VirtualDatabase) -> None:
+        self._store, self._computing = store, FetchCompute(database)
+
+    def mean(self, keys: Sequence[str], *, out: str) -> None:
+        self._do("MEAN", [*keys, out], lambda: self._computing.mean(keys, out=out))
+
+    def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        if rule.non_finite == "drop":
+            if self._store.exists(out):
+                return
+            kept, rule = participants([self.finite(key) for key in keys], rule, names=keys, agree=agree)
+            keys = [keys[index] for index in kept]
+        command = RULES[rule.rule].command or ""
+        self._do(command, [*keys, out], lambda: self._computing.combine(keys, rule=rule, out=out))
+
+    def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        old = state.optimizer if out.optimizer and not update.first else ()
+        inputs = [state.model, gradient, *old]
+        for key in inputs:
+            self._do("INFO", [key], lambda: None)
+        command = OPTIMIZERS[update.optimizer].command or ""
+        outputs = [out.model, *out.optimizer]
+        self._do(command, [*inputs, *outputs], lambda: self._computing.update(state, gradient, out=out, update=update))
+
+    def finite(self, key: str) -> bool:
+        return bool(self._do("FINITE", [key], lambda: self._computing.finite(key)))
+
+    def _do(self, name: str, keys: Sequence[str], work: Callable[[], Any]) -> Any:
+        self._store.traffic.count(name.lower())
+        return self._store.client.command(f"TENSOR.{name}", *keys, cast(Argument, work), keys=keys)

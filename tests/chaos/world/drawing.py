@@ -1,0 +1,282 @@
+"""Drawing a schedule by its seed: where a run can be hurt, its terrain says."""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, get_args
+
+from tests.chaos.world.schedule import KILLS_FOR_ONE, Fault, FaultKind, Requests, Side, Terrain, pass_by
+
+T = TypeVar("T")
+
+
+def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
+    """The schedule of a seed. One in five has three to five faults, all at requests that change something, and one in six what it takes
+    several faults in one place to see (`_rare`). The others have five to nine, in one of four manners: of all kinds, spread over the
+    roles' work and the run's time; of a few kinds, on a few roles, where they meet more often (Groce et al., "Swarm Testing", 2012); such
+    that all pass by themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with and on a few
+    others, which may run on when the next begins.
+    """
+    terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind != "gone"])
+    if (sort := random.Random(f"manner {seed}").random()) < 0.2:
+        return _at_writes(terrain, random.Random(f"writes {seed}"))
+    if sort < 0.37:
+        return _rare(terrain, random.Random(f"rare {seed}"))
+    chance = random.Random(f"schedule {seed}")
+    roles, manner, faults, near_s = sorted(terrain.requests), chance.choice((0, 1, 2, 3, 3)), list[Fault](), 0.0
+    count = chance.randint(5, 9)
+    if manner == 1:
+        terrain = replace(terrain, kinds=_some(terrain.kinds, 4, chance))
+        roles = _some(roles, 3, chance)
+    elif manner == 3:
+        once = [role for role in roles if terrain.deliveries.get(role) == 1]
+        roles = sorted({*once, *_some(roles, 2, chance)})
+        near_s = _moment([each for asked in terrain.requests.values() for each in asked], chance)
+        if held_up := _at_work(terrain, near_s, chance):
+            faults.append(held_up)
+        faults.append(Fault(kind="client_dies", at_s=near_s, seconds=_spread(chance, 0.1, 10.0)))
+        terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind in _OF_ONE_ROLE])
+    while len(faults) < count:
+        fault, at_s = _draw(terrain, roles, near_s, chance)
+        if manner != 2 or pass_by([*faults, fault]):
+            faults.append(fault)
+            near_s = at_s
+    return tuple(faults)
+
+
+_CHANGES_NOTHING = re.compile(
+    r"Get|Head|List|Describe|EXISTS|PING|connect|TENSOR\.(GET|INFO|FINITE|NORM)|basic\.(get|nack|consume|cancel|deliver)"
+    r"|.*/records/|.* data/"
+)
+
+
+def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
+    """A few faults at what changes something. In half of the schedules the run is resumed while somebody's write is under way: it arrives
+    when others have gone on, and its sender may be gone by then. In half of the others the broker loses what it was just told.
+    """
+    faults, kinds = list[Fault](), [kind for kind in terrain.kinds if kind in _OF_ONE_ROLE]
+    count = chance.randint(3, 5)
+    if chance.random() < 0.5:
+        role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=0.0)
+        place: dict[str, Any] = {"role": role, "request": number}
+        at_s = terrain.requests[role][number - 1][0]
+        faults.append(Fault(kind="freeze", **place, side="before", seconds=_spread(chance, 3.0, 300.0)))
+        faults.append(Fault(kind="client_dies", at_s=round(at_s + 0.01, 3), seconds=_spread(chance, 0.1, 10.0)))
+        if chance.random() < 0.5:
+            faults.append(Fault(kind="kill", **place, side="after"))
+    elif (
+        told := [at_s for role in terrain.requests for at_s, _ in _published(terrain, role)]
+    ) and chance.random() < 0.5:
+        faults.append(
+            Fault(
+                kind="queues_lost", service="rabbitmq", at_s=round(chance.choice(told) + _spread(chance, 0.01, 3.0), 3)
+            )
+        )
+        kinds = [kind for kind in kinds if kind in ("lose", "message", "duplicate")]  # who begins anew says it again
+    while len(faults) < count:
+        role, number = _write(terrain, list(terrain.requests), chance, later=0.4)
+        place = {"role": role, "request": number, "side": chance.choice(get_args(Side))}
+        match chance.choice(kinds):
+            case "kill" | "slow":  # who is slow strikes no one request: another kill
+                faults.append(Fault(kind="kill", **place))
+            case "freeze":
+                faults.append(Fault(kind="freeze", **place, seconds=_spread(chance, 10.0, 2_000.0)))
+            case "lose":
+                faults.append(Fault(kind="lose", **place, silent=chance.random() < 0.5))
+            case "message":
+                place |= _one_of(terrain.messages, chance)
+                faults.append(Fault(kind="message", **place, seconds=_behind_another(terrain, place, chance)))
+            case _:  # duplicate
+                place |= _one_of(terrain.deliveries, chance)
+                faults.append(Fault(kind="duplicate", **place, seconds=_spread(chance, 0.1, 300.0)))
+    return tuple(faults)
+
+
+def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
+    """Workers die for good, where others can go on without them; messages come again right behind later ones; or a run is resumed twice,
+    the second time while it sets itself up: somebody of before stands still meanwhile, or it does itself, before a write. And up to two
+    faults beside, that pass.
+    """
+    beside = [_draw(terrain, sorted(terrain.requests), 0.0, chance)[0] for _ in range(chance.randint(0, 2))]
+    faults = [each for each in beside if pass_by([each])]
+    match chance.choice(["gone"] * 3 * bool(terrain.may_go) + ["message"] * 2 * ("message" in terrain.kinds) + [""]):
+        case "gone":
+            workers = [role for role in sorted(terrain.requests) if role.startswith(("train ", "program "))]
+            roles = chance.sample(workers, chance.randint(1, min(2, terrain.may_go)))
+            faults += [Fault(kind="gone", role=role, request=_place(terrain, role, chance)[0]) for role in roles]
+        case "message":
+            places: list[dict[str, Any]] = [{**_one_of(terrain.messages, chance), "side": "after"} for _ in range(3)]
+            faults += [Fault(kind="message", **at, seconds=_behind_another(terrain, at, chance)) for at in places]
+        case _:
+            at_s = _moment(terrain.requests[chance.choice(sorted(terrain.requests))], chance)
+            again_s = round(at_s + 0.1 + _spread(chance, 0.5, 10.0), 3)
+            twice = [Fault(kind="client_dies", at_s=each, seconds=0.1) for each in (at_s, again_s)]
+            twice += filter(None, [_at_work(terrain, at_s, chance)])
+            faults += _resumed_again(terrain, chance) if terrain.again and chance.random() < 0.5 else twice
+    return tuple(faults)
+
+
+def _resumed_again(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Who resumes stands still before a write that the resumption brings, mostly of its set-up, and the run is resumed once more meanwhile;
+    in half of the schedules he is killed there too.
+    """
+    role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=1.0)
+    lived = len(terrain.requests[role])
+    at_s = (terrain.again[role][number - lived - 1] if number > lived else terrain.requests[role][number - 1])[0]
+    yield Fault(kind="client_dies", at_s=terrain.again_s, seconds=0.1)
+    yield Fault(kind="freeze", role=role, request=number, seconds=_spread(chance, 3.0, 300.0))
+    yield Fault(
+        kind="client_dies", at_s=round(at_s + _spread(chance, 0.01, 3.0), 3), seconds=_spread(chance, 0.1, 10.0)
+    )
+    if chance.random() < 0.5:
+        yield Fault(kind="kill", role=role, request=number, side=chance.choice(get_args(Side)))
+
+
+def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.Random) -> float:
+    """How much later a message comes again: mostly shortly behind a later one of its sender, where there is one, most often behind one that
+    goes to the same sort of place. One that is held up before holds its sender up too, so then any time will do.
+    """
+    sent = _published(terrain, place["role"])[place["request"] - 1 :]
+    later = [at_s for at_s, what in sent[1:] if what == sent[0][1] or chance.random() < 0.3]
+    if place["side"] == "before" or not later or chance.random() < 0.3:
+        return _spread(chance, 0.1, 300.0)
+    return round(float(chance.choice(later) - sent[0][0]) + _spread(chance, 0.001, 10.0), 3)
+
+
+def _published(terrain: Terrain, role: str) -> Requests:
+    return [each for each in terrain.requests[role] if each[1].startswith("basic.publish")]
+
+
+def _write(terrain: Terrain, roles: Sequence[str], chance: random.Random, *, later: float) -> tuple[str, int]:
+    """A role, and the number of a request of it that changes something, each sort as likely as another; with the chance `later`, of what
+    it asks only when the run is resumed.
+    """
+    found = dict[tuple[str, str], list[tuple[str, int]]]()
+    asked = terrain.again if terrain.again and chance.random() < later else terrain.requests
+    for role in (each for each in roles if each in asked):
+        behind = len(terrain.requests[role]) if asked is terrain.again else 0
+        for number, (_, what) in enumerate(asked[role], start=1):
+            if not _CHANGES_NOTHING.match(what):
+                found.setdefault((role.partition(" ")[0], what), []).append((role, behind + number))
+    if not found:  # nobody resumes anything that changes anything
+        assert later, "whoever trains changes something"
+        return _write(terrain, roles, chance, later=0.0)
+    places = found[chance.choice(sorted(found))]
+    return places[-1] if chance.random() < 0.3 else chance.choice(places)
+
+
+def _at_work(terrain: Terrain, at_s: float, chance: random.Random) -> Fault | None:
+    """One that stands still at this moment, and goes on when others have gone on without it: mostly, where anybody is at work."""
+    asked = {role: sum(when_s <= at_s for when_s, _ in found) for role, found in terrain.requests.items()}
+    busy = sorted(role for role, count in asked.items() if role != "client" and 0 < count < len(terrain.requests[role]))
+    if not busy or chance.random() < 0.2:
+        return None
+    role = _role(busy, chance)
+    seconds = _spread(chance, 1.0, 100.0)
+    return Fault(kind="freeze", role=role, request=asked[role], side=chance.choice(get_args(Side)), seconds=seconds)
+
+
+_OF_ONE_ROLE: tuple[FaultKind, ...] = ("kill", "freeze", "slow", "lose", "message", "duplicate")
+
+
+def _some(of: Sequence[T], most: int, chance: random.Random) -> list[T]:
+    return chance.sample(of, min(chance.randint(1, most), len(of)))
+
+
+def _moment(asked: Requests, chance: random.Random) -> float:
+    """When something is asked: nothing is to be hit while functions start."""
+    return round(chance.choice(asked)[0], 3)
+
+
+def _role(roles: Sequence[str], chance: random.Random) -> str:
+    """Each sort of work is as likely as another, whatever the number of those who do it."""
+    sorts = sorted({role.partition(" ")[0] for role in roles})
+    sort = chance.choice(sorts)
+    return chance.choice([role for role in roles if role.partition(" ")[0] == sort])
+
+
+def _draw(terrain: Terrain, roles: Sequence[str], near_s: float, chance: random.Random) -> tuple[Fault, float]:
+    """A fault and its moment, as far as an undisturbed run tells it. Half of those that have a moment come shortly behind `near_s`, the
+    moment of the one before: what goes wrong at the same time is harder to get over.
+    """
+    kind = chance.choice([kind for kind in terrain.kinds for _ in range(KILLS_FOR_ONE if kind == "kill" else 1)])
+    role = _role(roles, chance)
+    request, then_s = _place(terrain, role, chance)
+    place: dict[str, Any] = {"role": role, "request": request, "side": chance.choice(get_args(Side))}
+    at_s = round(near_s + _spread(chance, 0.01, 10.0) if near_s and chance.random() < 0.5 else then_s, 3)
+    long_s = _spread(chance, 0.1, 2_000.0)  # from a moment to beyond every time-out
+    match kind:
+        case "kill":
+            return Fault(kind=kind, **place), then_s
+        case "freeze":
+            return Fault(kind=kind, **place, seconds=long_s), then_s
+        case "slow":
+            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 5.0)), then_s
+        case "lose":
+            return Fault(kind=kind, **place, silent=chance.random() < 0.5), then_s
+        case "message":
+            place |= _one_of(terrain.messages, chance)
+            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 300.0)), near_s
+        case "duplicate":
+            place |= _one_of(terrain.deliveries, chance)
+            return Fault(kind=kind, **place, seconds=_spread(chance, 0.01, 300.0)), near_s
+        case "clock":
+            number = chance.randint(1, 2) if role == "client" else 0  # who resumes the run may sit elsewhere
+            return Fault(kind=kind, role=role, request=number, seconds=round(chance.uniform(-120.0, 120.0), 3)), near_s
+        case "taken":
+            return Fault(kind=kind, role=chance.choice(terrain.programs), at_s=at_s), at_s
+        case "late":
+            return Fault(kind=kind, role=chance.choice(terrain.programs), seconds=_spread(chance, 0.1, 900.0)), near_s
+    return _at(kind, at_s, terrain, chance), at_s
+
+
+def _at(kind: FaultKind, at_s: float, terrain: Terrain, chance: random.Random) -> Fault:
+    """One that strikes what all share, at a moment."""
+    match kind:
+        case "outage" | "refusal":
+            service = chance.choice(sorted(terrain.servers))
+            server = chance.randrange(terrain.servers[service])
+            return Fault(kind=kind, service=service, server=server, at_s=at_s, seconds=_spread(chance, 0.1, 60.0))
+        case "memory_lost":
+            return Fault(kind=kind, service="redis", server=chance.randrange(terrain.servers["redis"]), at_s=at_s)
+        case "queues_lost":
+            return Fault(kind=kind, service="rabbitmq", at_s=at_s)
+        case "client_dies":
+            return Fault(kind=kind, at_s=at_s, seconds=_spread(chance, 0.1, 600.0))
+        case _:  # throttle, starts
+            return Fault(kind=kind, at_s=at_s, seconds=_spread(chance, 0.1, 60.0))
+
+
+def _place(terrain: Terrain, role: str, chance: random.Random) -> tuple[int, float]:
+    """A request of a role, from 1, and when it came undisturbed; or one of a later life, where a role is played again. A step that comes
+    once in an attempt lives again in the next, and asks for other things there.
+    """
+    asked, again = terrain.requests[role], terrain.again.get(role, ())
+    if chance.random() < (0.5 if terrain.deliveries.get(role) == 1 else 0.15):
+        later = _any(again, chance) if again and chance.random() < 0.75 else chance.randrange(len(asked) + 8)
+        return len(asked) + later + 1, asked[-1][0]
+    number = _any(asked, chance)
+    return number + 1, asked[number][0]
+
+
+def _any(asked: Requests, chance: random.Random) -> int:
+    """The number of any request, from 0; or of one of some sort, so that what is rare (a lease, a fence, a delete) is struck as often as
+    what comes all the time; and of these the last, behind which a run ends, as often as all others.
+    """
+    if chance.random() < 0.3:
+        return chance.randrange(len(asked))
+    what = chance.choice(sorted({what for _, what in asked}))
+    alike = [number for number, each in enumerate(asked) if each[1] == what]
+    return alike[-1] if chance.random() < 0.5 else chance.choice(alike)
+
+
+def _one_of(counted: Mapping[str, int], chance: random.Random) -> dict[str, Any]:
+    """A role, and which of its own."""
+    role = chance.choice(sorted(counted))
+    return {"role": role, "request": chance.randint(1, counted[role])}
+
+
+def _spread(chance: random.Random, low: float, high: float) -> float:
+    """Between the two, each order of magnitude as likely as another."""
+    return float(round(low * (high / low) ** chance.random(), 3))

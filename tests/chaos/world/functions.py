@@ -1,0 +1,159 @@
+"""Lambda: environments that start cold, stay warm, work on one invocation at a time, and end at its time-out.
+
+Source: AWS Lambda Developer Guide, "Understanding the Lambda execution environment lifecycle", "Error handling". What its caller is told of
+a failure is worded as crossover/local/lambda_runtime words it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from crossover import runtime
+from crossover.data.clients import Event
+from crossover.errors import CrossoverError
+from crossover.workflow import Step
+from crossover.workflow.context import Resources
+from tests.chaos.world.kernel import Kernel, Process, Task
+from tests.chaos.world.machines import Failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualFunction:
+    """One deployed function."""
+
+    step: Step
+    memory_mb: int
+    timeout_s: float
+    cold_s: Callable[[], float]
+
+
+@dataclass
+class VirtualEnvironment:
+    """One of a function's. `used_s`: when its last invocation ended."""
+
+    function: VirtualFunction
+    process: Process
+    resources: Resources
+    used_s: float = -inf
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How an invocation reaches its function: after how long, and after how long again, for Lambda delivers at least once."""
+
+    delay_s: float = 0.0
+    again_s: tuple[float, ...] = ()  # whose answers nobody waits for
+
+
+@dataclass
+class LambdaContext:
+    """What a handler is told of its invocation."""
+
+    kernel: Kernel
+    deadline_s: float
+    memory_limit_in_mb: int
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(1_000 * (self.deadline_s - self.kernel.now_s))
+
+
+def at_once(function: str, event: Mapping[str, Any]) -> Delivery:
+    """Delivered as it should be."""
+    return Delivery()
+
+
+@dataclass
+class VirtualFunctions:
+    """The Lambda service. `resources_of(process)`: what an environment makes when it starts. `delivered` may raise Failed: throttled."""
+
+    kernel: Kernel
+    functions: Mapping[str, VirtualFunction]
+    resources_of: Callable[[Process], Resources]
+    invoke_s: Callable[[], float]
+    keep_warm_s: float
+    delivered: Callable[[str, Mapping[str, Any]], Delivery] = at_once
+    environments: list[VirtualEnvironment] = field(default_factory=list)
+    under_way: int = 0
+    invocations: int = 0
+    crashes: list[BaseException] = field(default_factory=list)  # what no step raises on purpose
+    timed_out: set[str] = field(default_factory=set)  # processes
+    _idle: dict[str, list[VirtualEnvironment]] = field(default_factory=dict)
+
+    def invoke(self, name: str, event: dict[str, Any]) -> Event:
+        """Synchronously, in the calling task, which may be stopped meanwhile: the function goes on. Raises Failed."""
+        delivery = self.delivered(name, event)
+        for delay_s in delivery.again_s:
+            self._begin(name, event, delay_s)
+        invocation = self._begin(name, event, delivery.delay_s)
+        if not invocation.over:
+            self.kernel.wait(invocation.ended)
+        answer: Any = invocation.result
+        if isinstance(answer, Failed):
+            raise answer
+        return {**answer}
+
+    def _begin(self, name: str, event: dict[str, Any], delay_s: float) -> Task:
+        self.under_way += 1
+        service = Process(self.kernel, f"lambda {name}", of_the_world=True)
+        return self.kernel.spawn(self._invocation, name, dict(event), delay_s, process=service, name=name)
+
+    def _invocation(self, name: str, event: Event, delay_s: float) -> Event | Failed:
+        try:
+            self.kernel.sleep(delay_s + self.invoke_s())
+            return self._run(self._warm(name) or self._cold(name), event)
+        except Failed as failed:
+            return failed
+        finally:
+            self.under_way -= 1
+
+    def _warm(self, name: str) -> VirtualEnvironment | None:
+        idle = self._idle.get(name, [])
+        while idle:
+            found = idle.pop()
+            if found.process.alive and self.kernel.now_s - found.used_s < self.keep_warm_s:
+                found.process.thaw()
+                return found
+            found.process.kill()
+        return None
+
+    def _cold(self, name: str) -> VirtualEnvironment:
+        function = self.functions[name]
+        self.kernel.sleep(function.cold_s())
+        process = Process(self.kernel, f"{name}/{len(self.environments) + 1}")
+        found = VirtualEnvironment(function, process, self.resources_of(process))
+        self.environments.append(found)
+        return found
+
+    def _run(self, environment: VirtualEnvironment, event: Event) -> Event:
+        kernel, function, process = self.kernel, environment.function, environment.process
+        self.invocations += 1
+        request_id = runtime.identifier()
+        context = LambdaContext(kernel, kernel.now_s + function.timeout_s, function.memory_mb, request_id)
+        process.role = f"{function.step.name} {event['worker']}"
+        task = kernel.spawn(
+            function.step.invoked, environment.resources, event, context, process=process, name=function.step.name
+        )
+        if not kernel.wait(task.ended, function.timeout_s):
+            process.kill()
+            self.timed_out.add(process.name)
+            words = f"RequestId: {request_id} Error: Task timed out after {function.timeout_s:.2f} seconds"
+            raise _failed("Sandbox.Timedout", words)
+        if not process.alive:
+            words = f"RequestId: {request_id} Error: Runtime exited with error: signal: killed"
+            raise _failed("Runtime.ExitError", words)
+        environment.used_s = kernel.now_s
+        process.freeze(inf)  # between two invocations nothing of it goes on
+        self._idle.setdefault(function.step.name, []).append(environment)
+        if task.failure is not None:
+            if not isinstance(task.failure, CrossoverError):
+                self.crashes.append(task.failure)
+            raise _failed(type(task.failure).__name__, str(task.failure))
+        result: Any = task.result
+        return {**result}
+
+
+def _failed(kind: str, message: str) -> Failed:
+    return Failed(kind, json.dumps({"errorType": kind, "errorMessage": message}))

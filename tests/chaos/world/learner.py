@@ -1,0 +1,90 @@
+"""The exact learner: a gradient that is a keyed hash of its inputs, in values of which any sum is exact.
+
+So a run's last bits depend on every bit of every model, on which samples were used by whom, when, and nothing else; not on the machine. One
+gradient that is lost, doubled or stale changes all of what follows.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from crossover.algorithms import buffers
+from crossover.experiment import Experiment
+from crossover.learning.batches import Batch
+from crossover.learning.learner import Evaluation
+from crossover.learning.samples import Dataset
+
+PARAMETERS, BUFFERS = 10, 2
+_STEPS = 64  # a gradient's values are multiples of 1/64 between -1 and 1: with a rate of 2**-k, sums of thousands are exact in float32
+
+
+class ExactLearner:
+    """As `crossover.learning.learner.Learner`. `computes(samples, gradient=)` lets the time pass that computing takes."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        slot: Callable[[], AbstractContextManager[object]] = nullcontext,
+        computes: Callable[..., None] = lambda samples, *, gradient: None,
+        sizes: tuple[int, int] = (PARAMETERS, BUFFERS),
+    ) -> None:
+        self.slot, self._seed, self._computes = slot, experiment.seed, computes
+        self.parameters, self.buffers = sizes
+        rows = (self.parameters - 2) // 2
+        self.shapes = ((rows, 2), (self.parameters - 2 * rows,))  # a matrix and a bias
+        self._model, self._gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+        self.model, self.gradient = buffers.view(self._model), buffers.view(self._gradient)
+
+    def initial_model(self) -> memoryview:
+        """By `experiment.seed` alone."""
+        self._model.copy_(_hashed("model", self._seed, b"", len(self._model)))
+        return self.model
+
+    def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
+        """Its loss; the gradient depends on the model, the samples and all that is given."""
+        with self.slot():
+            self._computes(batch.samples, gradient=True)
+        said = struct.pack("<4q", epoch, round, worker, minibatch) + _samples(batch)
+        self._gradient.copy_(_hashed("gradient", self._seed, said + self.model.tobytes(), len(self._model)))
+        return _number("loss", said + self.model.tobytes())
+
+    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        """By the model and the samples."""
+        samples, said = 0, self.model.tobytes()
+        for batch in batches:
+            with self.slot():
+                self._computes(batch.samples, gradient=False)
+            samples, said = samples + batch.samples, said + _samples(batch)
+        return Evaluation(_number("loss", said), _number("metric", said), samples)
+
+    def try_out(self, batch: Batch) -> None:
+        """There is nothing of the user's own in it."""
+
+
+def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2) -> Dataset:
+    """A data set of so many minibatches a worker, of so many samples each; one value each, from their number."""
+    count = experiment.workers * minibatches * size
+    inputs = (torch.arange(count + 2) % 256).to(torch.uint8).view(-1, 1, 1, 1)
+    labels = torch.zeros(count + 2, dtype=torch.int64)
+    fingerprint = hashlib.sha256(f"{count} {experiment.workers} {size} {experiment.seed}".encode()).hexdigest()
+    return Dataset(inputs[:count], labels[:count], inputs[count:], labels[count:], 2, "exact", fingerprint)
+
+
+def _samples(batch: Batch) -> bytes:
+    return bytes(buffers.view(batch.sample_ids)) + bytes(buffers.view(batch.inputs))
+
+
+def _hashed(what: str, seed: int, said: bytes, count: int) -> Tensor:
+    """`count` values, at most 64."""
+    digest = hashlib.blake2b(said, digest_size=64, key=f"{what} {seed}".encode()).digest()
+    values = [(byte % (2 * _STEPS + 1) - _STEPS) / _STEPS for byte in digest[:count]]
+    return torch.tensor(values)
+
+
+def _number(what: str, said: bytes) -> float:
+    return hashlib.blake2b(said, digest_size=1, key=what.encode()).digest()[0] / 256

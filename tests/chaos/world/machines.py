@@ -1,0 +1,360 @@
+"""Step Functions: the generated definitions, interpreted state by state, with their own retries, catches, time-outs and adoption.
+
+Only what crossover/asl writes is understood; anything else is refused where it is met, so that a definition is never half obeyed. Source of
+the semantics: Amazon States Language (states-language.net), AWS Step Functions Developer Guide, "Error handling", "startExecution.sync:2".
+"""
+
+import fnmatch
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+from crossover.data.deployed_clients import StepFunctions
+from crossover.workflow.state_machines import StateDefinition
+from tests.chaos.world.kernel import Kernel, Process, Signal, WorldFault
+from tests.chaos.world.paths import NoSuchPath, compiled, filled
+from tests.chaos.world.process_runtime import BEGAN_S
+from tests.chaos.world.requests import ServerRefusal
+
+VirtualInvoke = Callable[[str, dict[str, Any]], dict[str, Any]]  # a function by its step's name; raises Failed
+_LOST = "States.ExceedToleratedFailureThreshold"
+_UNDERSTOOD = (
+    "Type Comment Next End Resource Parameters Retry Catch ResultPath OutputPath TimeoutSeconds Result Seconds Choices Default Error "
+    "CausePath Branches ItemsPath ItemSelector MaxConcurrency ItemProcessor ResultSelector Label"
+)
+_FIELDS = frozenset(_UNDERSTOOD.split())
+
+
+class Failed(Exception):
+    """An error as Step Functions names it, with its cause."""
+
+    def __init__(self, error: str, cause: str = "") -> None:
+        super().__init__(f"{error}: {cause}")
+        self.error, self.cause = error, cause
+
+
+@dataclass
+class VirtualExecution:
+    """One execution of a machine. `visited`: the states that it entered, in their order, and what each was given."""
+
+    machine: str
+    name: str
+    event: dict[str, Any]
+    process: Process
+    status: str = "RUNNING"
+    output: Any = None
+    error: str = ""
+    cause: str = ""
+    ended: Signal = field(default_factory=Signal)
+    visited: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def arn(self) -> str:
+        return f"states:execution:{self.machine}:{self.name}"
+
+    def end(self, status: str, *, output: Any = None, error: str = "", cause: str = "") -> None:
+        """The first end counts; nothing of it goes on."""
+        if self.status == "RUNNING":
+            self.status, self.output, self.error, self.cause = status, output, error, cause
+            self.ended.set()
+            self.process.kill()
+
+    def stop(self) -> None:
+        """Functions that it has invoked go on."""
+        self.end("ABORTED", cause="stopped")
+
+    def described(self) -> dict[str, Any]:
+        """As DescribeExecution tells a state."""
+        told = {"ExecutionArn": self.arn, "Name": self.name, "Status": self.status, "Input": json.dumps(self.event)}
+        if self.status == "SUCCEEDED":
+            return {**told, "Output": json.dumps(self.output)}
+        return {
+            **told,
+            **({"Error": self.error} if self.error else {}),
+            **({"Cause": self.cause} if self.cause else {}),
+        }
+
+
+class VirtualMachines:
+    """The state machines of one deployment. `definitions`: by name, with crossover/asl's placeholders; `invoke` calls a function."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        definitions: Mapping[str, StateDefinition],
+        invoke: VirtualInvoke,
+        *,
+        transition_s: Callable[[], float],
+    ) -> None:
+        self.kernel, self.invoke, self.transition_s = kernel, invoke, transition_s
+        self.executions: dict[str, VirtualExecution] = {}
+        self.starting: Callable[[str, str], None] = lambda machine, name: None  # may raise Failed: throttled
+        self._definitions = definitions
+
+    def start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
+        """Raises Failed where the name is taken, as it is for 90 days."""
+        self.starting(machine, name)
+        arn = f"states:execution:{machine}:{name}"
+        if arn in self.executions:
+            raise Failed("StepFunctions.ExecutionAlreadyExistsException", f"Execution Already Exists: '{arn}'")
+        process = Process(self.kernel, f"machine {name}")
+        found = self.executions[arn] = VirtualExecution(machine, name, dict(event), process)
+        definition = self._definitions[machine]
+        self.kernel.spawn(self._run, found, definition, process=process, name=machine)
+        self.kernel.spawn(self._limit, found, float(definition["TimeoutSeconds"]), process=process, name="limit")
+        return found
+
+    def asked_to_start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
+        """As the API does: whoever asks again for one that runs, with the same input, gets that one (API reference, StartExecution).
+
+        Raises ExecutionAlreadyExists, Refusal.
+        """
+        there = self.executions.get(f"states:execution:{machine}:{name}")
+        if there is not None and there.status == "RUNNING" and there.event == event:
+            return there
+        try:
+            return self.start(machine, name, event)
+        except Failed as failed:
+            if "Throttling" in failed.error:
+                raise ServerRefusal("ThrottlingException") from failed
+            raise ExecutionAlreadyExists(failed.cause) from failed
+
+    def wait(self, execution: VirtualExecution, within_s: float = inf) -> bool:
+        """The calling task, until the execution has ended; whether it has."""
+        return execution.status != "RUNNING" or self.kernel.wait(execution.ended, within_s)
+
+    def _run(self, execution: VirtualExecution, definition: StateDefinition) -> None:
+        try:
+            output = _Running(self, execution).block(definition, execution.event, {})
+        except Failed as failed:
+            execution.end("FAILED", error=failed.error, cause=failed.cause)
+        except Exception as error:
+            raise WorldFault(f"machine {execution.machine}: {error}") from error
+        else:
+            execution.end("SUCCEEDED", output=output)
+
+    def _limit(self, execution: VirtualExecution, seconds: float) -> None:
+        self.kernel.sleep(seconds)
+        execution.end("TIMED_OUT")
+
+
+class MachinesOf(StepFunctions):
+    """What a program starts and waits for, by its own client; `asks` carries a request there and back, and may repeat it."""
+
+    def __init__(
+        self, machines: VirtualMachines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]
+    ) -> None:
+        super().__init__({f"CROSSOVER_MACHINE_{name.upper()}": f"states:stateMachine:{name}" for name in names})
+        self._machines, self._asks = machines, asks
+        self.exceptions = SimpleNamespace(ExecutionAlreadyExists=ExecutionAlreadyExists)
+
+    @property
+    def _client(self) -> Any:  # in the place of boto3's
+        return self
+
+    def start_execution(self, stateMachineArn: str, name: str, input: str) -> None:  # as boto3 names them
+        machine, event = stateMachineArn.rpartition(":")[2], json.loads(input)
+        self._asks("StartExecution", lambda: self._machines.asked_to_start(machine, name, event))
+
+    def describe_execution(self, executionArn: str) -> dict[str, Any]:
+        told = self._asks("DescribeExecution", lambda: self._machines.executions[executionArn].described())
+        return {name[0].lower() + name[1:]: value for name, value in told.items()}
+
+
+class ExecutionAlreadyExists(Exception):
+    """As botocore names it."""
+
+
+@dataclass
+class _Running:
+    """An execution under way."""
+
+    machines: VirtualMachines
+    execution: VirtualExecution
+
+    def block(self, block: StateDefinition, data: Any, context: Mapping[str, Any]) -> Any:
+        """From StartAt to an End; what it comes out with. `context`: what this block's iteration adds to the context object."""
+        name: str | None = block["StartAt"]
+        while name is not None:
+            state = block["States"][name]
+            if unknown := state.keys() - _FIELDS:
+                raise ValueError(f"state {name!r}: the virtual world does not know {', '.join(sorted(unknown))}")
+            self.machines.kernel.sleep(self.machines.transition_s())
+            self.execution.visited.append((name, data))
+            entered = datetime.fromtimestamp(BEGAN_S + self.machines.kernel.now_s, UTC)
+            around = {
+                **context,
+                "Execution": {"Id": self.execution.arn},
+                "State": {"EnteredTime": entered.isoformat().replace("+00:00", "Z")},
+            }
+            data, name = self._entered(state, data, around)
+        return data
+
+    def _entered(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> tuple[Any, str | None]:
+        kind = state["Type"]
+        if kind == "Choice":
+            return data, next((c["Next"] for c in state["Choices"] if _holds(c, data)), state["Default"])
+        if kind == "Fail":
+            raise Failed(state["Error"], str(compiled(state["CausePath"])(data, context)))
+        tried = [0] * len(state.get("Retry", []))
+        while True:
+            try:
+                return self._output(state, data, self._result(state, data, context), context), state.get("Next")
+            except Failed as failed:
+                if (pause_s := self._retried(state, tried, failed.error)) is not None:
+                    self.machines.kernel.sleep(pause_s)
+                    continue
+                for catch in state.get("Catch", []):
+                    if _matches(catch["ErrorEquals"], failed.error):
+                        told = {"Error": failed.error, "Cause": failed.cause}
+                        return _placed(catch.get("ResultPath", "$"), data, told), catch["Next"]
+                raise
+
+    def _retried(self, state: StateDefinition, tried: list[int], error: str) -> float | None:
+        """Seconds until the next try; None where there is none."""
+        for number, retry in enumerate(state.get("Retry", [])):
+            if _matches(retry["ErrorEquals"], error):
+                if tried[number] >= retry["MaxAttempts"]:
+                    return None
+                longest_s = retry["IntervalSeconds"] * retry["BackoffRate"] ** tried[number]
+                tried[number] += 1
+                assert retry["JitterStrategy"] == "FULL"
+                return float(self.machines.kernel.chance.random() * min(longest_s, retry.get("MaxDelaySeconds", inf)))
+        return None
+
+    def _output(self, state: StateDefinition, data: Any, result: Any, context: Mapping[str, Any]) -> Any:
+        if "ResultSelector" in state:
+            result = filled(state["ResultSelector"], result, context)
+        whole = _placed(state.get("ResultPath", "$"), data, result)
+        return compiled(state["OutputPath"])(whole, context) if "OutputPath" in state else whole
+
+    def _result(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
+        try:
+            given = filled(state["Parameters"], data, context) if "Parameters" in state else data
+        except NoSuchPath as error:
+            raise Failed("States.ParameterPathFailure", str(error)) from error
+        match state["Type"]:
+            case "Pass":
+                return state.get("Result", given)
+            case "Wait":
+                self.machines.kernel.sleep(state["Seconds"])
+                return data
+            case "Task":
+                return self._task(state, given)
+            case "Parallel":
+                return self._side_by_side([(branch, data, context) for branch in state["Branches"]], at_once=0)
+            case "Map":
+                return self._map(state, data, context)
+        raise ValueError(f"state type {state['Type']!r}: none that crossover/asl writes")
+
+    def _map(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
+        calls = []
+        for value in compiled(state["ItemsPath"])(data, context):
+            own = {**context, "Map": {"Item": {"Value": value}}}
+            calls.append((state["ItemProcessor"], filled(state["ItemSelector"], data, own), own))
+        try:
+            return self._side_by_side(calls, at_once=state["MaxConcurrency"])
+        except Failed as failed:
+            if state["ItemProcessor"]["ProcessorConfig"]["Mode"] == "INLINE":
+                raise
+            cause = f"The specified tolerated failure threshold was exceeded. The first failure was {failed.error}: {failed.cause}"
+            raise Failed(_LOST, cause) from failed
+
+    def _side_by_side(
+        self, calls: Sequence[tuple[StateDefinition, Any, Mapping[str, Any]]], *, at_once: int
+    ) -> list[Any]:
+        """The blocks' outcomes; where one fails the others are stopped where they are."""
+        kernel, news = self.machines.kernel, Signal()
+        scope = Process(kernel, self.execution.process.name)
+        results: dict[int, Any] = {}
+        failures: list[BaseException] = []
+        waiting = list(enumerate(calls))[::-1]
+
+        def work() -> None:
+            while waiting and not failures:
+                number, call = waiting.pop()
+                try:
+                    results[number] = self.block(*call)
+                except Exception as error:
+                    failures.append(error)
+                news.set()
+
+        try:
+            for _ in range(at_once or len(calls)):
+                kernel.spawn(work, process=scope, name=self.execution.machine)
+            while len(results) < len(calls) and not failures:
+                kernel.wait(news)
+        finally:
+            scope.kill()
+        if failures:
+            raise failures[0]
+        return [results[number] for number in range(len(calls))]
+
+    def _task(self, state: StateDefinition, given: dict[str, Any]) -> Any:
+        resource: str = state["Resource"]
+        if resource.startswith("${step_"):
+            assert "TimeoutSeconds" not in state, "a function has its own time-out"
+            return self.machines.invoke(resource.removeprefix("${step_").removesuffix("}"), given)
+        if resource == "arn:aws:states:::aws-sdk:sfn:describeExecution":
+            return self._describe(given["ExecutionArn"])
+        assert resource == "arn:aws:states:::states:startExecution.sync:2", resource
+        machine = given["StateMachineArn"].removeprefix("${machine_").removesuffix("}")
+        child = self.machines.start(machine, given["Name"], given["Input"])
+        try:
+            if not self.machines.wait(child, float(state.get("TimeoutSeconds", inf))):
+                raise Failed("States.Timeout")
+        finally:
+            child.stop()  # a child whose parent stops waiting is stopped with it
+        told = child.described()
+        if child.status != "SUCCEEDED":
+            raise Failed("States.TaskFailed", json.dumps(told))
+        return {**told, "Output": child.output}
+
+    def _describe(self, named: str) -> dict[str, Any]:
+        machine, _, name = named.removeprefix("${executions_").partition("}:")
+        found = self.machines.executions.get(f"states:execution:{machine}:{name}")
+        if found is None:
+            raise Failed("Sfn.ExecutionDoesNotExistException", named)
+        return found.described()
+
+
+def _placed(path: str | None, data: Any, result: Any) -> Any:
+    """ResultPath: null drops the result, `$` takes its place, `$.name` adds it."""
+    if path is None:
+        return data
+    return result if path == "$" else {**data, path.removeprefix("$."): result}
+
+
+def _matches(names: Sequence[str], error: str) -> bool:
+    if error in names or "States.ALL" in names:
+        return True
+    return "States.TaskFailed" in names and error != "States.Timeout"
+
+
+def _holds(rule: StateDefinition, data: Any) -> bool:
+    if "And" in rule:
+        return all(_holds(each, data) for each in rule["And"])
+    try:
+        value = compiled(rule["Variable"])(data, {})
+    except NoSuchPath:
+        return rule.get("IsPresent") is False
+    for name, expected in rule.items():
+        match name:
+            case "BooleanEquals" | "StringEquals":
+                if value != expected or type(value) is not type(expected):
+                    return False
+            case "StringMatches":
+                if not isinstance(value, str) or not fnmatch.fnmatchcase(value, expected):
+                    return False
+            case "IsPresent":
+                if not expected:
+                    return False
+            case "Variable" | "Next":
+                continue
+            case _:
+                raise ValueError(f"a Choice by {name}: none that crossover/asl writes")
+    return True

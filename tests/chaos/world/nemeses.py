@@ -1,0 +1,303 @@
+"""The faults of a schedule as a world meets them, and the history of what they met."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from crossover.data.protocols import read_arrival
+from crossover.errors import Corrupt
+from crossover.training.checkpoints import read
+from tests.chaos.world.functions import Delivery
+from tests.chaos.world.history import HistoryEntry, RequestHistory, digest
+from tests.chaos.world.judged import Models
+from tests.chaos.world.kernel import Process
+from tests.chaos.world.machines import Failed
+from tests.chaos.world.requests import LostReply, Request, ServerRefusal
+from tests.chaos.world.schedule import REFUSALS, Fault, Side
+
+if TYPE_CHECKING:
+    from tests.chaos.world.world import VirtualCall, VirtualWorld
+
+HEARTBEAT_S = 60.0  # data/rabbitmq.py's: after so long without one the broker takes a connection for broken
+RESTART_S = 5.0  # of a database or a broker that begins anew
+RESUME_S = 30.0  # after a run that failed
+
+
+_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.(\d{5})")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A message that was sent to an exchange or a queue, or that its reader has acknowledged."""
+
+    sent: bool
+    name: str
+    body: bytes
+
+    @property
+    def said(self) -> str:
+        """ROUND/MEMBER of what is told at a barrier, else a digest."""
+        try:
+            return "{}/{}".format(*read_arrival(self.body, queue=self.name))
+        except Corrupt:
+            return digest(self.body)
+
+
+def _sort(request: Request) -> str:
+    """What is asked for, without whose and which: all of a sort have the same place in a protocol."""
+    return " ".join((request.operation, *(re.sub(r"[0-9a-f]{6,}|\d+", "#", key) for key in request.keys[:1])))
+
+
+class Disturbed:
+    """The nemesis of one world. `struck`: the faults that took effect; one whose moment never came is none."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self.faults = tuple(faults)
+        self.history, self.struck = RequestHistory(), list[Fault]()
+        self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
+        self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
+        self._strikes: dict[tuple[str, int, Side], list[Fault]] = defaultdict(list)
+        for fault in self.faults:
+            if fault.kind in ("kill", "freeze", "slow", "lose", "gone"):
+                self._strikes[fault.role, fault.request, fault.side].append(fault)
+        self._slow_s: dict[str, float] = {}
+        self._found: dict[int, list[str]] = {}
+        self._resumed_s: list[float] = []
+        self._moved: list[Moved] = []  # by the request that takes effect now
+        self.killed = set[str]()
+        self._gone: dict[str, int] = {}  # by role: under which client
+        self.removed = False  # whether MLLess's supervisor has sent anybody away, or given anybody up
+        self.models: Models = defaultdict(dict)
+        self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
+
+    def _of(self, *kinds: str) -> list[Fault]:
+        return [fault for fault in self.faults if fault.kind in kinds]
+
+    def _strike(self, fault: Fault) -> None:
+        if fault not in self.struck:
+            self.struck.append(fault)
+            self.history.faults.append((len(self.history.entries), str(fault)))
+
+    # --- at a request -----------------------------------------------------------------------------------------------------
+
+    def before(self, call: "VirtualCall") -> None:
+        role = call.process.role
+        self.requests[role] += 1
+        nth = self.requests[role]  # others of its tasks ask meanwhile
+        self.asked[role].append((call.at_s, _sort(call.request)))
+        if self._gone.get(role) == self._world.client.attempts:
+            self._kill(call.process)
+        if self._slow_s.get(role):
+            call.process.kernel.sleep(self._slow_s[role])
+        self._refuse(call)
+        self._hit(call, nth, "before")
+        message = 0
+        if call.request.operation == "basic.publish":
+            self.messages[role] += 1
+            message = self.messages[role]
+            self._hold_up(role, message)
+        self._found[call.number] = self._values(call)
+        self._nth, self._message, self._moved = nth, message, []
+
+    def failed(self, call: "VirtualCall") -> None:
+        self._found.pop(call.number, None)
+        values = self._values(call)
+        self._note(call, zip(call.request.keys, values, values, strict=True), call.outcome)
+
+    def after(self, call: "VirtualCall") -> None:
+        nth, moved = self._nth, tuple(self._moved)
+        changed: Iterable[tuple[str, str, str]] = [
+            (each.name, "", each.said) if each.sent else (each.name, each.said, "") for each in moved
+        ] or zip(call.request.keys, self._found[call.number], self._values(call), strict=True)
+        del self._found[call.number]
+        unheard = any(
+            each.kind in ("kill", "gone", "lose") for each in self._strikes.get((call.process.role, nth, "after"), ())
+        )
+        self._note(call, changed, "no reply" if unheard else "")
+        self._look_at_model(call)
+        for fault in self._of_message(call.process.role, self._message, "after"):
+            self._strike(fault)
+            nature = Process(call.process.kernel, "nature")
+            call.process.kernel.spawn(self._send_again, fault.seconds, moved, process=nature, name="message")
+        self._hit(call, nth, "after")
+
+    def _note(self, call: "VirtualCall", changed: Iterable[tuple[str, str, str]], outcome: str) -> None:
+        role, server = call.process.role, f"{call.request.service} {call.request.server}"
+        who = (role, call.process.name, server, call.request.operation)
+        self.history.entries += [HistoryEntry(call.at_s, *who, *change, outcome) for change in changed]
+
+    def _look_at_model(self, call: "VirtualCall") -> None:
+        key = call.request.keys[0] if call.request.operation == "PutObject" else ""
+        if not (of := _CHECKPOINT.fullmatch(key)):
+            return
+        saved = read(self._world.servers.bucket.objects[key], key=key)
+        attempt, worker, round, minibatch = map(int, of.groups())
+        word = saved.facts.get("word", {})
+        self.removed = self.removed or bool(word.get("dropped") or word.get("leaves"))
+        self.seen[worker].setdefault(round, saved.facts.get("seen", {}))
+        if (model := saved.vectors.get("model")) and not minibatch:  # MLLess's supervisor has none
+            self.models[attempt, round, word.get("step")][worker] = digest(bytes(model.data))
+
+    def _kill(self, process: Process) -> None:
+        self.killed.add(process.name)
+        process.kill()
+        process.check()
+
+    def _hit(self, call: "VirtualCall", nth: int, side: Side) -> None:
+        process = call.process
+        for fault in self._strikes.get((process.role, nth, side), ()):
+            self._strike(fault)
+            if fault.kind == "gone":
+                self._gone[process.role] = self._world.client.attempts
+            if fault.kind in ("kill", "gone"):
+                self._kill(process)
+            elif fault.kind == "freeze":
+                self._freeze(process, fault.seconds)
+            elif fault.kind == "slow":
+                self._slow_s[process.role] = fault.seconds
+            else:
+                raise LostReply(silent=fault.silent)
+
+    def _freeze(self, process: Process, seconds: float) -> None:
+        kernel = process.kernel
+        process.freeze(kernel.now_s + seconds)
+        if seconds > HEARTBEAT_S:
+            kernel.spawn(self._unheard, process, process=Process(kernel, "nature"), name="heartbeats")
+        kernel.sleep(0.0)
+
+    def _unheard(self, process: Process) -> None:
+        """What stands still sends no heartbeats: the broker ends its connections, and others get what it had not acknowledged."""
+        process.kernel.sleep(HEARTBEAT_S)
+        if process.alive:
+            process.at_end()
+
+    def _refuse(self, call: "VirtualCall") -> None:
+        now_s = call.process.kernel.now_s
+        for fault in self._of("outage"):
+            here = (fault.service, fault.server) == (call.request.service, call.request.server)
+            if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
+                self._strike(fault)
+                raise LostReply
+        for fault in self._of("refusal"):
+            here = (fault.service, fault.server) == (call.request.service, call.request.server)
+            here = here and (fault.service != "rabbitmq" or call.request.operation == "basic.publish")
+            here = here and call.request.operation != "connect"
+            if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
+                self._strike(fault)
+                raise ServerRefusal(REFUSALS[fault.service])
+
+    # --- of messages ------------------------------------------------------------------------------------------------------
+
+    def _of_message(self, role: str, nth: int, side: Side) -> list[Fault]:
+        here = (role, nth, side)
+        return [each for each in self._of("message") if (each.role, each.request, each.side) == here]
+
+    def _hold_up(self, role: str, nth: int) -> None:
+        for fault in self._of_message(role, nth, "before"):
+            self._strike(fault)
+            self._world.kernel.sleep(fault.seconds)
+
+    def _send_again(self, seconds: float, moved: Sequence["Moved"]) -> None:
+        self._world.kernel.sleep(seconds)
+        broker = self._world.servers.broker
+        for each in moved:
+            if broker.up and (each.name in broker.exchanges or each.name in broker.queues):
+                broker.publish(*((each.name, "") if each.name in broker.exchanges else ("", each.name)), each.body)
+                who = (self._world.kernel.now_s, "nature", "nature", "rabbitmq 0", "basic.publish")
+                self.history.entries.append(HistoryEntry(*who, each.name, "", each.said))
+
+    def _values(self, call: "VirtualCall") -> list[str]:
+        """Digests of what lies under the request's keys now."""
+        request = call.request
+        if request.service == "s3":
+            return [digest(self._world.servers.bucket.objects.get(key)) for key in request.keys]
+        if request.service == "redis":
+            return [digest(self._world.servers.databases[request.server].value(key)) for key in request.keys]
+        return [""] * len(request.keys)
+
+    # --- at an invocation -------------------------------------------------------------------------------------------------
+
+    def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
+        role, now_s = f"{function} {event['worker']}", self._world.kernel.now_s
+        for fault in self._of("throttle"):
+            if fault.at_s <= now_s < fault.at_s + fault.seconds:
+                self._strike(fault)
+                raise Failed("Lambda.TooManyRequestsException", '{"errorMessage": "Rate Exceeded."}')
+        self.deliveries[role] += 1
+        for fault in self._of("duplicate"):
+            if (fault.role, fault.request) == (role, self.deliveries[role]):
+                self._strike(fault)
+                return Delivery(fault.seconds, (0.0,)) if fault.side == "before" else Delivery(0.0, (fault.seconds,))
+        return Delivery()
+
+    def starting(self, machine: str, name: str) -> None:
+        now_s = self._world.kernel.now_s
+        for fault in self._of("starts"):
+            if fault.at_s <= now_s < fault.at_s + fault.seconds:
+                self._strike(fault)
+                raise Failed("StepFunctions.ThrottlingException", "Rate exceeded")
+
+    # --- at a process's clock ---------------------------------------------------------------------------------------------
+
+    def _clock_of(self, process: Process) -> list[Fault]:
+        """Clients have a clock each."""
+        number = int(process.name.rpartition(" ")[2]) if process.role == "client" else 0
+        return [each for each in self._of("clock") if (each.role, each.request) == (process.role, number)][-1:]
+
+    def skew_s(self, process: Process) -> float:
+        """By how much the process's wall clock is ahead; whoever has asked for the time has been misled."""
+        for fault in self._clock_of(process):
+            self._strike(fault)
+            return fault.seconds
+        return 0.0
+
+    # --- at a moment ------------------------------------------------------------------------------------------------------
+
+    def began(self, world: "VirtualWorld") -> None:
+        self._world, self.experiment, self.minibatches = world, world.resolved, world.minibatches
+        world.kernel.skew_s = self.skew_s
+        world.servers.broker.moved = lambda *what: self._moved.append(Moved(*what))
+        for fault in self._of("memory_lost", "queues_lost", "client_dies", "taken"):
+            nature = Process(world.kernel, "nature")
+            world.kernel.spawn(self._at_its_moment, fault, process=nature, name=fault.kind)
+
+    def _at_its_moment(self, fault: Fault) -> None:
+        world = self._world
+        world.kernel.sleep(fault.at_s)
+        if fault.kind == "client_dies":
+            client = world.client.process
+            if client is not None and client.alive and client.tasks:
+                self._strike(fault)
+                self._resumed_s.append(fault.seconds)
+                client.kill()
+            return
+        if fault.kind == "taken":
+            number = int(fault.role.rpartition(" ")[2])
+            if world.fleet is not None and number in world.fleet.instances:
+                self._strike(fault)
+                world.fleet.take(number)
+            return
+        if fault.kind == "memory_lost":
+            database = world.servers.databases[fault.server]
+            if database.held():
+                self._strike(fault)
+            database.stop()
+            world.kernel.sleep(RESTART_S)
+            database.start()
+            return
+        if world.servers.broker.queues:
+            self._strike(fault)
+        world.servers.broker.stop()
+        world.kernel.sleep(RESTART_S)
+        world.servers.broker.start()
+
+    def boot_s(self, number: int) -> float:
+        late = [each for each in self._of("late") if each.role == f"program {number}" and each not in self.struck]
+        for fault in late:
+            self._strike(fault)
+        return sum(fault.seconds for fault in late)
+
+    def resumes_after_s(self) -> float:
+        return self._resumed_s.pop() if self._resumed_s else RESUME_S

@@ -1,0 +1,298 @@
+"""What must hold of every run, whatever went wrong: questions to its history and its outcome. An answer is a broken promise, in words."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+
+from crossover.errors import CrossoverError
+from tests.chaos.world import progress
+from tests.chaos.world.history import HistoryEntry
+from tests.chaos.world.judged import JudgedRun
+
+# What is changed in place, and why nobody is misled by it. All else is written once: a retried or late attempt meets its own work only.
+CHANGES = {
+    "fleet/[^/]+/current.json": "a pointer: programs follow the run that it names now",
+    "runs/[^/]+/heartbeat/.*": "only that it changes is looked at",
+    "runs/[^/]+/marks/.*": "what an invocation has used so far",
+    "runs/[^/]+/rendezvous": "where rank 0 is now",
+    "runs/[^/]+/experiment.json": "a resumed run's facts: settings, code and data are the same, or it is refused",
+    "runs/[^/]+/failure/.*": "the words of whoever gave up last",
+    "runs/[^/]+/failed/.*": "the words of whoever gave up last",
+    "runs/[^/]+/deadline/.*|runs/under-way": "a deadline that is put off",
+}
+# What stays in the bucket after a run that ended well: it is what the run was for, or what says what it was.
+STAYS = (
+    "data/.*",
+    "runs/[^/]+/(experiment.json|outcome.json|model/.*|decision/.*|records/.*|dropped/.*)",
+    "runs/[^/]+/marks/.*",  # of an invocation that was killed: what it had used is on the bill
+    "fleet/[^/]+/current.json",  # of a client that was killed: the next one points elsewhere
+    "runs/[^/]+/(attempt|overtaken|taken-over|purpose|finished|over|lease|left|heartbeat|deadline|failed|failure)(/.*)?",
+    "runs/under-way",  # which deadline the expiry is to keep
+)
+_CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.compile("|".join(STAYS))
+
+
+def right_model(run: JudgedRun) -> list[str]:
+    """Bitwise what the single-process reference ends with, or an undisturbed run where there is no reference."""
+    if run.outcome.model and run.model and run.outcome.model != run.model:
+        return [f"the final model is {run.outcome.model[:8]}; expected {run.model[:8]}"]
+    return []
+
+
+def workers_hold_one_model(run: JudgedRun) -> list[str]:
+    """At the start of a round, also where no reference says which: MLLess's workers all apply the same updates."""
+    return [
+        f"attempt {attempt}, round {round}: workers {sorted(held)} have saved different models"
+        for (attempt, round, _), held in run.models.items()
+        if len(set(held.values())) > 1
+    ]
+
+
+def ends_well(run: JudgedRun) -> list[str]:
+    """After as many resumptions as an operator has patience for."""
+    failure = run.outcome.failure
+    for_good = run.state_lost and "; start a new run" in failure
+    if failure and not for_good and not (run.budget_usd is not None and failure.startswith("BudgetReached: ")):
+        return [f"{run.outcome.clients} clients, and the run still fails: {failure}"]
+    if not run.outcome.failure and not run.outcome.model:
+        return ["the run is said to have ended well, and there is no model"]
+    return []
+
+
+def goes_on_by_itself(run: JudgedRun) -> list[str]:
+    """What retries are made for needs no resumption: a killed function, a doubled message, a short outage."""
+    if run.by_itself and run.outcome.clients > run.by_itself:
+        why = "; ".join(run.outcome.failures)
+        return [f"{run.outcome.clients} clients where {run.by_itself} should have been enough: {why}"]
+    return []
+
+
+def only_known_errors(run: JudgedRun) -> list[str]:
+    """What steps and programs raise is for people; anything else is a fault of ours."""
+    return [f"{type(each).__name__}: {each}" for each in run.outcome.crashes if not isinstance(each, CrossoverError)]
+
+
+def nothing_left(run: JudgedRun) -> list[str]:
+    """A run that ended well leaves its results and nothing else; late attempts take back what they wrote. One that is killed as soon as it
+    has written what nobody was to clear away any more cannot: there the keys' time to live does it, and of queues the deployment's end.
+    """
+    if run.outcome.failure:
+        return []
+    left, too_late = run.outcome.left, _written_too_late(run)
+    kept = [f"s3: {key}" for key in left["s3"] if not _STAYS.fullmatch(key) and key not in too_late]
+    held = [f"redis: {key}" for key in left["redis"] if key.partition(": ")[2] not in too_late]
+    told = [f"rabbitmq: {name}" for name in left["rabbitmq"] if name not in too_late]
+    return [f"left behind: {each}" for each in (*kept, *held, *told)]
+
+
+_DECLARES, _GOES = ("exchange.declare", "queue.declare"), ("exchange.delete", "queue.delete")
+_OF_BARRIER = re.compile(r"[^./]+\.(?:round|updates)(?:\.(\d{9,}))?(?:\.\d{1,4})?")
+
+
+def _written_too_late(run: JudgedRun) -> set[str]:
+    """Keys last written, or queues declared, by a process that was killed, and when nobody needed them any more: what came before, others
+    find and clear. Checkpoints of all attempts are cleared at a run's end, so that those come too late only then.
+    """
+    over, overtaken, found = False, set[str](), dict[str, bool]()
+    for entry in run.history.entries:
+        if entry.operation in _GOES:
+            found.pop(entry.key, None)
+        if not (entry.changed and entry.left) and (entry.operation not in _DECLARES or entry.key in found):
+            continue
+        if _OVER.fullmatch(entry.key):
+            over = True
+        elif named := _OVERTAKEN.fullmatch(entry.key):
+            overtaken.add(named[1])
+        queue = _OF_BARRIER.fullmatch(entry.key)
+        attempt = queue[1] or "0" if queue else _attempt(entry.key)
+        late = over or (attempt in overtaken and not _CHECKPOINT.fullmatch(entry.key)) or entry.role in run.outlived
+        found[entry.key] = late and entry.process in run.killed
+    return {key for key, excused in found.items() if excused}
+
+
+def written_once(run: JudgedRun) -> list[str]:
+    """The first write of a key wins: nothing is changed in place, so nobody reads what a slower one overwrote."""
+    return [_told("overwritten", entry) for entry in run.history.entries if _overwrites(entry)]
+
+
+def _overwrites(entry: HistoryEntry) -> bool:
+    return bool(entry.found and entry.left and entry.changed and not _CHANGES.fullmatch(entry.key))
+
+
+def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
+    """Whoever asks for a value for the first time finds it, if it was ever there: nobody has deleted it by then, unless its attempt was
+    overtaken, the asker's rank taken over, another invocation of the asker's has gone on beside it, or the run is over. A retry or a
+    resumption may heal the loss, so that such a run ends well all the same.
+    """
+    had, deleted, stale, found = (
+        set[tuple[str, str, str]](),
+        dict[tuple[str, str], HistoryEntry](),
+        set[str](),
+        list[str](),
+    )
+    holder, given_up = dict[str, str](), set[str]()  # a rank's, and those who were
+    began_s = dict[str, float]()  # of each process
+    for entry in run.history.entries:
+        began_s.setdefault(entry.process, entry.at_s)
+        if entry.outcome and not entry.changed:
+            continue
+        place, reader = (entry.server, entry.key), (entry.server, entry.key, entry.role)
+        if entry.left and _OVER.fullmatch(entry.key):
+            break
+        if entry.changed and entry.left and (lease := _LEASE.fullmatch(entry.key)):
+            given_up = (given_up | {holder.get(lease[1], "")}) - {entry.process}  # who lost one may hold another
+            holder[lease[1]] = entry.process
+        if entry.left and (overtaken := _OVERTAKEN.fullmatch(entry.key)):
+            stale.add(overtaken[1])
+        elif entry.left:
+            deleted.pop(place, None)
+        elif entry.found:
+            deleted[place] = entry
+        if entry.operation not in ("TENSOR.GET", "GetObject") or "/marks/" in entry.key:
+            continue  # a mark goes when its invocation's record is there, which whoever asks for it knows
+        if entry.found:
+            had.add(reader)
+        elif place in deleted and reader not in had and not (_attempt(entry.key) in stale or entry.process in given_up):
+            gone = deleted[place]
+            if gone.role == entry.role and gone.process != entry.process and began_s[entry.process] < gone.at_s:
+                continue
+            late = f"{entry.role} ({entry.process}) asks for it at {entry.at_s:.3f} s"
+            found.append(f"{_told('deleted', gone)}; {late}")
+    return found
+
+
+_OVER, _OVERTAKEN = re.compile("runs/[^/]+/(over|outcome.json)"), re.compile("runs/[^/]+/overtaken/(.*)")
+
+
+def _attempt(key: str) -> str:
+    named = re.search(r"/attempt-(\d+)/", key) or re.search(r"/(\d{12})/", key)
+    return str(int(named[1])) if named else ""
+
+
+def decisions_stand(run: JudgedRun) -> list[str]:
+    """What all agreed on, and how the run ended, is never taken back."""
+    stands = re.compile(r"runs/[^/]+/(decision/.*|outcome.json)")
+    gone = [e for e in run.history.entries if stands.fullmatch(e.key) and e.found and not e.left]
+    return [_told("deleted", entry) for entry in gone]
+
+
+def barriers_only_grow(run: JudgedRun) -> list[str]:
+    """A reader lets go of what it was told of a round (acknowledges it) once it stands in a later one: so all have come by then."""
+    came: dict[tuple[str, str], set[str]] = defaultdict(set)
+    found = []
+    for entry in run.history.entries:
+        if entry.operation == "basic.publish" and entry.left and _BARRIER.fullmatch(entry.key):
+            round, member = entry.left.split("/")
+            came[entry.key, round].add(member)
+        elif entry.operation == "basic.ack" and entry.found and (inbox := _INBOX.fullmatch(entry.key)):
+            round, _ = entry.found.split("/")
+            if len(came[inbox[1], round]) < run.workers:
+                here = ", ".join(sorted(came[inbox[1], round]))
+                found.append(f"{_told(f'round {round} passed', entry)}; only {here} of {run.workers} had come")
+    return found
+
+
+_BARRIER = re.compile(r".*\.round(?:\.\d{9,})?")
+_INBOX = re.compile(rf"({_BARRIER.pattern})\.\d{{1,4}}")
+
+
+def nobody_goes_on_overtaken(run: JudgedRun) -> list[str]:
+    """At most one live attempt publishes. Who has read that his attempt was overtaken creates nothing of it any more; who has not, asks
+    behind each checkpoint, so that he saves one at most. An invocation ends with its record; the next one in its environment knows nothing.
+    """
+    knows, overtaken, saved = defaultdict[str, set[str]](set), set[str](), set[tuple[str, str, str]]()
+    found = []
+    for entry in run.history.entries:
+        if named := _OVERTAKEN.fullmatch(entry.key):
+            overtaken |= {named[1]} if entry.left else set()
+            if entry.found and not entry.outcome:
+                knows[entry.process].add(named[1])
+        elif _RECORD.fullmatch(entry.key):
+            knows[entry.process].clear()
+        elif entry.changed and entry.left and (attempt := _attempt(entry.key)):
+            if attempt in knows[entry.process]:
+                found.append(_told("written by an attempt that knows that it was overtaken", entry))
+            if attempt in overtaken and (of := _CHECKPOINT.fullmatch(entry.key)):
+                if (entry.process, attempt, of[1]) in saved:
+                    found.append(_told("a second checkpoint of an attempt that was overtaken", entry))
+                saved.add((entry.process, attempt, of[1]))
+    return found
+
+
+_RECORD = re.compile(r"runs/[^/]+/records/.*")
+_CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/\d{12}/(\d+)/.*")
+
+
+def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
+    """Who publishes for a rank has created a lease of it, and once the next lease is created it publishes one message more at most: it asks
+    before each.
+    """
+    leases, newest, later = dict[tuple[str, str], int](), dict[str, int](), dict[tuple[str, str, int], str]()
+    found = []
+    for entry in run.history.entries:
+        if lease := _LEASE.fullmatch(entry.key):
+            if entry.changed and entry.left:
+                rank, attempt = lease[1], int(lease[2])
+                leases[entry.process, rank] = newest[rank] = attempt
+        elif entry.operation == "basic.publish" and entry.left and (box := _MAILBOX.fullmatch(entry.key)):
+            held = leases.get((entry.process, box[1]))
+            if entry.process == "nature":
+                continue
+            if held is None:
+                found.append(_told("sent by a program that does not hold the rank", entry))
+            elif newest[box[1]] > held and later.setdefault((entry.process, box[1], held), entry.left) != entry.left:
+                found.append(_told("sent by a program whose rank another has taken over", entry))
+    return found
+
+
+_LEASE, _MAILBOX = re.compile(r"runs/[^/]+/lease/(\d+)/(\d+)"), re.compile(r".*\.mailbox\.(\d+)\.\d")
+
+
+def spends_within_its_budget(run: JudgedRun) -> list[str]:
+    """Each epoch's decision looks ahead: no further epoch follows one after which the dearest so far would pass the budget. What is spent
+    only grows.
+    """
+    if run.budget_usd is None:
+        return []
+    told = [(each["epoch"], each["usd"], each["dearest_usd"]) for each in run.outcome.decisions]
+    found = [
+        f"an epoch follows epoch {epoch}, at ${usd:.4f} and up to ${dearest:.4f} an epoch; the budget is {run.budget_usd}"
+        for epoch, usd, dearest in told[:-1]
+        if usd + dearest > run.budget_usd
+    ]
+    falls = [(before, after) for before, after in pairwise(told) if after[1] < before[1]]
+    return found + [
+        f"epoch {after[0]}: ${after[1]:.6f} is less than ${before[1]:.6f} before" for before, after in falls
+    ]
+
+
+def _told(what: str, entry: HistoryEntry) -> str:
+    return f"{what}: {entry.key} by {entry.role} ({entry.process}) at {entry.at_s:.3f} s, {entry.operation} on {entry.server}"
+
+
+Oracle = Callable[[JudgedRun], list[str]]
+ORACLES: tuple[Oracle, ...] = (
+    right_model,
+    workers_hold_one_model,
+    ends_well,
+    goes_on_by_itself,
+    only_known_errors,
+    nothing_left,
+    written_once,
+    deleted_after_the_last_read,
+    decisions_stand,
+    barriers_only_grow,
+    nobody_goes_on_overtaken,
+    one_program_holds_a_rank,
+    spends_within_its_budget,
+    progress.repeats_what_was_not_kept,
+    progress.keeps_the_order,
+    progress.ends_in_time,
+    progress.rounds_never_fall,
+)
+
+
+def broken(run: JudgedRun) -> list[str]:
+    """Every promise that the run broke: the oracle's name, and what it says."""
+    return [f"{oracle.__name__}: {said}" for oracle in ORACLES for said in oracle(run)]

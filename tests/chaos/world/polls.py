@@ -1,0 +1,68 @@
+"""Looks whose answer cannot have changed are skipped: whoever pauses between two of them sleeps until somebody writes what it has read.
+
+What a task looks at is what it has read since its last pause. Where some of that was written meanwhile, or nothing was read, it pauses as
+it asked to.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.chaos.world.kernel import Kernel, Signal, Task
+from tests.chaos.world.requests import Request
+
+# What changes nothing that another could see. A message that is taken or given back is none's news: it comes back where it was.
+_READS = frozenset(
+    {"HeadObject", "GetObject", "ListObjectsV2", "TENSOR.GET", "AI.TENSORGET", "EXISTS", "PTTL", "PING", "CLIENT"}
+)
+_WRITES = frozenset({"basic.publish", "queue.delete", "exchange.delete"})  # of the broker's requests
+Watched = tuple[str, int, str]
+
+
+class Looks:
+    """Who has read what, how often it was written, and who is to be told."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._written: dict[Watched, int] = defaultdict(int)
+        self._read: dict[Task, dict[Watched, int]] = {}
+        self._waiting: dict[Watched, list[Signal]] = {}
+
+    def served(self, task: Task, request: Request) -> None:
+        """The request has had its effect."""
+        rabbit = request.service == "rabbitmq"
+        if request.operation in _WRITES if rabbit else request.operation not in _READS:
+            for place in _places(request):
+                self._written[place] += 1
+                for signal in self._waiting.pop(place, ()):
+                    signal.set()
+            return
+        seen = self._read.setdefault(task, {})
+        for place in _places(request):
+            seen[place] = self._written.get(place, 0)
+
+    def pause(self, seconds: float, calm_s: float) -> None:
+        """The calling task, for `seconds`; for longer where that changes nothing, and at most for `calm_s`."""
+        task = self._kernel.task
+        seen = self._read.pop(task, {})
+        if calm_s <= seconds or not seen or any(self._written.get(place, 0) != times for place, times in seen.items()):
+            self._kernel.sleep(seconds)
+            return
+        news = Signal()
+        for place in seen:
+            self._waiting.setdefault(place, []).append(news)
+        if self._kernel.wait(news, calm_s):
+            self._kernel.sleep(
+                self._kernel.chance.random() * seconds
+            )  # the look after the news comes somewhere in a pause
+
+
+def _places(request: Request) -> Iterator[Watched]:
+    """By key; a broker as one, whose queues are bound to exchanges; a listing as all of a bucket."""
+    if request.service == "rabbitmq":
+        yield "rabbitmq", 0, ""
+        return
+    if request.service == "s3" and request.operation not in ("HeadObject", "GetObject"):
+        yield "s3", 0, ""
+    if request.operation != "ListObjectsV2":
+        for key in request.keys:
+            yield request.service, request.server, key

@@ -1,0 +1,230 @@
+"""The seam's other side: what code asks of its process, answered by the virtual world, by whose task it is that asks."""
+
+import random
+import select
+import sys
+import sysconfig
+import threading
+import time as clock
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from greenlet import getcurrent
+
+from crossover import runtime
+from tests.chaos.world.kernel import Kernel, Process, Signal, Task, WorldFault
+from tests.chaos.world.polls import Looks
+
+BEGAN_S = 1_767_225_600.0  # unix seconds of a world's first moment: 2026-01-01, wherever and whenever it is run
+
+# What would really wait, or leave the process (docs.python.org, "Audit events table").
+_REAL = {
+    *("socket.__new__", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"),
+    *("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn"),
+}
+# What Python announces no event of, at least not before 3.13. A bare lock that is held for good is not among them.
+_UNANNOUNCED: tuple[tuple[Any, str], ...] = (
+    (clock, "sleep"),
+    (threading.Thread, "start"),
+    (threading.Condition, "wait"),  # an Event's, a Queue's and a Future's too
+    (select, "select"),
+)
+_OTHERS = (__file__, sysconfig.get_path("stdlib"), "site-packages", "<frozen")  # where the code of a step does not lie
+_watching = False
+
+
+class BlocksForReal(WorldFault):
+    """Code of the virtual world that goes around crossover/runtime."""
+
+
+class VirtualRuntime(runtime.ThisProcess):
+    """Outside all tasks, while a world is built or looked at, it is the kernel's own time."""
+
+    simulated = True
+
+    def __init__(self, kernel: Kernel, looks: Looks) -> None:
+        self._kernel, self._looks = kernel, looks
+        self._outside = Process(kernel, "outside")
+        # Draws of its own: what faults a schedule has must not change which identifiers are drawn.
+        self._chance = random.Random(kernel.chance.random())
+
+    @property
+    def _process(self) -> Process:
+        current = getcurrent()
+        return current.process if isinstance(current, Task) else self._outside
+
+    def time(self) -> float:
+        return BEGAN_S + self._kernel.now_s + self._kernel.skew_s(self._process)
+
+    def monotonic(self) -> float:
+        return self._kernel.now_s
+
+    perf_counter = monotonic
+
+    def processor_s(self) -> float:
+        return 0.0
+
+    def process_s(self) -> float | None:
+        return None
+
+    def peak_memory_mb(self) -> float:
+        return 100.0
+
+    def started_at(self) -> float:
+        process = self._process
+        return BEGAN_S + process.began_s + self._kernel.skew_s(process)
+
+    def sleep(self, seconds: float) -> None:
+        self._kernel.sleep(seconds)
+
+    def pause(self, seconds: float, *, calm_s: float) -> None:
+        self._looks.pause(seconds, calm_s)
+
+    def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> "VirtualThread":
+        return VirtualThread(self._kernel, self._process, target, args, name or "thread")
+
+    def event(self) -> "VirtualEvent":
+        return VirtualEvent(self._kernel)
+
+    def lock(self) -> "VirtualLock":
+        return VirtualLock(self._kernel)
+
+    def local(self) -> Any:
+        return OfTask()
+
+    def environment(self) -> Mapping[str, str]:
+        return self._process.environment
+
+    def state(self) -> dict[str, Any]:
+        return self._process.state
+
+
+class VirtualThread:
+    """A further task of the process that made it."""
+
+    def __init__(
+        self, kernel: Kernel, process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
+    ) -> None:
+        self._kernel, self._process, self._target, self._args, self._name = kernel, process, target, args, name
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        self._process.check()
+        self._task = self._kernel.spawn(self._target, *self._args, process=self._process, name=self._name)
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._task is not None and not self._task.over:
+            self._kernel.wait(self._task.ended, float("inf") if timeout is None else timeout)
+
+    def is_alive(self) -> bool:
+        return self._task is not None and not self._task.over
+
+
+class VirtualEvent:
+    """As threading.Event."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._signal, self._set = kernel, Signal(), False
+
+    def set(self) -> None:
+        self._set = True
+        self._signal.set()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set:
+            self._kernel.wait(self._signal, float("inf") if timeout is None else timeout)
+        return self._set
+
+
+class VirtualLock:
+    """As threading.Lock: who waits for it lets the others go on."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel, self._free, self._held = kernel, Signal(), False
+
+    def __enter__(self) -> bool:
+        while self._held:
+            self._kernel.wait(self._free)
+        self._held = True
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self._held = False
+        self._free.set()
+
+
+class OfTask:
+    """As threading.local: each task has attributes of its own, kept with the task."""
+
+    def _own(self) -> dict[str, Any]:
+        current: Any = getcurrent()
+        kept: dict[int, dict[str, Any]] = current.__dict__.setdefault("kept", {})
+        return kept.setdefault(id(self), {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._own()[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self._own()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+@contextmanager
+def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
+    """Within the block this process's code asks the virtual world, and what would really wait in one of its tasks is refused."""
+    global _watching
+    if not _watching:
+        sys.addaudithook(_refuse)  # for good: Python has no way to take one back
+        _watching = True
+    with ExitStack() as undone, runtime.use(VirtualRuntime(kernel, looks or Looks(kernel))):
+        for owner, name in _UNANNOUNCED:
+            real = getattr(owner, name)
+            undone.callback(setattr, owner, name, real)
+            setattr(owner, name, _refusing(f"{owner.__name__}.{name}", real))
+        yield
+
+
+def _refusing(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """`real`, but for the tasks of a virtual world."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        _refuse_in_a_task(what)
+        return real(*arguments, **named)
+
+    return call
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _REAL:
+        _refuse_in_a_task(event)
+
+
+def _refuse_in_a_task(what: str) -> None:
+    if isinstance(getcurrent(), Task):
+        raise BlocksForReal(f"{what} inside the virtual world, {_where(sys._getframe(2))}: ask crossover/runtime")
+
+
+def _where(frame: FrameType | None) -> str:
+    """The innermost line of a step, a program or what they are made of: neither Python's nor a library's."""
+    while frame is not None and any(part in frame.f_code.co_filename for part in _OTHERS):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    file = frame.f_code.co_filename
+    ours = max(file.rfind(f"/{part}/") for part in ("crossover", "functions", "peers"))
+    return f"{file[ours + 1 :]}, line {frame.f_lineno}"

@@ -1,0 +1,133 @@
+"""What must hold on the way: work is repeated only where it was not kept, and what is to come first does, whoever would repair it later."""
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+from tests.chaos.world.judged import JudgedRun
+
+_BEGUN, _OVERTAKEN = re.compile(r"runs/[^/]+/attempt/(\d+)"), re.compile(r"runs/[^/]+/overtaken/(\d+)")
+# A state that a round can begin with: attempt, worker and round of a checkpoint; attempt, round and worker of a model in a database.
+_STATE = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.00000|[^/]+/attempt-(\d+)/(\d+)/(\d+)/model")
+_OF_STATE = re.compile(r"[^/]+/attempt-(\d+)/(\d+)/\d+/.*")
+_SETS_UP = ("initialise", "collect", "client")
+
+
+def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
+    """An attempt begins at the newest round that all members of one before it could start from when it began, or later; with state in
+    databases one before that, since an unfinished decision is made again; and those before it are marked as overtaken by then. What sets a
+    state up stores all members' models last, which say that it is whole. The first checkpoint that a process takes up is the newest of its
+    own that there was at its request before.
+    """
+    kept: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))  # when each round's state came
+    begun, marked = dict[int, tuple[int, set[int]]](), set[int]()
+    last, took, found = dict[str, int](), set[str](), list[str]()
+    for number, entry in enumerate(run.history.entries):
+        since, last[entry.process] = last.get(entry.process, number), number
+        if state := _STATE.fullmatch(entry.key):
+            attempt, worker, round = (int(each) for each in state.groups() if each)
+            if in_database := state[1] is None:
+                worker, round = round, worker
+            told = f"{entry.key} by {entry.role} ({entry.process}) at {entry.at_s:.3f} s"
+            if not entry.changed:
+                newer = [each for each, at in kept[attempt][worker].items() if each > round and at < since]
+                own = entry.operation == "GetObject" and entry.found and not entry.role.startswith(_SETS_UP)
+                if own and entry.process not in took and any(each % run.every == 0 for each in newer):
+                    found.append(f"{told} is taken up; there was one of round {max(newer)}")
+                took |= {entry.process} if own else set()
+            elif not entry.left:
+                kept[attempt][worker].pop(round, None)
+            else:
+                common, lower = begun.pop(attempt, (0, set[int]()))
+                if run.members and round < common - in_database:
+                    found.append(f"{told} is where its attempt begins; all could have started from round {common}")
+                if lower - marked:
+                    found.append(f"{told} is set up; attempts {sorted(lower - marked)} have not been told")
+                kept[attempt][worker][round] = number
+        elif entry.operation == "AI.TENSORSET" and entry.left and (named := _OF_STATE.fullmatch(entry.key)):
+            attempt, round = map(int, named.groups())
+            models = run.members and any(round in held for held in kept[attempt].values())
+            if models and entry.changed and entry.role.startswith(_SETS_UP):
+                found.append(f"{entry.key} by {entry.role} ({entry.process}) is stored behind a model of its round")
+        elif entry.changed and (named := _BEGUN.fullmatch(entry.key)):
+            lower = {attempt for attempt in kept if attempt < int(named[1])}
+            begun[int(named[1])] = (max((_common(run, kept[each]) for each in lower), default=0), lower)
+        elif entry.changed and (named := _OVERTAKEN.fullmatch(entry.key)):
+            marked.add(int(named[1]))
+    return found
+
+
+def _common(run: JudgedRun, kept: dict[int, dict[int, int]]) -> int:
+    whole = set.intersection(*map(set, kept.values())) if len(kept) == run.members else set[int]()
+    return max((round for round in whole if round % run.every == 0), default=0)
+
+
+# What a process does, by its role, operation and key: a letter each. x: a request that was not answered.
+_DOES = {
+    "l": r"\S+ \d+ HeadObject runs/[^/]+/lease/.*",  # asks who holds its rank
+    "m": r"program \d+ basic\.publish .*\.mailbox\..*",  # sends
+    "o": r"\S+ \d+ HeadObject runs/[^/]+/overtaken/.*",
+    "v": r"program \d+ HeadObject runs/[^/]+/over$",
+    "u": r"train \d+ AI\.TENSORSET .*/update",
+    "p": r"train \d+ AI\.TENSORSET .*/report|supervise \d+ TENSOR\.GET .*/expected",
+    "e": r"supervise \d+ AI\.TENSORSET .*/expected",
+    "a": r"(?:train|supervise) \d+ basic\.publish .*\.updates.*",
+    "k": r"train \d+ PutObject runs/[^/]+/checkpoint/.*",
+    "b": r"program \d+ PutObject runs/[^/]+/checkpoint/.*",
+    "d": r"(?:train|program) \d+ PutObject runs/[^/]+/decision/.*",
+    "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away
+    "t": r"\S+ \d+ UNLINK .*",  # takes back, or lets go of what is used up
+    "f": r"(?:initialise|collect) \d+ PutObject runs/[^/]+/finished",
+    "r": r"\S+ \d+ PutObject runs/[^/]+/records/.*",  # answers
+    "w": r"\S+ \d+ (?:AI|TENSOR)\..*",  # stores, where something has changed
+}
+_DOING = re.compile("|".join(f"(?P<{letter}>{what})" for letter, what in _DOES.items()))
+# What must not come, as patterns of such letters.
+_DISORDER = {
+    "(?:^|[mb])[^l]*m": "sends, and has not asked before whether it still holds its rank",
+    "w[^oxct]*r|k[^ox]*r": "stores, and does not ask behind it whether its attempt was overtaken",
+    "b[^vx]*[bm]": "keeps a checkpoint, and does not ask behind it whether the run is over",
+    "c[^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
+    "(?:^|a)[^pe]*a": "announces what it has not stored: a worker's report, the supervisor's word",
+    "p[^axr]*u|u[^px]*[kr]": "stores an update behind the report of it",
+}
+_LATE_KEPT = {"[wmup][^kbr]*d": "agrees on what follows a round, and has not kept what it begins with"}
+
+
+def keeps_the_order(run: JudgedRun) -> list[str]:
+    """A program asks for its lease before each message, and behind each checkpoint whether the run is over. A function asks behind what it
+    stored, a worker behind its checkpoint, whether its attempt was overtaken, before it answers or says that the run is finished. MLLess's
+    worker stores its update, then its report, then announces it; the supervisor its word, or looks for one that stands. Who agrees on what
+    follows an epoch has kept the round that begins then, where one is kept there.
+    """
+    did = defaultdict[str, str](str)
+    for entry in run.history.entries:
+        doing = _DOING.match(f"{entry.role} {entry.operation} {entry.key}")
+        if entry.outcome:
+            did[entry.process] += "x"
+        elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwae"):
+            did[entry.process] += str(doing.lastgroup)
+    rules = {**_DISORDER, **(_LATE_KEPT if run.keeps else {})}
+    return [
+        f"{process} {what}: {done[max(0, at.start() - 3) : at.end()]}"
+        for process, done in did.items()
+        for rule, what in rules.items()
+        if (at := re.search(rule, done))
+    ]
+
+
+def ends_in_time(run: JudgedRun) -> list[str]:
+    """Whoever is gone for good is waited for once."""
+    late = run.within_s and run.outcome.seconds > run.within_s
+    return [f"the run took {run.outcome.seconds:.0f} s where {run.within_s:.0f} s are enough"] if late else []
+
+
+def rounds_never_fall(run: JudgedRun) -> list[str]:
+    """What an asynchronous peer has averaged of another is never older than what it had averaged before."""
+    return [
+        f"peer {peer}, round {round}: has averaged peer {other}'s {now.get(other)} behind {version}"
+        for peer, by_round in run.seen.items()
+        for (_, before), (round, now) in pairwise(sorted(by_round.items()))
+        for other, version in before.items()
+        if now.get(other, -1) < version
+    ]

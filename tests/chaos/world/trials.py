@@ -1,0 +1,277 @@
+"""Runs under schedules, judged: what a seed's schedule did, and the smallest one that still breaks the same promise."""
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+from crossover.errors import UserError
+from crossover.experiment import Experiment
+from crossover.learning.reference import train_reference
+from crossover.pools import pool
+from crossover.running.resume import tolerates_failures
+from crossover.training.progress import calendar_of
+from crossover.workflow.architecture import Architecture, architecture_of
+from crossover.workflow.infrastructure import database_hosts, talks
+from tests.chaos.world.drawing import draw
+from tests.chaos.world.history import RequestHistory
+from tests.chaos.world.judged import JudgedRun
+from tests.chaos.world.kernel import Stuck
+from tests.chaos.world.learner import BUFFERS, PARAMETERS, ExactLearner
+from tests.chaos.world.nemeses import Disturbed
+from tests.chaos.world.oracles import broken
+from tests.chaos.world.schedule import KINDS, Fault, FaultKind, Requests, Terrain, ends_client, gone, pass_by
+from tests.chaos.world.shrink import smallest
+from tests.chaos.world.world import RunOutcome, VirtualWorld
+
+WORKERS, EPOCHS = 4, 2
+OFTEN = 2  # rounds from one checkpoint to the next, in every second schedule
+_TRIES = 16  # of each, one in two does not follow the run that goes on, but stops it
+_SEEDS_OF_A_PROCESS = (
+    500  # a world that has ended keeps 1 to 3 MB: Python does not see the cycles through its greenlets' frames
+)
+TURNS = 300_000  # a hundred times what a small run takes
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: its faults, those that took effect, and the promises that it broke."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    struck: tuple[Fault, ...]
+    findings: tuple[str, ...]
+    history: RequestHistory = field(repr=False)
+
+
+@dataclass
+class Trials:
+    """Of one experiment."""
+
+    experiment: Experiment
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture_of(self.experiment)
+
+    @cached_property
+    def reference(self) -> str:
+        """The digest of what one process comes to; "" where the architecture, or what this experiment exchanges, claims no equality, or
+        where money decides how many epochs there are.
+        """
+        if not self._claims or not _exact(self.experiment):
+            return ""
+        world = self._world(0, Disturbed())
+        learner = ExactLearner(world.resolved, sizes=self._sizes)
+        vector = train_reference(world.resolved, world.dataset, learner=cast(Any, learner))[0]
+        return hashlib.sha256(vector).hexdigest()
+
+    @cached_property
+    def undisturbed(self) -> tuple[RunOutcome, Terrain]:
+        """A run in which nothing goes wrong, and where faults can strike.
+
+        Raises UserError where that fails already, AssertionError where it breaks another promise.
+        """
+        nemesis = Disturbed()
+        world = self._world(0, nemesis)
+        outcome = world.run()
+        if outcome.failure:
+            raise UserError(f"undisturbed, the run fails already: {outcome.failure}")
+        found = broken(self.judged(nemesis, outcome, self.reference))
+        assert not found, "; ".join(found)
+        servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture)), "aws": 1}
+        half_s = round(outcome.seconds / 2, 3)
+        programs = [f"program {rank}" for rank in range(self.experiment.workers)] if self.architecture.program else []
+        terrain = Terrain(
+            requests=dict(nemesis.asked),
+            messages=dict(nemesis.messages),
+            deliveries=dict(nemesis.deliveries),
+            programs=programs,
+            servers={service: count for service, count in servers.items() if count},
+            kinds=self.kinds(),
+            again=self._resumed(half_s, nemesis.asked),
+            again_s=half_s,
+            may_go=self._may_go,
+        )
+        return outcome, terrain
+
+    def _resumed(self, at_s: float, asked: Mapping[str, Requests]) -> dict[str, Requests]:
+        """What each role asks for once more where the client dies in the middle, and another stops the run and resumes it."""
+        for seed in range(_TRIES):
+            nemesis = Disturbed([Fault(kind="client_dies", at_s=at_s, seconds=0.1)])
+            self._world(seed, nemesis).run()
+            again = {role: found[len(asked.get(role, ())) :] for role, found in nemesis.asked.items()}
+            if any(what.startswith("StopExecution") for _, what in nemesis.asked["client"]):
+                return {role: found for role, found in again.items() if found}
+        return {}
+
+    @property
+    def model(self) -> str:
+        """What every run must end with: the reference's model, or else an undisturbed run's where workers wait for one another.
+
+        "" where what a round combines, or who takes part, depends on who is late, or where money decides how many epochs there are.
+        """
+        in_step = (self._claims or self._removes) and _exact(self.experiment) and not self._setting("scale_in")
+        return self.reference or (self.undisturbed[0].model if in_step else "")
+
+    @property
+    def _claims(self) -> bool:
+        return "equals_reference" in self.architecture.claims or self._adds
+
+    @property
+    def _adds(self) -> bool:
+        """Whether all updates are sent whole and added up: of values of which any sum is exact, the bits of the average. BatchNorm's are
+        none, since their momentum is 0.1, so there the model has no such.
+        """
+        return self._removes and self._setting("threshold") == 0.0
+
+    @property
+    def _removes(self) -> bool:
+        """Whether a supervisor removes who is silent for too long. While nobody is, the bits are those of an undisturbed run."""
+        return "adds_what_others_average" in self.architecture.claims
+
+    @property
+    def _may_go(self) -> int:
+        """How many workers the others go on without."""
+        return self.experiment.workers - 1 if self._removes or tolerates_failures(self.experiment) else 0
+
+    def _setting(self, name: str) -> Any:
+        settings = self.architecture.settings
+        return getattr(settings and self.experiment.settings(settings), name, None)
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return PARAMETERS, 0 if self._adds else BUFFERS
+
+    def _world(self, seed: int, nemesis: Disturbed) -> VirtualWorld:
+        """Every even seed has a checkpoint at least every `OFTEN` rounds, since a reduced run may have no more than one otherwise; and half
+        of them an invocation for each minibatch, which may change nothing that is learnt.
+        """
+        functions, exchange = self.experiment.functions, self.experiment.exchange
+        if seed % 2 == 0:
+            functions = replace(functions, checkpoint_every=min(functions.checkpoint_every, OFTEN))
+        if seed % 4 == 2:
+            exchange = replace(exchange, minibatches_per_invocation=1)
+        given = replace(self.experiment, functions=functions, exchange=exchange)
+        return VirtualWorld(given, seed, nemesis, turns=TURNS, sizes=self._sizes)
+
+    def kinds(self) -> tuple[FaultKind, ...]:
+        """What can happen to this architecture."""
+        architecture = self.architecture
+        absent = set[FaultKind]()
+        if not database_hosts(self.experiment, architecture):
+            absent.add("memory_lost")
+        if not talks(architecture):
+            absent |= {"queues_lost", "message"}
+        if architecture.program is None:
+            absent |= {"taken", "late"}
+        if architecture.run is None and not architecture.machines:
+            absent |= {"throttle", "starts", "duplicate"}
+        if not self._may_go:
+            absent.add("gone")
+        return tuple(kind for kind in KINDS if kind not in absent)
+
+    def of(self, seed: int) -> Trial:
+        """The schedule of a seed."""
+        return self.under(draw(self.undisturbed[1], seed), seed)
+
+    def under(self, faults: Sequence[Fault], seed: int) -> Trial:
+        """These faults; `seed` breaks ties and spreads durations."""
+        nemesis = Disturbed(faults)
+        try:
+            outcome = self._world(seed, nemesis).run()
+            findings = broken(self.judged(nemesis, outcome, self.model))
+        except Stuck as stuck:
+            findings = [f"every_wait_ends: {stuck}"]
+        return Trial(seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history)
+
+    def judged(self, nemesis: Disturbed, outcome: RunOutcome, model: str) -> JudgedRun:
+        given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
+        lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
+        left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
+        # Whoever has gone is waited for once, as training/waits.py says; then another may evaluate in its place, with half the patience.
+        patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
+        within_s = 10.0 * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
+        every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
+        days = calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches})
+        return JudgedRun(
+            nemesis.history,
+            outcome,
+            "" if nemesis.removed and not pass_by(nemesis.struck) else model,
+            killed=nemesis.killed | outcome.timed_out,
+            outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
+            by_itself=1 + sum(map(ends_client, nemesis.struck)) if passes else 0,
+            state_lost=self.architecture.state == "database"
+            and len(lost) >= (databases if given.exchange.what == "gradients" else 1),
+            workers=given.workers,
+            budget_usd=given.lifetime.budget_usd,
+            models=nemesis.models if given.p2p.mode == "synchronous" else {},
+            members=0 if nemesis.removed or left or lost else given.workers + self._removes,
+            every=every,
+            keeps=all(days.rounds_until(epoch) % every == 0 for epoch in range(1, days.epochs + 1)),
+            within_s=within_s and within_s + sum(fault.seconds for fault in nemesis.struck),
+            seen=nemesis.seen,
+        )
+
+    def shrunk(self, trial: Trial) -> Trial:
+        """The smallest schedule that breaks a promise of the same name."""
+        oracles = {_oracle(finding) for finding in trial.findings}
+
+        def fails(faults: tuple[Fault, ...]) -> bool:
+            return bool(oracles & {_oracle(finding) for finding in self.under(faults, trial.seed).findings})
+
+        return self.under(smallest(trial.faults, fails), trial.seed)
+
+
+def _oracle(finding: str) -> str:
+    return finding.partition(":")[0]
+
+
+def _exact(experiment: Experiment) -> bool:
+    """Whether workers exchange in step, for all epochs: what the reference computes."""
+    return experiment.p2p.mode == "synchronous" and experiment.lifetime.budget_usd is None
+
+
+def reduced(experiment: Experiment) -> Experiment:
+    """The same architecture and settings, with few workers and epochs: faults are found by their number, not by a run's length. Rates are
+    powers of two, so that sums are exact.
+    """
+    given = experiment.training
+    training = replace(given, epochs=min(given.epochs, EPOCHS), steps=None, batch_size=min(given.batch_size, 2))
+    if given.optimizer == "sgd":
+        training = replace(training, learning_rate=0.5, momentum=0.5, weight_decay=0.0)
+    made = replace(experiment, workers=min(experiment.workers, WORKERS), training=training)
+    if given.steps is None:
+        return made
+    days = calendar_of(architecture_of(made).resolve(made), {"minibatches": VirtualWorld.minibatches})
+    early = days.rounds - (days.rounds_per_epoch > 1)  # within the last epoch, where it has several rounds
+    return replace(made, training=replace(training, steps=early))
+
+
+def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Generator[Trial]:
+    """The trial of each seed, in the seeds' order, without its history where it ran in another process.
+
+    Whoever has seen enough closes the iterator: what has not begun is not begun any more.
+    """
+    if processes == 1:
+        yield from map(trials.of, seeds)
+        return
+    at_once = processes * _SEEDS_OF_A_PROCESS
+    for first in range(0, len(seeds), at_once):
+        working = pool(processes, _begin, trials.experiment)
+        try:
+            yield from working.map(_of, seeds[first : first + at_once], chunksize=4)
+        finally:
+            working.shutdown(cancel_futures=True)
+
+
+_mine: list[Trials] = []
+
+
+def _begin(experiment: Experiment) -> None:
+    _mine[:] = [Trials(experiment)]
+
+
+def _of(seed: int) -> Trial:
+    return replace(_mine[0].of(seed), history=RequestHistory())

@@ -1,0 +1,335 @@
+"""One run of the real code in a virtual world: its services and processes, what time everything takes, and what is left at the end."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
+from typing import Any, Protocol
+
+from crossover.data.clients import Clients
+from crossover.data.keys import Keys
+from crossover.errors import Unavailable
+from crossover.experiment import Experiment
+from crossover.learning.samples import Dataset
+from crossover.running.preparing import Materials
+from crossover.simulation.calibration import AWS, Calibration, Service
+from crossover.training.fleet import ServingSettings
+from crossover.workflow.architecture import Architecture, architecture_of, steps
+from crossover.workflow.context import Resources
+from crossover.workflow.state_machines import definitions
+from tests.chaos.world.client import FLEET, Client
+from tests.chaos.world.clients import VirtualClients, VirtualServers
+from tests.chaos.world.fleet import VirtualFleet
+from tests.chaos.world.functions import Delivery, VirtualFunction, VirtualFunctions
+from tests.chaos.world.kernel import Kernel, Process
+from tests.chaos.world.learner import BUFFERS, PARAMETERS, ExactLearner, samples_of
+from tests.chaos.world.machines import MachinesOf, VirtualMachines
+from tests.chaos.world.polls import Looks
+from tests.chaos.world.process_runtime import installed
+from tests.chaos.world.requests import Effect, LostReply, Request, ServerRefusal
+
+BOOT_S = 45.0  # of an instance, assumed
+# This world's own pace, which recorded schedules stand on; no projection reads it.
+TRANSITION_S, INVOKE_S, REDIS_S = 0.03, 0.015, 0.001
+COLD_S = {False: 0.9, True: 4.5}  # by whether the function has torch
+ASKED = 8  # how often boto3 asks one of AWS's own APIs, as data/deployed_clients.py has set it
+SILENT_S = 60.0  # how long a client waits for a reply where the request does not say
+RESUME_S = 10.0
+CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the same wherever it runs, as all of a history
+
+
+@dataclass(slots=True)
+class VirtualCall:
+    """A request on its way: whose, when, and what became of it."""
+
+    number: int
+    request: Request
+    process: Process
+    at_s: float  # when it reached the server
+    outcome: str = ""  # "ok", the name of what the server refused with, or "" where it never got there
+    reply: Any = None
+    bytes_in: int = 0
+
+
+class Nemesis(Protocol):
+    """What may go wrong. Each method may let time pass, kill or freeze processes, or raise what the caller is to see."""
+
+    def before(self, call: VirtualCall) -> None:
+        """The request has reached the server; raises LostReply, ServerRefusal."""
+
+    def failed(self, call: VirtualCall) -> None:
+        """The request has had no effect: it was lost on the way, or the server refused it, as `outcome` says."""
+
+    def after(self, call: VirtualCall) -> None:
+        """The effect has taken place; raises LostReply."""
+
+    def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
+        """An invocation. Raises machines.Failed, as Lambda refuses one."""
+        ...
+
+    def starting(self, machine: str, name: str) -> None:
+        """An execution. Raises machines.Failed."""
+
+    def began(self, world: "VirtualWorld") -> None:
+        """Before anything happens: the place for tasks of its own."""
+
+    def boot_s(self, number: int) -> float:
+        """By how much later instance `number` comes than it would."""
+        ...
+
+    def resumes_after_s(self) -> float:
+        """How long after a client's end another resumes the run."""
+        ...
+
+
+class Nothing:
+    """Nothing goes wrong."""
+
+    def before(self, call: VirtualCall) -> None: ...
+    def failed(self, call: VirtualCall) -> None: ...
+    def after(self, call: VirtualCall) -> None: ...
+    def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
+        return Delivery()
+
+    def starting(self, machine: str, name: str) -> None: ...
+    def began(self, world: "VirtualWorld") -> None: ...
+    def boot_s(self, number: int) -> float:
+        return 0.0
+
+    def resumes_after_s(self) -> float:
+        return RESUME_S
+
+
+@dataclass
+class RunOutcome:
+    """What a run came to. `model`: the sha256 of its final model, "" where there is none. `left`: what is in each service at the end."""
+
+    run: str
+    failure: str
+    model: str
+    clients: int
+    seconds: float
+    left: dict[str, list[str]]
+    crashes: list[BaseException]
+    decisions: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
+    failures: list[str] = field(default_factory=list)  # how clients ended that were not the last
+    timed_out: frozenset[str] = frozenset()  # processes that Lambda killed
+
+
+@dataclass
+class VirtualWorld:
+    """Everything that one run needs. `minibatch_s`: what the gradient of a minibatch takes. `sizes`: the model's parameters and buffers."""
+
+    experiment: Experiment
+    seed: int | str
+    nemesis: Nemesis = field(default_factory=Nothing)
+    minibatches: int = 2
+    minibatch_s: float = 1.0
+    calibration: Calibration = AWS
+    sizes: tuple[int, int] = (PARAMETERS, BUFFERS)
+    turns: int = 1_000_000  # of all tasks; a run that takes more is taken for one that never ends
+
+    def __post_init__(self) -> None:
+        self.architecture: Architecture = architecture_of(self.experiment)
+        self.resolved = self.architecture.resolve(self.experiment)
+        self.kernel = Kernel(self.seed)
+        self.looks = Looks(self.kernel)
+        self.history: list[VirtualCall] = []
+        databases = {"per_worker": self.resolved.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
+        if self.resolved.storage.channel == "s3":
+            databases = 0
+        self.servers = VirtualServers(self.carry, databases=databases)
+        self.processes: list[Process] = []
+        self.machines = VirtualMachines(
+            self.kernel,
+            self._shared("definitions", partial(definitions, self.architecture, self.resolved)),
+            lambda name, event: self.functions.invoke(name, event),
+            transition_s=lambda: self.spread(TRANSITION_S),
+        )
+        self.machines.starting = self.nemesis.starting
+        self.functions = VirtualFunctions(
+            self.kernel,
+            {step.name: self._function(step) for step in steps(self.architecture)},
+            self.resources,
+            invoke_s=lambda: self.spread(INVOKE_S),
+            keep_warm_s=self.calibration.keep_warm_s,
+            delivered=self.nemesis.delivered,
+        )
+        self.fleet = VirtualFleet(self.kernel, self._program, self._boot_s) if self.architecture.program else None
+        self.client = Client(self)
+
+    # --- time -------------------------------------------------------------------------------------------------------------
+
+    def spread(self, seconds: float) -> float:
+        """Mostly near it, sometimes several times as long. By arithmetic that is exact, the same on every machine."""
+        drawn = self.kernel.chance.random()
+        return seconds * (0.6 + 0.6 * drawn + 4.0 * drawn**16)
+
+    def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
+        """A request of the calling task to one of AWS's own APIs, repeated as boto3 repeats what gets no answer, or is throttled.
+
+        Raises Unavailable.
+        """
+        asked = Request("aws", operation, ("",), within_s=SILENT_S)
+        for number in range(ASKED):
+            try:
+                return self.carry(asked, lambda: (effect(), 0))
+            except (LostReply, ServerRefusal) as error:
+                why = error
+                self.kernel.sleep(self.kernel.chance.random() * min(20.0, 2.0**number))
+        raise Unavailable(f"{operation}: {why}")
+
+    def computes(self, samples: int, *, gradient: bool) -> None:
+        share = 1.0 if gradient else self.calibration.evaluate_share
+        self.kernel.sleep(self.spread(self.minibatch_s * share))
+
+    def carry(self, request: Request, effect: Effect) -> Any:
+        """To the server and back: as tests/chaos/world/requests.py says."""
+        kernel = self.kernel
+        service = _SERVICES[request.service](self.calibration)
+        task = kernel.task
+        process = task.process
+        try:
+            kernel.sleep(self.spread(0.5 * service.latency_s) + request.bytes_out / service.client_bytes_s)
+            call = VirtualCall(len(self.history) + 1, request, process, kernel.now_s)
+            self.history.append(call)
+            try:
+                self.nemesis.before(call)
+                process.check()
+                call.reply, call.bytes_in = effect()
+                call.outcome = "ok"
+                self.looks.served(task, request)
+            except Exception as refused:
+                call.outcome = refused.code if isinstance(refused, ServerRefusal) else type(refused).__name__
+                self.nemesis.failed(call)
+                raise
+            self.nemesis.after(call)
+            process.check()
+        except LostReply as lost:
+            if lost.silent:
+                kernel.sleep(request.within_s if request.within_s < inf else SILENT_S)
+            raise
+        kernel.sleep(self.spread(0.5 * service.latency_s) + call.bytes_in / service.client_bytes_s)
+        return call.reply
+
+    # --- processes --------------------------------------------------------------------------------------------------------
+
+    def clients(self, process: Process) -> Clients:
+        """What a process reaches its services by: connections of its own, which end with it."""
+        found = VirtualClients(self.servers, self.run_machine)
+        process.at_end = found.cut
+        return found
+
+    def resources(self, process: Process) -> Resources:
+        """What a process has that begins."""
+        self.processes.append(process)
+        return Resources(self.clients(process), make_learner=self._learner)
+
+    def run_machine(self, name: str, event: Any) -> Any:
+        return MachinesOf(self.machines, self.asks, list(self.architecture.machines)).run(name, event)
+
+    def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
+        return ExactLearner(experiment, computes=self.computes, sizes=self.sizes)
+
+    def materials(self, experiment: Experiment) -> Materials:
+        return Materials(self.dataset, CODE, {"crossover": "virtual"}, self._learner)
+
+    @property
+    def dataset(self) -> Dataset:
+        found: Dataset = self._shared(
+            "dataset", partial(samples_of, self.resolved, size=self.resolved.training.batch_size)
+        )
+        return found
+
+    def _shared(self, what: str, make: Callable[..., Any]) -> Any:
+        """What worlds of the same experiment share, and none of them changes."""
+        key = f"{what} {self.minibatches} {self.resolved}"
+        if key not in _made:
+            _made[key] = make(minibatches=self.minibatches)
+        return _made[key]
+
+    def _function(self, step: Any) -> VirtualFunction:
+        functions, torch = self.resolved.functions, step.needs_torch(self.resolved)
+        return VirtualFunction(
+            step=step,
+            memory_mb=functions.memory_of(step.name, torch=torch),
+            timeout_s=functions.timeout_s,
+            cold_s=partial(self.spread, COLD_S[torch]),
+        )
+
+    def _program(self, process: Process) -> Callable[[], object]:
+        assert self.architecture.program is not None
+        return partial(self.architecture.program.main, self.resources(process), ServingSettings(fleet=FLEET))
+
+    def _boot_s(self, number: int) -> float:
+        return self.spread(BOOT_S) + self.nemesis.boot_s(number)
+
+    def resumes_after_s(self) -> float:
+        return self.nemesis.resumes_after_s()
+
+    # --- a run ------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> RunOutcome:
+        """From the first client to the last straggler."""
+        with installed(self.kernel, self.looks):
+            self.nemesis.began(self)
+            process = Process(self.kernel, "operator", of_the_world=True)
+            operator = self.kernel.spawn(self._operate, process=process, name="operator")
+            try:
+                self.kernel.run(lambda: operator.over, at_most=self.turns)
+            finally:
+                self._close()
+            return self._outcome()
+
+    def _operate(self) -> None:
+        self.client.operate()
+        while self.functions.under_way or (self.fleet and self.fleet.instances):
+            self.kernel.sleep(30.0)
+
+    def _close(self) -> None:
+        for execution in self.machines.executions.values():
+            execution.stop()
+        for process in self.processes:
+            process.kill()
+
+    def _outcome(self) -> RunOutcome:
+        run, left = self.client.run, self.left()
+        model = ""
+        if Keys(run).outcome in left["s3"]:
+            model = json.loads(self.servers.bucket.objects[Keys(run).outcome]).get("parameters_sha256", "")
+        told = [key for key in left["s3"] if key.startswith(Keys(run).decisions)] if run else []
+        decisions = [json.loads(self.servers.bucket.objects[key]) for key in told]
+        crashes = [*self.functions.crashes, *(self.fleet.crashes if self.fleet else [])]
+        return RunOutcome(
+            run,
+            self.client.failure,
+            model,
+            self.client.attempts,
+            self.kernel.now_s,
+            left,
+            crashes,
+            decisions,
+            self.client.failures,
+            frozenset(self.functions.timed_out),
+        )
+
+    def left(self) -> dict[str, list[str]]:
+        """What stands in each service."""
+        servers = self.servers
+        return {
+            "s3": sorted(servers.bucket.objects),
+            "redis": [f"{server.number}: {key}" for server in servers.databases for key in server.held()],
+            "rabbitmq": sorted([*servers.broker.queues, *servers.broker.exchanges]),
+        }
+
+
+_SERVICES: Mapping[str, Callable[[Calibration], Service]] = {
+    "redis": lambda calibration: replace(calibration.tensors, latency_s=REDIS_S),
+    "s3": lambda calibration: calibration.objects,
+    "rabbitmq": lambda calibration: calibration.bus,
+    "aws": lambda calibration: Service(latency_s=0.05),  # assumed
+}
+
+
+_made: dict[str, Any] = {}

@@ -1,0 +1,402 @@
+"""A study's bundle: tables made again from it, trials run again, and what comes from strangers."""
+
+import hashlib
+import json
+import os
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.errors import UserError
+from crossover.study import bundle as bundles
+from tests.commands import status
+from tests.study.test_study import written
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundled")
+    out = folder / "rates"
+    assert status("study", str(written(folder)), "--on", "inline", "--out", str(out), "--bundle") == 0
+    return out / "rates.zip"
+
+
+def changed(bundle: Path, folder: Path, name: str, body: bytes) -> Path:
+    """Return a copy in which `name` holds `body`, and the digests are those of its files."""
+    return edited(bundle, folder, {name: body})
+
+
+def edited(bundle: Path, folder: Path, bodies: dict[str, bytes], *, digests: bool = True) -> Path:
+    """Return a copy with other `bodies`; `digests`: those of its files are written anew."""
+    other, named = folder / "changed.zip", dict[str, str]()
+    with zipfile.ZipFile(bundle) as there, zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as here:
+        for each in there.namelist():
+            body = bodies.get(each, there.read(each))
+            if each == "digests.json" and digests:
+                body = json.dumps(named).encode()
+            named[each] = hashlib.sha256(body).hexdigest()
+            here.writestr(each, body)
+    return other
+
+
+def files(bundle: Path, last: str) -> dict[str, bytes]:
+    """Return the members that are called `last`, by their path."""
+    with zipfile.ZipFile(bundle) as archive:
+        return {each: archive.read(each) for each in archive.namelist() if each.endswith(last)}
+
+
+def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a process that knows nothing of the study, from the archive alone."""
+    assert status("reproduce", str(bundled)) == 0
+    said = capsys.readouterr().out
+    cells = json.loads((bundled.parent / "cells.json").read_text())
+    assert f"{len(cells)} equal bits, 0 within the interval, 0 not" in said
+
+
+def test_run_again_what_computes_has_equal_bits(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Accuracies are the same bits; seconds and dollars are new draws, which may lie anywhere. Going on with it is asked for by name."""
+    again, out = ["reproduce", str(bundled), "--run"], ["--out", str(tmp_path / "again")]
+    assert status(*again, *out) in (0, 1)
+    said = capsys.readouterr().out
+    lines = [line.split() for line in said.splitlines() if "final_metric" in line or " difference" in line]
+    assert len(lines) == 3 and all(line[-2:] == ["equal", "bits"] for line in lines) and ": kept" not in said
+    assert status(*again, *out) == 2
+    assert "holds a study, whose trials would be counted as run again" in capsys.readouterr().err
+    assert status(*again, *out, "--resume") in (0, 1)
+    assert capsys.readouterr().out.count(": kept") == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--run"], "holds a study, whose trials would be counted as run again"),
+        (["--run", "--resume"], "is no reproduction of this bundle"),
+        (["--run", "--on", "aws"], "--on aws: somebody else's trials on your account; expected --budget"),
+        (["--run", "--on", "aws", "--budget", "0.00001"], "the cheapest trial takes up to $"),
+        (["--run", "--budget", "-1"], "--budget -1: expected dollars"),
+        (["--resume", "--on", "local"], "--on, --out, --resume: of trials that are run again; expected --run"),
+    ],
+)
+def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
+    options: list[str], words: str, bundled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the original's own folder."""
+    assert status("reproduce", str(bundled), "--out", str(bundled.parent), *options) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_table_that_its_records_do_not_make_is_told(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = json.loads((bundled.parent / "cells.json").read_text())
+    (cell,) = [each for each in cells if each["column"] == "final_metric" and "0.05" in each["row"]]
+    inside, beyond = dict(cell), dict(cell)
+    inside["low"], beyond["low"], beyond["value"] = cell["low"] - 0.01, cell["high"] + 1, cell["high"] + 2
+    for other, code, words in (
+        (inside, 0, "1 within the interval, 0 not"),
+        (beyond, 1, "0 within the interval, 1 not"),
+    ):
+        body = json.dumps([other if each is cell else each for each in cells]).encode()
+        assert status("reproduce", str(changed(bundled, tmp_path, "cells.json", body))) == code
+        assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kept", [0, 11])
+def test_cells_that_were_taken_out_are_told(
+    kept: int, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = json.loads((bundled.parent / "cells.json").read_text())
+    path = changed(bundled, tmp_path, "cells.json", json.dumps(cells[:kept]).encode())
+    assert status("reproduce", str(path)) == 1
+    assert f"{kept} equal bits, 0 within the interval, {12 - kept} not" in capsys.readouterr().out
+
+
+CELL = {"table": "a", "row": "b", "column": "c", "value": 1, "low": None, "high": None}
+STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where": "inline", "versions": {}}
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("study.json", b'{"format": 2}', "format 2 is unknown"),
+        ("trials.json", b'{"../../etc": {"varied": {}, "seed": 1}}', "is no trial's name"),
+        ("trials.json", b'{"a": {"varied": {}, "seed": 1}}', "There is no item named 'runs/a/result.json'"),
+        ("trials.json", b"{}", "holds no trial, so it proves nothing"),
+        ("cells.json", b'[{"table": 1}]', "cells.json: "),
+        ("cells.json", json.dumps([CELL, CELL]).encode(), "cells.json has a, b, c twice"),
+        ("study.json", b"[1]", "study.json: "),
+        ("study.json", b"[" * 100_000, "study.json: "),
+        ("study.json", json.dumps(STATE | {"study": "x"}).encode(), "study.json: study: "),
+        ("study.json", json.dumps(STATE | {"study": {"name": "a", "base": "/etc/hosts"}}).encode(), "study.base: "),
+        ("study.json", json.dumps(STATE | {"versions": []}).encode(), "study.json: versions: "),
+        ("study.json", json.dumps(STATE | {"where": "mars"}).encode(), "study.json: where: "),
+        ("study.json", json.dumps(STATE | {"study": STATE["study"] | {"grid": 7}}).encode(), "grid: expected fields"),
+        ("study.json", json.dumps(STATE | {"study": STATE["study"] | {"seeds": 10_001}}).encode(), "10,001 trials"),
+        ("", b"", "is no bundle of a study"),
+    ],
+)
+def test_what_is_no_bundle_is_refused(
+    name: str, body: bytes, words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.zip").write_text("no archive")
+    path = changed(bundled, tmp_path, name, body) if name else tmp_path / "text.zip"
+    assert status("reproduce", str(path)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_no_damage_is_taken_for_a_fault_of_ours(bundled: Path, tmp_path: Path) -> None:
+    """Bytes turned around anywhere: the same study, or a refusal."""
+    whole, path, refused = bundled.read_bytes(), tmp_path / "damaged.zip", 0
+    for seed in range(150):
+        draw, body = random.Random(seed), bytearray(whole)
+        for _ in range(draw.choice([1, 4])):
+            body[draw.randrange(len(body))] ^= 1 << draw.randrange(8)
+        path.write_bytes(body)
+        try:
+            bundles.read(path)
+        except UserError:
+            refused += 1
+    assert refused > 100
+
+
+def test_an_encrypted_archive_is_refused(bundled: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(bundled) as archive:
+        first = archive.infolist()[0]
+    body, path = bytearray(bundled.read_bytes()), tmp_path / "encrypted.zip"
+    body[first.header_offset + 6] |= 1
+    body[body.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(body)
+    with pytest.raises(UserError, match="is no bundle of a study, or is damaged"):
+        bundles.read(path)
+
+
+def test_records_that_were_cut_are_told(bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results, tables and digests are as they should be: the records alone are short."""
+    cut = {name: body.partition(b"\n")[0] + b"\n" for name, body in files(bundled, "metrics.jsonl").items()}
+    assert status("reproduce", str(edited(bundled, tmp_path, cut))) == 1
+    said = capsys.readouterr()
+    assert "4 of 4 trials' results do not follow from their records" in said.err
+    assert "invocations.count: 1 by its records, " in said.out
+    assert "duration_s" in said.out and "0 not" not in said.out.splitlines()[-1]
+
+
+def _set(*path: Any, by: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def change(result: Any) -> None:
+        for each in path[:-1]:
+            result = result[each]
+        result[path[-1]] = by(result[path[-1]])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_set("duration_s", by=lambda s: s + 0.01), "duration_s: "),
+        (_set("started_at", by=lambda at: at.replace("+00:00", "+01:00")), "duration_s: "),
+        (_set("invocations", "cold", by=lambda n: n + 1), "invocations.cold: "),
+        (_set("traffic", "object_store", "bytes_out", by=lambda n: n - 1), "traffic.object_store.bytes_out: "),
+        (_set("stages", 0, "cpu_s", by=lambda s: s * 1.001), ".cpu_s: "),
+        (_set("steps", 0, "billed_s", by=lambda s: s / 2), "steps[initialise].billed_s: "),
+        (_set("cost", "full_usd", by=lambda usd: usd / 2), "cost.full_usd: "),
+        (_set("cost", "paper_method_usd", by=lambda usd: usd / 2), "cost.paper_method_usd: "),
+        (_set("cost", "lines", 0, "quantity", by=lambda n: n * 2), "cost.lines[Lambda duration, arm64].quantity: "),
+        (_set("cost", "lines", by=lambda lines: lines[1:]), "cost.lines[Lambda duration, arm64].usd: "),
+        (_set("epochs", 0, "full_usd", by=lambda usd: usd / 2), "epochs[0].full_usd: "),
+        (_set("experiment", "seed", by=lambda n: n + 7), "seed: "),
+        (_set("experiment", "training", "learning_rate", by=lambda n: n + 7), "training.learning_rate: "),
+    ],
+)
+def test_a_result_that_its_records_do_not_give_is_told(
+    change: Callable[[Any], None], words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, body = next(iter(files(bundled, "result.json").items()))
+    result = json.loads(body)
+    change(result)
+    assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 1
+    said = capsys.readouterr()
+    assert words in said.out and "1 of 4 trials' results do not follow from their records" in said.err
+
+
+def test_dollars_by_other_prices_are_not_called_counted(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, body = next(iter(files(bundled, "result.json").items()))
+    result = json.loads(body)
+    result["cost"]["prices_as_of"] = "2019-01"
+    assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 0
+    assert "dollars are not counted again: its prices are those of 2019-01" in capsys.readouterr().out
+
+
+def test_files_of_other_bytes_than_their_digests_are_named(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, body = next(iter(files(bundled, "metrics.jsonl").items()))
+    path = edited(bundled, tmp_path, {name: body.replace(b"{", b"{ ", 1)}, digests=False)
+    assert status("reproduce", str(path)) == 1
+    said = capsys.readouterr()
+    assert f"{name}: SHA-256 " in said.out and "1 files are not those that digests.json names" in said.err
+
+
+def test_code_that_is_not_the_studys_is_named(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A path that leads out of this version is none of its files."""
+    assert status("reproduce", str(bundled)) == 0 and "files that computed it" not in capsys.readouterr().out
+    name, body = next(iter(files(bundled, "result.json").items()))
+    result = json.loads(body)
+    result["code"]["files"] |= {"crossover/errors.py": "0" * 16, "../../etc/passwd": "0" * 16}
+    assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 0
+    said = capsys.readouterr().out
+    assert "code: 2 of " in said and "not those of this version: crossover/errors.py, ../../etc/passwd" in said
+
+
+def _line(records: bytes, **changes: Any) -> bytes:
+    first, rest = records.split(b"\n", 1)
+    return json.dumps(json.loads(first) | changes).encode() + b"\n" + rest
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (lambda records: records + records, "has left a record before"),
+        (lambda records: records + b'{"a": "' + b"x" * 2**20 + b'"}\n', "is longer than 1,048,576 bytes"),
+        (lambda records: records + b"[" * 500_000 + b"\n", "is not JSON"),
+        (lambda records: b" " * (64 * 2**20 + 1), "unpacks to 67,108,865 bytes"),
+        (lambda records: _line(records, traffic={str(n): {"requests": 1} for n in range(65)}), "more than 64 names"),
+        (
+            lambda records: _line(records, traffic={"bus": {"requests": "many"}}),
+            "is no bundle of a study, or is damaged",
+        ),
+        (lambda records: _line(records, wall_s=10**400), "is no bundle of a study, or is damaged"),
+    ],
+)
+def test_records_that_nobody_writes_are_refused(
+    body: Callable[[bytes], bytes], words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, records = next(iter(files(bundled, "metrics.jsonl").items()))
+    assert status("reproduce", str(changed(bundled, tmp_path, name, body(records)))) == 2
+    assert words in capsys.readouterr().err
+
+
+def _archive(path: Path, names: list[str], how: int = zipfile.ZIP_DEFLATED, comment: bytes = b"") -> Path:
+    with zipfile.ZipFile(path, "w", how) as archive:
+        for name in names:
+            archive.writestr(name, b"{}")
+        archive.comment = comment
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "how", "comment", "words"),
+    [
+        ([f"runs/{n}/result.json" for n in range(20_005)], zipfile.ZIP_STORED, b"", "20,005 members"),
+        ([f"runs/{n}/result.json" for n in range(66_000)], zipfile.ZIP_STORED, b"", "has more members than a bundle"),
+        (["study.json"], zipfile.ZIP_BZIP2, b"", "is not stored or deflated"),
+        (["study.json"], zipfile.ZIP_LZMA, b"", "is not stored or deflated"),
+        (["study.json"], zipfile.ZIP_STORED, b"a", "an archive without a comment"),
+        (["study.json", "code.py"], zipfile.ZIP_STORED, b"", "'code.py' is no file of a bundle"),
+        (["study.json", "study.json"], zipfile.ZIP_STORED, b"", "has 'study.json' twice"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archives_that_would_fill_the_memory_are_refused(
+    names: list[str], how: int, comment: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("reproduce", str(_archive(tmp_path / "a.zip", names, how, comment))) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_figures_that_add_up_to_infinity_are_refused(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, body = next(iter(files(bundled, "result.json").items()))
+    result = json.loads(body)
+    result["final"]["val_metric"] = 1e308
+    assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 2
+    assert "a figure is not finite or beyond 1e+15" in capsys.readouterr().err
+
+
+def test_control_characters_of_a_stranger_are_written_out(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = json.loads(files(bundled, "study.json")["study.json"])
+    state["study"]["name"] = "\x1b]0;owned\x07\x1b[2J\nall is well"
+    path = changed(bundled, tmp_path, "study.json", json.dumps(state).encode())
+    assert status("reproduce", str(path)) == 0
+    said = capsys.readouterr().out
+    assert "study \\x1b]0;owned\\x07\\x1b[2J\\nall is well, " in said and "\x1b" not in said
+    assert status("reproduce", str(path), "--run") == 2
+    assert "has no name for a folder; expected --out" in capsys.readouterr().err
+
+
+OWN = """
+from pathlib import Path
+import torch
+
+Path({mark!r}).touch()
+
+
+def network(classes, input_shape):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, classes))
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a study of a model of the user's own, whose file marks that it was imported."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "sketch.py").write_text(OWN.format(mark=str(folder / "imported")))
+    base = {"name": "any", "architecture": "single", "workers": 1}
+    base |= {"training": {"model": "sketch:network", "epochs": 1, "batch_size": 30}}
+    base |= {"data": {"dataset": "digits", "limit": 120, "validation": 0.05}}
+    path = written(folder, base=base, seeds=1)
+    assert status("study", str(path), "--on", "inline", "--out", str(folder / "rates"), "--bundle") == 0
+    return folder
+
+
+def test_own_code_is_named_before_it_is_imported(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the bundle lies the file that was run."""
+    bundle = tmp_path / "rates.zip"
+    bundle.write_bytes((own / "rates" / "rates.zip").read_bytes())
+    body = (own / "sketch.py").read_bytes()
+    (tmp_path / "sketch.py").write_bytes(body)
+    monkeypatch.chdir(tmp_path)
+    assert status("reproduce", str(bundle), "--run", "--out", str(tmp_path / "again")) in (0, 1)
+    said = capsys.readouterr().out
+    digest = hashlib.sha256(body).hexdigest()
+    assert f"training.model: sketch:network imports {tmp_path / 'sketch.py'}, SHA-256 {digest}" in said
+
+
+@pytest.mark.parametrize("kind", ["other", "absent", "unknown"])
+def test_other_own_code_than_the_bundles_is_not_imported(
+    kind: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, mark = own / "rates" / "rates.zip", tmp_path / "imported"
+    if kind == "unknown":
+        results = {name: json.loads(body) for name, body in files(bundle, "result.json").items()}
+        for result in results.values():
+            del result["code"]["own"]
+        bundle = edited(bundle, tmp_path, {name: json.dumps(result).encode() for name, result in results.items()})
+    else:
+        bundle = edited(bundle, tmp_path, {})
+    if kind != "absent":
+        (tmp_path / "sketch.py").write_text(OWN.format(mark=str(mark)))
+    monkeypatch.chdir(tmp_path)
+    assert status("reproduce", str(bundle), "--run", "--out", str(tmp_path / "again")) == 2
+    said = capsys.readouterr().err
+    words = {
+        "other": "restore the file that was run",
+        "absent": "there is no module sketch beside the bundle or in the current folder",
+        "unknown": "the bundle has no digest of it",
+    }
+    assert words[kind] in said and "nothing was imported" in said
+    assert not mark.exists() and not os.path.exists(tmp_path / "again")

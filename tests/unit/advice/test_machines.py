@@ -1,0 +1,94 @@
+"""Which machines are candidates: refused without a price, and named for a model that fits nowhere."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from crossover.advice import candidates
+from crossover.advice.advice import Advice, capacity, room, spot_words
+from crossover.advice.candidates import Candidate
+from crossover.advice.evaluation import Estimate, Question
+from crossover.advice.question import Sizes
+from crossover.advice.search import Finalist
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment, Training
+from crossover.reports import prices
+from crossover.simulation.calibration import AWS
+from crossover.simulation.repetitions import Outcome
+from crossover.simulation.workload import Workload
+
+GIB = 2**30
+
+
+def test_every_priced_machine_is_a_candidate_and_spot_only_with_a_price_of_its_own() -> None:
+    base = Experiment(name="one", architecture="single", workers=1, training=Training(model="mobilenet"))
+    found = list(candidates.of(base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True))
+    assert {"c7g.16xlarge", "c8g.8xlarge", "m7g.4xlarge", "g6e.2xlarge", "g6f.large"} <= {
+        each.instance for each in found
+    }
+    spot = {each.instance for each in found if each.spot}
+    assert "g6f.large" in spot and "g5.xlarge" not in spot
+    assert {each.threads for each in found if each.instance == "c7g.16xlarge"} == {64}
+
+
+def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
+    base = Experiment(name="one", architecture="single", workers=1, training=Training(model="mobilenet"))
+    question = Question(base, Workload.of(base), 50_000, AWS, prices.load())
+    shape = next(
+        each
+        for each in candidates.of(base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True)
+        if each.gpu
+    )
+    with pytest.raises(
+        ConfigError, match=r"'ec2\.g5\.12xlarge' has no price in us-east-1.*Add it to config/pricing\.yaml"
+    ):
+        question.least(replace(shape, instance="g5.12xlarge", spot=False))
+
+
+@pytest.mark.parametrize(
+    ("gib", "words"),
+    [
+        (1, ["without a GPU t2.small (2,048 MB) would do", "with one g6f.large (2,867 MB) would do"]),
+        (
+            60,
+            [
+                "without a GPU m7g.4xlarge (65,536 MB) would do",
+                "with one g6e.xlarge (45,773 MB) has most, and too little",
+            ],
+        ),
+        (900, ["without a GPU m7g.16xlarge (262,144 MB) has most, and too little"]),
+    ],
+)
+def test_a_model_that_fits_nowhere_is_told_its_memory_and_what_would_do(gib: int, words: list[str]) -> None:
+    sizes = Sizes(vector_bytes=0, kept_bytes=0.0, evaluation_bytes=0, fixed_bytes=gib * GIB)
+    said = room(sizes, 8)
+    assert said.startswith(f"With minibatches of 8 it needs {sizes.step_mb(8):,.0f} MB: "), said
+    for each in words:
+        assert each in said, said
+
+
+def finalist(candidate: Candidate, *interruptions: int) -> Finalist:
+    outcomes = [
+        Outcome(seconds=60.0, epoch_s=1.0, usd=1.0, paper_method_usd=0.0, moved_bytes=0.0, interruptions=each)
+        for each in interruptions
+    ]
+    return Finalist(candidate, Estimate(60.0, 1.0), tuple(outcomes), 0.0)
+
+
+@pytest.mark.parametrize(("counts", "said"), [((0, 0, 1, 0, 0), "expect 0.2 "), ((0, 0), "expect under 0.1 ")])
+def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], said: str) -> None:
+    spot = Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge", spot=True)
+    (words,) = spot_words(finalist(spot, *counts))
+    assert f"{said}interruptions, at 0.06 to 1.62 an hour and instance" in words
+    assert spot_words(finalist(replace(spot, spot=False), *counts)) == []
+
+
+def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() -> None:
+    gpu = finalist(Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge"), 0)
+    function = finalist(Candidate("single", 1, 32, 1, on="function", memory_mb=1_024), 0)
+    (words,) = capacity(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))
+    assert words.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), words
+    assert "three jobs waited 28 to 58 minutes" in words
+    assert capacity(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []

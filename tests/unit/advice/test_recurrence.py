@@ -1,0 +1,71 @@
+"""What training again and again costs in a month, by arithmetic on the advice's own figures."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crossover.advice import advice, recurrence
+from crossover.advice import question as subject
+from crossover.advice.advice import Advice
+from crossover.advice.question import Wishes, quota
+from crossover.advice.search import ThisMachine
+from crossover.errors import ConfigError
+from crossover.simulation import figures
+from crossover.validation import load
+from tests.unit.advice.few import few_candidates
+
+CONFIG = Path(__file__).parents[3] / "config"
+STANDING_USD = 0.5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few() -> Iterator[None]:
+    with few_candidates():
+        yield
+
+
+@pytest.fixture(scope="module")
+def found() -> Advice:
+    question, sizes, _ = subject.of(
+        load(CONFIG / "all-reduce-cifar10.yaml", ("training.epochs=2", "workers=2", "data.limit=8192"))
+    )
+    return advice.advise(question, Wishes(), sizes, processes=1, repetitions=5)
+
+
+def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
+    assert recurrence.monthly_costs(found, "once", standing_usd=lambda _: STANDING_USD) == ()
+
+
+@pytest.mark.parametrize(("every", "runs"), [("hour", 730.0), ("day", 730 / 24), ("week", 730 / 168)])
+def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, runs: float, found: Advice) -> None:
+    costs = {
+        each.way.rpartition(", ")[2]: each
+        for each in recurrence.monthly_costs(found, every, standing_usd=lambda _: STANDING_USD)
+    }
+    run_usd, before_h = found.winner.usd.p50, found.winner.before_s / 3_600
+    assert costs["deployed and destroyed each time"].usd == pytest.approx(runs * (run_usd + STANDING_USD * before_h))
+    assert costs["left deployed"].usd == pytest.approx(730 * STANDING_USD + runs * run_usd)
+
+
+def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -> None:
+    never = ThisMachine(seconds=7_200.0, threads=1, sooner=found.winner, times=None)
+    costs = recurrence.monthly_costs(replace(found, here=never), "hour", standing_usd=lambda _: 0.0)
+    assert costs[-1].way == "this machine" and not costs[-1].in_time
+    assert "a run takes longer than the time between two of them" in costs[-1].words
+
+
+def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
+    gpus = [each.candidate for each in found.finalists if each.candidate.gpu]
+    assert gpus, "the example has no candidate with a GPU"
+    needed = gpus[0].workers * figures.instances()[gpus[0].instance].vcpus
+    assert quota(gpus[0]) and quota(gpus[0], needed - 1) and not quota(gpus[0], needed)
+    today = found.startable
+    assert today is not None and not quota(today.candidate)
+
+
+@pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
+def test_a_quota_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--gpu-quota: .* expected none, or the vCPUs"):
+        subject.wishes(None, None, None, None, text)

@@ -1,0 +1,106 @@
+"""What people type at first: each refusal says what was meant instead."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import status
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "config"
+RUN = str(ROOT / "docs" / "results" / "all-reduce-cifar10-fast")
+MODEL = """
+import torch
+
+
+def network(classes, input_shape):
+    return torch.nn.Linear(4, classes)
+
+
+raise SystemExit("imported")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            ["advise", "two.py"],
+            "two.py: 2 functions may make the model; expected two.py:FACTORY, with first or second for",
+        ),
+        (["advise", "none.py"], "none.py: no function takes (classes, input_shape); expected none.py:FACTORY"),
+        (["advise", "mine.py"], "--data: is missing; expected a CSV of numbers, or module:loader"),
+        (["init", "--data", "d.csv"], "--model: is missing, and nobody can be asked: standard input is no terminal"),
+        (
+            ["init", "--model", "m", "--data", "d", "--every", "week", "--gpu-quota", "-1"],
+            "--gpu-quota: '-1' is not a quota",
+        ),
+        (["run", "mine.py"], "mine.py: is a Python file; expected the YAML of an experiment"),
+        (["doctor", "mine.py"], "with network for FACTORY"),
+        (["study", str(CONFIG / "spirt.yaml")], "is an experiment; expected a study, whose base: names one"),
+        (["plan", str(CONFIG / "nope.yaml")], "no such file; expected one of "),
+        (["plan", str(CONFIG / "spirt.yml")], "did you mean "),
+        (["plan", str(CONFIG / "sprit.yaml")], "spirt.yaml?"),
+        (["plan", "elsewhere/spirt.yaml"], "elsewhere: no such folder"),
+        (
+            ["plan", str(CONFIG / "spirt.yaml"), "--set", "functions.memory_mb=3GB"],
+            "functions.memory_mb: '3GB' is not allowed; expected names, each with an integer >= 128 and <= 10240, such as "
+            "functions.memory_mb.default=1769",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_with_what_was_meant(
+    command: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "two.py").write_text("def first(classes, input_shape): ...\ndef second(classes, input_shape): ...\n")
+    (tmp_path / "none.py").write_text("def loader(experiment): ...\n")
+    assert status(*command) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("advise", str(CONFIG / "all-reduce-s3.yaml"), "--target", "85"),
+            "--target: 85 is no accuracy, which is a share; did you mean 0.85?",
+        ),
+        (
+            ("advise", str(CONFIG / "all-reduce-s3.yaml"), "--set", "training.steps=57"),
+            "leave it out: whole epochs are expected",
+        ),
+        (
+            ("plan", str(CONFIG / "all-reduce-s3.yaml"), "--set", "training.target=90"),
+            "training.target: 90 is no accuracy, which is a share; did you mean 0.9?",
+        ),
+        (("compare", RUN, "--at", "85"), "--at: 85 is no accuracy, which is a share; did you mean 0.85?"),
+        (("advice",), "Did you mean 'advise'?"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(*arguments) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_four_answers_become_an_experiment_and_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answers.py").write_text(MODEL.partition("raise")[0])
+    (tmp_path / "d.csv").write_text(
+        "a,b,c,d,label\n" + "".join(f"{n},{n % 3},{n * n},1.5,{'xy'[n % 2]}\n" for n in range(20))
+    )
+    options = ("--model", "answers.py", "--data", "d.csv", "--every", "week", "--gpu-quota", "8")
+    assert status("init", *options) == 0
+    said = capsys.readouterr().out
+    assert "next: crossover advise answers.yaml --every week --gpu-quota 8" in said
+    assert "model: answers:network" in (tmp_path / "answers.yaml").read_text()

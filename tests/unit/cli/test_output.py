@@ -1,0 +1,86 @@
+"""What commands print: figures are never cut, whatever the width, and `--json` is alone on standard output and of its schema."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from crossover.cli.main import main
+from crossover.reports.display import GAP
+from tests.unit.advice.few import few_candidates
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "config"
+RUNS = [str(ROOT / "docs" / "results" / name) for name in ("all-reduce-cifar10-fast", "mlless-cifar10")]
+MADE = str(CONFIG / "all-reduce-s3.yaml")
+# A figure's number at the end of a line, and its unit on the next.
+BROKEN = re.compile(r"\d\s*\n\s*(?:ms|s|min|h|%|[kMG]?B)\b(?! )|min\n\s*\d\d s")
+FIGURE = r"\$\d[\d,.]*\d|\d[\d,.]* (?:ms|s|min|kB|MB|GB)\b"
+COMMANDS = {
+    "help": ("--help",),
+    "plan": ("plan", str(CONFIG / "spirt.yaml")),
+    "replicate": ("replicate", "--list"),
+    "project": ("project", MADE, "--repetitions", "20"),
+    "compare": ("compare", *RUNS, "--mixed"),
+    "advise": ("advise", MADE, "--on-hand", "lambda,ec2"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("answers")
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    """Standard output and error of a command, whatever it ends with."""
+    with few_candidates(), pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr()
+    return said.out, said.err
+
+
+def in_folder(name: str, folder: Path) -> tuple[str, ...]:
+    """The command, with what it writes in `folder`."""
+    return (*COMMANDS[name], *(("--out", str(folder / name)) if name in ("compare", "advise") else ()))
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.slow) for each in COMMANDS if each != "help"])
+def test_no_figure_is_cut_or_broken(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 80 columns; and in a pipe every line is whole, so that both say the same words."""
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow, _ = told(capsys, *in_folder(name, folder))
+    assert "…" not in narrow
+    assert not BROKEN.search(narrow), BROKEN.search(narrow)
+    assert GAP not in narrow and "\x1b" not in narrow, "for a program a gap is a gap, and colours are none"
+    long = [line for line in narrow.splitlines() if len(line) > 80 and len(line.strip().split()) > 1]
+    assert not long
+    monkeypatch.delenv("COLUMNS")
+    wide, _ = told(capsys, *in_folder(name, folder))
+    figures = set(re.findall(FIGURE, wide))
+    assert figures <= set(re.findall(FIGURE, narrow))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plan", "doctor", "project", "compare", "advise"])
+def test_json_is_alone_and_of_the_schema(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("doctor", MADE) if name == "doctor" else in_folder(name, folder)
+    answer = json.loads(told(capsys, *command, "--json")[0])
+    jsonschema.validate(answer, schema(name, capsys), jsonschema.Draft202012Validator)
+
+
+def schema(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(told(capsys, "schema", name)[0])
+
+
+@pytest.mark.parametrize("name", ["plan", "doctor", "status", "advise", "project", "compare"])
+def test_each_schema_is_one_and_has_no_room_for_a_field_that_it_does_not_name(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = schema(name, capsys)
+    jsonschema.Draft202012Validator.check_schema(found)
+    assert found["additionalProperties"] is False and set(found["required"]) == set(found["properties"])

@@ -1,0 +1,89 @@
+"""How commands start: they import only what they need, and say what they are at before it takes long."""
+
+import io
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from crossover.cli import arguments as waiting
+from crossover.pools import PooledJobs
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "config"
+MADE = str(CONFIG / "all-reduce-s3.yaml")
+
+
+def test_help_imports_no_command_and_groups_them_by_what_they_are_for() -> None:
+    """What takes its time is what is imported: neither the commands nor what they stand on."""
+    code = (
+        "import sys; from crossover.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith('crossover')])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    *shown, imported = said.splitlines()
+    assert not {"crossover.validation", "crossover.simulation", "crossover.cli.run"} & set(eval(imported))
+    places = [
+        next(n for n, line in enumerate(shown) if f"─ {panel} ─" in line) for panel in ("Train", "Decide", "Deploy")
+    ]
+    assert places == sorted(places)
+    assert any("--version" in line for line in shown) and any("--install-completion" in line for line in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("plan", MADE), ("plan", str(CONFIG / "spirt.yaml")), ("doctor", MADE)])
+def test_what_looks_at_a_file_alone_imports_nothing_that_takes_seconds(arguments: tuple[str, ...]) -> None:
+    """torch takes one, matplotlib another (`python -m benchmarks.starts`)."""
+    code = (
+        "import sys; from crossover.cli.main import main\n"
+        f"try: main({arguments!r})\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'matplotlib', 'boto3', 'aws_cdk', 'numpy') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert said.splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys; from crossover.advice import explain\n"
+        "from crossover.cli import advise\n"
+        "advise._told_first = lambda words: sys.exit(f'{words} {\"torch\" in sys.modules}')\n"
+        f"advise.advise(advise.Path({MADE!r}), on_hand='lambda,ec2')"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    ).stderr
+    assert re.fullmatch(r"one .+: about .+, start-up among them, and \$[\d.]+ False\n", said), said
+
+
+class _Heard(io.StringIO):
+    """Standard error of a pipe; `told` once it holds `words`."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words, self.told = words, threading.Event()
+
+    def write(self, text: str, /) -> int:
+        written = super().write(text)
+        if self.words in self.getvalue():
+            self.told.set()
+        return written
+
+
+def test_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    tally, heard = PooledJobs(), _Heard("2 of 6 parts")
+    monkeypatch.setattr(waiting, "POOLED", tally)
+    monkeypatch.setattr(sys, "stderr", heard)
+    monkeypatch.setitem(waiting.EVERY_S, False, 0.01)
+    with waiting.waiting("30 repetitions"):
+        tally.given, tally.done = 6, 2
+        assert heard.told.wait(60)
+    assert re.search(r"30 repetitions: 2 of 6 parts, \d.* so far, about \d.* left", heard.getvalue())
+    assert waiting.far("searching", 412, 500, 61.0, whole=False) == "searching: 412 parts, 61.0 s so far"

@@ -1,0 +1,200 @@
+"""Labels that are numbers are scaled for training, whatever their unit, and everything that is reported is in their own."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from crossover import user_code
+from crossover.errors import ConfigError, UserError
+from crossover.experiment import Data, Exchange, Experiment, Metric, Table, Training
+from crossover.learning import scaling
+from crossover.learning.datasets import load
+from crossover.learning.first_steps import try_minibatches
+from crossover.learning.learner import learner_for
+from crossover.learning.reference import train_reference
+from crossover.running import run_inline
+from crossover.running.preparing import try_training
+
+TASK = """
+import torch
+from torch import nn
+from crossover.learning.datasets import Samples
+
+FACTOR, OFFSET = {factor}, {offset}
+
+def rows(experiment):
+    draw = torch.Generator().manual_seed(3)
+    inputs = torch.randn(200, 4, generator=draw, dtype=torch.float64)
+    labels = inputs[:, :1] - 2 * inputs[:, 1:2] + 0.1 * torch.randn(200, 1, generator=draw, dtype=torch.float64)
+    return Samples(inputs.float(), (OFFSET + FACTOR * labels){cast})
+
+def network(classes, input_shape):
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1){last})
+
+class Own(nn.Linear):
+    def __init__(self): super().__init__(4, 1)
+    def forward(self, inputs): return OFFSET + FACTOR * super().forward(inputs)
+
+def in_own_unit(classes, input_shape):
+    return Own()
+
+def rms(outputs, labels):
+    return (outputs - labels).square().mean().sqrt()
+
+def mine(outputs, labels):
+    return nn.functional.mse_loss(outputs, labels)
+"""
+MSE = Training(
+    model="task:network",
+    loss="mse",
+    metric=Metric(name="mean_absolute_error"),
+    learning_rate=0.02,
+    batch_size=20,
+    epochs=4,
+)
+
+
+@pytest.fixture(autouse=True)
+def nowhere_else() -> Iterator[None]:
+    yield
+    user_code.look_in()
+
+
+def experiment(
+    folder: Path, *, factor: float = 77.0, offset: float = 150.0, last: str = "", cast: str = "", **data: Any
+) -> Experiment:
+    folder = folder / f"{len(list(folder.iterdir()))}"
+    folder.mkdir()
+    (folder / "task.py").write_text(TASK.format(factor=factor, offset=offset, last=last, cast=cast))
+    user_code.look_in(folder)
+    found = Data(dataset="task:rows", **data)
+    every = Exchange(every=1)
+    return Experiment(name="own", architecture="single", workers=1, training=MSE, data=found, exchange=every)
+
+
+def errors(asked: Experiment) -> list[float]:
+    return [epoch.val_metric for epoch in train_reference(asked, load(asked))[2]]
+
+
+@pytest.mark.parametrize(
+    ("factor", "offset", "cast"),
+    [
+        (77.0, 150.0, ".float()"),
+        (1e5, 3e5, ".float()"),
+        (1e12, 3e12, ""),
+        (1.0, 1e4, ".float()"),
+        (1e-4, 0.0, ".float()"),
+        (1.0, 1.7e9, ""),
+    ],
+)
+def test_any_unit_and_offset_trains_alike(tmp_path: Path, factor: float, offset: float, cast: str) -> None:
+    """The error is as many of the labels' units as of labels around 0."""
+    plain = errors(experiment(tmp_path, factor=1.0, offset=0.0, scale_labels="always"))
+    found = errors(experiment(tmp_path, factor=factor, offset=offset, cast=cast))
+    assert [each / factor for each in found] == pytest.approx(plain, rel=1e-2)
+    assert found[-1] < 0.7 * found[0] < 2 * factor
+
+
+def test_labels_near_0_and_1_and_those_of_other_losses_stay_as_they_are(tmp_path: Path) -> None:
+    near = experiment(tmp_path, factor=0.5, offset=0.3, cast=".float()")
+    dataset = load(near)
+    assert dataset.scale is None and dataset.train_labels.dtype == torch.float32
+    own = experiment(tmp_path, cast=".float()")
+    own = replace(own, training=replace(own.training, loss="task:mine"))
+    assert load(own).scale is None
+    assert load(experiment(tmp_path, scale_labels="never")).scale is None
+    assert load(replace(own, data=replace(own.data, scale_labels="always"))).scale is not None
+
+
+def test_losses_and_metrics_are_in_the_labels_unit(tmp_path: Path) -> None:
+    """As they are computed from outputs and labels that are converted back, by a metric of one's own too."""
+    asked = experiment(tmp_path)
+    own = replace(asked, training=replace(asked.training, metric=Metric(name="task:rms", higher_is_better=False)))
+    dataset = load(asked)
+    assert dataset.scale is not None and dataset.train_labels.abs().max() < 5
+    mean, deviation = dataset.scale.mean[0], dataset.scale.deviation[0]
+    raw = dataset.train_labels.double() * deviation + mean
+    assert float(raw.mean()) == pytest.approx(mean) and mean == pytest.approx(150, abs=30)
+    (epoch, *_), (by_own, *_) = (train_reference(each, load(each))[2] for each in (asked, own))
+    assert by_own.val_metric == pytest.approx(epoch.val_loss**0.5, rel=1e-4)
+    assert 0 < epoch.val_metric < epoch.val_loss**0.5 < 3 * deviation
+    assert deviation**2 / 20 < epoch.train_loss < 3 * deviation**2
+
+
+def test_each_column_of_labels_has_its_own_scale_and_one_without_spread_is_shifted() -> None:
+    labels = torch.tensor([[1.0, 1e6, 0.1], [3.0, 3e6, 0.1]], dtype=torch.float64)
+    found = scaling.scale_of(labels, Experiment(name="x", architecture="single", training=MSE), classes=None)
+    assert found is not None and found.mean == pytest.approx((2.0, 2e6, 0.1)) and found.deviation == (1.0, 1e6, 1.0)
+    scaled = scaling.scaled(labels, found)
+    assert scaled.dtype == torch.float32 and scaled.tolist() == [[-1, -1, 0], [1, 1, 0]]
+    assert torch.allclose(scaling.unscaled(scaled, found).double(), labels)
+    assert scaling.of_manifest(json.loads(json.dumps(scaling.as_manifest(found)))) == found
+    sequences = torch.randn(5, 3, 7) * 100
+    by_place = scaling.scale_of(sequences, Experiment(name="x", architecture="single", training=MSE), classes=None)
+    assert by_place is not None and len(by_place.mean) == 3
+    assert scaling.scaled(sequences, by_place).mean((0, 2)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (", nn.ReLU()", "end in relu"),
+        (", nn.Softplus(), nn.Unflatten(1, (1, 1)), nn.Flatten()", "end in softplus"),
+        (", nn.Sigmoid()", "end in sigmoid"),
+    ],
+)
+def test_a_model_that_cannot_reach_scaled_labels_is_refused(tmp_path: Path, last: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"data\.scale_labels: auto: .*{words}.*never"):
+        try_training(experiment(tmp_path, last=last))
+    try_training(experiment(tmp_path, factor=0.2, offset=0.5, last=last, cast=".float()"))
+
+
+def test_a_model_whose_outputs_are_in_the_labels_unit_is_refused(tmp_path: Path) -> None:
+    asked = experiment(tmp_path, factor=1e5, offset=3e5)
+    own = replace(asked, training=replace(asked.training, model="task:in_own_unit"))
+    with pytest.raises(ConfigError, match=r"from labels in their own unit; expected data\.scale_labels: never"):
+        try_training(own)
+
+
+def test_a_training_that_diverges_is_refused_before_any_figure(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training.learning_rate: 0.02: training diverges.*data.scale_labels: auto"):
+        try_training(experiment(tmp_path, factor=1e5, offset=3e5, scale_labels="never"))
+    asked = experiment(tmp_path)
+    with pytest.raises(ConfigError, match=r"training.learning_rate: 1e\+06: training diverges"):
+        try_training(replace(asked, training=replace(asked.training, learning_rate=1e6)))
+    found = try_training(asked)
+    assert found["label"]["scaled"]["mean"] == [pytest.approx(150, abs=30)]
+
+
+def test_the_trial_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The learner that was tried trains to the same bits as a new one."""
+    asked = experiment(tmp_path)
+    dataset = load(asked)
+    learner = learner_for(asked, dataset)
+    try_minibatches(asked, dataset, learner)
+    assert train_reference(asked, dataset, learner=learner)[0] == train_reference(asked, dataset)[0]
+
+
+def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run_inline(experiment(tmp_path), tmp_path / "out", lambda progress: None).result
+    said = capsys.readouterr().out
+    assert said.startswith("data: task:rows: 200 rows, inputs (4) float32; label: numbers ")
+    assert "labels are scaled for training by mean 1" in said
+    data = found["data"]
+    assert data["understood"]["rows"] == 200 and data["understood"]["label"]["kind"] == "numbers"
+    assert data["affine"][scaling.MEAN] == data["understood"]["label"]["scaled"]["mean"]
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as model:
+        assert json.loads(model.metadata()[scaling.DEVIATION]) == data["affine"][scaling.DEVIATION]
+
+
+def test_fields_of_a_table_are_for_the_loader_of_a_table(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.table: is for the loader of a CSV"):
+        load(experiment(tmp_path, table=Table(label="a")))

@@ -1,0 +1,344 @@
+"""How a CSV is read: each guess is right or reported, each flag overrules it, and what cannot be read is refused by the file's line."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from crossover.errors import DataError
+from crossover.experiment import Data, Experiment, Table, Training
+from crossover.learning import scaling, table, understood
+from crossover.learning.samples import Samples
+
+ROWS = 30
+NAMES = ["a", "b", "kind"]
+
+
+def cells(rows: int = ROWS, *, label: str = "classes") -> list[list[str]]:
+    """Two columns of decimals and a label, drawn by seed."""
+    draw = random.Random(7)
+    last: Callable[[int], str] = {
+        "classes": lambda n: str(n % 3),
+        "numbers": lambda n: f"{draw.gauss(150, 40):.2f}",
+        "texts": lambda n: ("setosa", "virginica")[n % 2],
+        "booleans": lambda n: ("True", "False")[n % 2],
+        "letters": lambda n: str(1 + n % 26),
+        "each": lambda n: str(1947 + n),
+        "counts": lambda n: str(30 + n % 16),
+        "zeros": lambda n: f"{n % 3}.0",
+        "signs": lambda n: ("-1", "1")[n % 2],
+    }[label]
+    return [[f"{draw.gauss(5, 1):.3f}", f"{draw.gauss(3, 1):.2f}", last(n)] for n in range(rows)]
+
+
+def text(rows: list[list[str]], *, by: str = ",", end: str = "\n") -> str:
+    return end.join(by.join(row) for row in rows) + end
+
+
+def with_index(name: str, rows: list[list[str]], *, first: int = 0) -> list[list[str]]:
+    return [[name, *NAMES], *([str(first + n), *row] for n, row in enumerate(rows))]
+
+
+def quoted(rows: list[list[str]]) -> str:
+    return text([[f'"{cell}"' for cell in row] for row in rows])
+
+
+def said(samples: Samples) -> str:
+    loss = "cross_entropy" if samples.classes else "mse"
+    experiment = Experiment(name="x", architecture="single", data=Data(dataset="x:rows"), training=Training(loss=loss))
+    scale = scaling.scale_of(samples.labels, experiment, classes=samples.classes)
+    return "\n".join(understood.lines(understood.describe(samples, experiment, scale), flags=True))
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a file is read as. `says`: what the report must hold."""
+
+    content: str
+    label: str = "kind"
+    classes: int | None = 3
+    columns: int = 2
+    rows: int = ROWS
+    header: bool = True
+    says: tuple[str, ...] = ()
+
+
+PLAIN = [NAMES, *cells()]
+YEARS = [["1990", "1991", "1992"], *cells()]
+FOUND: dict[str, Read] = {
+    "a header": Read(text(PLAIN)),
+    "no header": Read(text(cells()), label="column 3", header=False, says=("no header", "--header")),
+    "quoted names": Read(quoted([NAMES]) + text(cells())),
+    "all quoted": Read(quoted(PLAIN)),
+    "a byte order mark": Read("\ufeff" + text(PLAIN)),
+    "carriage returns": Read(text(PLAIN, end="\r\n")),
+    "blank lines at the end": Read(text(PLAIN) + "\n\n  \n"),
+    "blank lines within": Read(text(PLAIN[:5]) + "\n\n" + text(PLAIN[5:])),
+    "no line end": Read(text(PLAIN).rstrip()),
+    "blanks around cells": Read(text(PLAIN, by=" , ")),
+    "a line end in a name": Read('"a\nmm",b,kind\n' + text(cells())),
+    "pandas' numbers as names": Read(text([["0", "1", "2"], *cells()]), label="2", says=("header",)),
+    "numbers from 1 as names": Read(text([["1", "2", "3"], *cells()]), label="3"),
+    "years as names": Read(text(YEARS), label="1992"),
+    "years apart as names": Read(text([["1990", "1995", "2004"], *cells()]), label="2004"),
+    "a name and years": Read(text([["kg", "1990", "1991"], *cells()]), label="1991"),
+    "pandas' index and numbers as names": Read(
+        text([["", "0", "1", "2"], *([str(n), *row] for n, row in enumerate(cells()))]),
+        label="2",
+        says=("column 1 is left out", "--drop none"),
+    ),
+    **{
+        f"an index called {name!r}": Read(
+            text(with_index(name, cells(), first=first)), says=(f"{name or 'column 1'} is left out", "--drop none")
+        )
+        for name, first in (("", 0), ("Unnamed: 0", 0), ("Id", 1), ("ID", 1), ("rownames", 1), ("index", 0), ("Obs", 1))
+    },
+    "an index by another name": Read(
+        text(with_index("day", cells(), first=1)), columns=3, says=("day, like row numbers, is an input", "--drop day")
+    ),
+    "identifiers": Read(
+        text([["id", *NAMES], *([str(84_000 + 37 * n), *row] for n, row in enumerate(cells()))]),
+        columns=3,
+        says=("id, like row numbers, is an input", "--drop id"),
+    ),
+    "an index without a header": Read(
+        text([[str(n), *row] for n, row in enumerate(cells())]),
+        label="column 4",
+        columns=3,
+        header=False,
+        says=("column 1, like row numbers, is an input", "--drop 1"),
+    ),
+    "a label in the first column": Read(
+        text([["label", "a", "b"], *([row[2], *row[:2]] for row in cells())]), label="label", says=("by its name",)
+    ),
+    "a target in the first column": Read(
+        text([["Target", "a", "b"], *([row[2], *row[:2]] for row in cells())]), label="Target", says=("by its name",)
+    ),
+    "a label in the first column by another name": Read(
+        text([["kind", "a", "b"], *([row[2], *row[:2]] for row in cells())]),
+        label="b",
+        classes=None,
+        says=("label b (the last column)", "--label NAME"),
+    ),
+    "numbers": Read(text([NAMES, *cells(label="numbers")]), classes=None, says=("numbers", "--classes", "scaled")),
+    "26 classes": Read(
+        text([NAMES, *cells(260, label="letters")]),
+        classes=None,
+        rows=260,
+        says=("numbers 1 to 26, 26 different ones", "--classes"),
+    ),
+    "a class per row": Read(
+        text([NAMES, *cells(16, label="each")]),
+        classes=None,
+        rows=16,
+        says=("16 different ones in 16 rows", "--classes"),
+    ),
+    "counts": Read(text([NAMES, *cells(label="counts")]), classes=None, says=("16 different ones", "--classes")),
+    "counts of many rows": Read(
+        text([NAMES, *cells(320, label="counts")]), classes=16, rows=320, says=("16 classes (30, 31,", "--numbers")
+    ),
+    "classes as decimals": Read(text([NAMES, *cells(label="zeros")]), says=("3 classes (0, 1, 2)",)),
+    "classes -1 and 1": Read(text([NAMES, *cells(label="signs")]), classes=2, says=("2 classes (-1, 1)",)),
+    "classes as texts": Read(text([NAMES, *cells(label="texts")]), classes=2, says=("(setosa, virginica)",)),
+    "classes as booleans": Read(text([NAMES, *cells(label="booleans")]), classes=2, says=("(False, True)",)),
+    "large classes": Read(
+        text([NAMES, *([a, b, str(2**40 + int(k))] for a, b, k in cells())]), says=(f"({2**40}, {2**40 + 1},",)
+    ),
+    "a class of one row": Read(
+        text([*PLAIN, ["5.1", "3.2", "7"]]), classes=4, rows=31, says=("class 7 of kind has one row, row 32",)
+    ),
+    "a constant column": Read(
+        text([["c", *NAMES], *(["0.1", *row] for row in cells())]), columns=3, says=("constant: c",)
+    ),
+    "seconds since 1970": Read(
+        text([["t", *NAMES], *([str(1_732_572_000 + (n * 7) % 31), *row] for n, row in enumerate(cells()))]),
+        columns=3,
+        says=("float32 does not tell the values of t apart",),
+    ),
+    "the same name twice": Read(text([["a", "a", "kind"], *cells()])),
+    "exponents and signs": Read(text([NAMES, *([f"+{a}e-3", f"-{b}", k] for a, b, k in cells())])),
+    "whole numbers in a row, one after another": Read(
+        "".join(f"{n},{n + 1},{n % 3}\n" for n in range(2, 32)), label="column 3", header=False
+    ),
+    "a first row that may be names": Read(
+        text([["0", "1", "2"], *([str(n % 4), str(n * 5 % 4), str(n % 3)] for n in range(ROWS))]),
+        label="column 3",
+        rows=31,
+        header=False,
+        says=("row 1 (0, 1, 2) is taken for data", "--header"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_a_file_is_read_as_it_is_meant_or_the_guess_is_reported(case: str, tmp_path: Path) -> None:
+    expected, path = FOUND[case], tmp_path / "x.csv"
+    path.write_bytes(expected.content.encode())
+    samples = table.read(path)
+    reading = samples.reading
+    assert reading is not None
+    found = reading.header, reading.shown(reading.label), samples.classes, *samples.inputs.shape
+    assert found == (expected.header, expected.label, expected.classes, expected.rows, expected.columns)
+    assert samples.inputs.dtype == torch.float64
+    words = said(samples)
+    assert words.startswith(f"data: x.csv: {expected.rows:,} rows, ") and words.count("\n") <= 1
+    assert f"label {expected.label} (" in words and "--label NAME" in words
+    assert [each for each in expected.says if each not in words] == [], words
+    again = table.read(path, reading.as_table())
+    assert again.reading is not None and again.reading.as_table() == reading.as_table()
+    assert torch.equal(again.inputs, samples.inputs) and torch.equal(again.labels, samples.labels)
+
+
+BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "nothing": ("", ("has 0 columns and 0 rows",)),
+    "a header alone": ("a,b\n", ("has 2 columns and 0 rows below its header",)),
+    "one row": ("a,b\n1,2\n", ("has 2 columns and 1 row below its header",)),
+    "one column": ("a\n1\n2\n3\n", ("has 1 column and 3 rows",)),
+    "semicolons": (text(PLAIN, by=";"), ("separated by semicolons", 'sep=";"')),
+    "semicolons, decimal commas": (text(PLAIN, by=";").replace(".", ","), ("semicolons, with commas", 'decimal=","')),
+    "semicolons, decimal commas, no header": (
+        text(cells(label="numbers"), by=";").replace(".", ","),
+        ("separated by semicolons, with commas before the decimals",),
+    ),
+    "semicolons and texts": (text([["x", "y"], *[["a", "b"]] * 5], by=";"), ("separated by semicolons",)),
+    "tabs": (text(PLAIN, by="\t"), ("separated by tabs", r'sep="\t"')),
+    "bars": (text(PLAIN, by="|"), ("separated by bars (|)",)),
+    "blanks": (text(PLAIN, by="  "), ("separated by blanks", r'sep=r"\s+"')),
+    "blanks, decimal commas": (text(cells(label="numbers"), by=" ").replace(".", ","), ("separated by blanks, with",)),
+    "decimal commas in quotes": (quoted(PLAIN).replace(".", ","), ("row 2: '", "but for a comma in it (a)")),
+    "thousands": ('a,b\n"1,000",2\n3,4\n5,6\n', ("row 2: '1,000' is no number, but for a comma in it",)),
+    "underscores": ("a,b\n1,2\n3_1,4\n5,6\n", ("row 3: '3_1' is no number (a)", "--drop a")),
+    "underscores in the label": ("a,b\n1,2\n3,4_1\n5,6\n", ("row 3: '4_1' is no number (b)",)),
+    "other digits": ("a,b\n1,2\n\uff13,4\n5,6\n", ("row 3: '\uff13' is no number",)),
+    "hexadecimal": ("a,b\n1,2\n0x10,4\n5,6\n", ("row 3: '0x10' is no number",)),
+    **{
+        f"{word!r} for a missing cell": (
+            f"a,b\n1,2\n3,4\n{word},6\n",
+            (f"row 4: {word!r} is no number", "(a)", "--drop a"),
+        )
+        for word in ("", "NA", "nan", "NaN", "null", "?", "inf", "-Infinity")
+    },
+    "a missing label": ("a,b\n1,0\n3,1\n5,\n", ("row 4: '' is no number (b)", "--label NAME")),
+    "missing labels among texts": ("a,b\n1,x\n2,y\n3,x\n4,NA\n", ("row 2: 'x' is no number (b)",)),
+    "beyond float32": ("a,b\n1,2\n3,4\n1e39,6\n", ("row 4: '1e39' is no number that float32 holds",)),
+    "dates": ("a,b\n1,2\n2024-01-02,4\n5,6\n", ("row 3: '2024-01-02' is no number (a)",)),
+    "a column of booleans": ("a,b\nTrue,2\nFalse,4\nTrue,6\n", ("row 2: 'True' is no number (a)", "--drop a")),
+    "a column of texts": ("a name,b\nx,2\ny,4\nz,6\n", ("row 2: 'x' is no number (a name)", "--drop 'a name'")),
+    "every text another": ("a,b\n1,x\n2,y\n3,z\n", ("row 2: 'x' is no number (b), and 3 different texts in 3 rows",)),
+    "a ragged row": ("1,2\n3,4\n5\n", ("row 3: has 1 columns, and the first has 2",)),
+    "commas at the ends": ("a,b,\n1,2,\n3,4,\n5,6,\n", ("row 2: '' is no number (column 3)",)),
+    "a label without a second value": ("1,1\n3,1\n5,1\n", ("the last column is 1 in every row", "--label NAME")),
+    "a row behind blank lines": ("a,b\n1,2\n\n\n3,x4\n5,6\n", ("row 5: 'x4' is no number",)),
+    "a row behind a line end in quotes": ('"a\nm",b\n1,2\n3,4\nx,6\n', ("row 5: 'x' is no number",)),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_be_read_is_refused_by_the_files_own_line(case: str, tmp_path: Path) -> None:
+    content, words = BROKEN[case]
+    path = tmp_path / "x.csv"
+    path.write_bytes(content.encode())
+    with pytest.raises(DataError) as refused:
+        table.read(path)
+    assert [each for each in words if each not in str(refused.value)] == [], str(refused.value)
+    assert "expected" in str(refused.value)
+
+
+TOLD: dict[str, tuple[str, dict[str, Any], tuple[str, int | None, int, int]]] = {
+    # label, classes, inputs, rows
+    "a label by name": (text(PLAIN), {"label": "a"}, ("a", None, 2, ROWS)),
+    "a label by number": (text(cells()), {"label": "1"}, ("column 1", None, 2, ROWS)),
+    "a label by number in YAML": (text(cells()), {"label": 1}, ("column 1", None, 2, ROWS)),
+    "a name that is a number": (text([["2", "3", "1"], *cells()]), {"label": "1", "header": True}, ("1", 3, 2, ROWS)),
+    "numbers": (text(PLAIN), {"kind": "numbers"}, ("kind", None, 2, ROWS)),
+    "classes": (text([NAMES, *cells(260, label="letters")]), {"kind": "classes"}, ("kind", 26, 2, 260)),
+    "a header": ("1,2,3\n" + text(cells()), {"header": False}, ("column 3", 4, 2, ROWS + 1)),
+    "no header": (text(cells()), {"header": True}, (cells()[0][2], 3, 2, ROWS - 1)),
+    "a column to leave out": (text(PLAIN), {"drop": ("a",)}, ("kind", 3, 1, ROWS)),
+    "texts to leave out": (
+        text([["s", *NAMES], *(["x", *row] for row in cells())]),
+        {"drop": ("s",)},
+        ("kind", 3, 2, ROWS),
+    ),
+    "nothing to leave out": (text(with_index("Id", cells())), {"drop": ()}, ("kind", 3, 3, ROWS)),
+    "the last column to leave out": (
+        text([[*NAMES, "s"], *([*row, "x"] for row in cells())]),
+        {"drop": ("s",)},
+        ("kind", 3, 2, ROWS),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told_overrules_the_guess(case: str, tmp_path: Path) -> None:
+    content, told, expected = TOLD[case]
+    path = tmp_path / "x.csv"
+    path.write_text(content)
+    samples = table.read(path, Table(**told))
+    assert samples.reading is not None
+    found = samples.reading.shown(samples.reading.label), samples.classes, samples.inputs.shape[1], len(samples.inputs)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (
+            {"label": "c"},
+            "data.table.label (--label): there is no column 'c'; expected one of a, b, kind, or a number from 1 to 3",
+        ),
+        ({"label": 0}, "there is no column '0'"),
+        ({"drop": ("c",)}, "data.table.drop (--drop): there is no column 'c'"),
+        ({"drop": ("kind",), "label": "kind"}, "kind is the label"),
+        ({"drop": ("a", "b")}, "no column is left"),
+    ],
+)
+def test_what_is_told_and_not_there_is_refused(told: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text(PLAIN))
+    with pytest.raises(DataError) as refused:
+        table.read(path, Table(**told))
+    assert words in str(refused.value)
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text(PLAIN))
+    first = table.read(path)
+    assert first.reading is not None
+    before = first.inputs.clone()
+    first.inputs.zero_()
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "_rows", None)
+        for again in (table.read(path), table.read(path, first.reading.as_table())):
+            assert torch.equal(again.inputs, before) and torch.equal(again.labels, first.labels)
+    path.write_text(text(PLAIN[:-1] + PLAIN[1:2]))
+    assert not torch.equal(table.read(path).inputs, before)
+
+
+def test_a_number_that_also_names_another_column_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text([["0", "1", "2"], *cells()]))
+    with pytest.raises(DataError, match=r"2 counts a column, '1', and names another; expected the name .* in quotes"):
+        table.read(path, Table(label=2))
+    reading = table.read(path, Table(label="1")).reading
+    assert reading is not None and reading.label == 1
+
+
+def test_of_two_columns_of_one_name_the_number_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text([["a", "a", "kind"], *cells()]))
+    with pytest.raises(DataError, match=r"2 columns are called 'a'; expected the number of one of them: 1 and 2"):
+        table.read(path, Table(label="a"))
+    assert table.read(path, Table(label="2")).inputs.shape == (ROWS, 2)
+
+
+def test_numbers_that_float32_does_not_tell_apart_are_read_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("".join(f"{1_700_000_000 + n},{1_700_000_000.5 + n}\n" for n in range(200)))
+    samples = table.read(path)
+    assert len(set(samples.inputs[:, 0].tolist())) == len(set(samples.labels[:, 0].tolist())) == 200

@@ -1,0 +1,38 @@
+"""The base that a model begins from, as functions and programs take it from the object store."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from crossover.data import keys
+from crossover.data.clients import MemoryClients
+from crossover.data.protocols import Traffic
+from crossover.errors import Corrupt
+from crossover.experiment import Weights
+from crossover.learning import batches
+from crossover.workflow.context import Resources
+from tests.architectures.harness import small
+
+
+@pytest.mark.parametrize("staged", ["of other numbers", "cut", "flipped"])
+def test_a_staged_base_of_another_digest_is_refused_by_functions(staged: str) -> None:
+    """What is frozen is in no vector, so nothing else would tell: every worker would train on another base than the file's."""
+    whole = batches.encode_tensors({"weight": torch.ones(64)}, {})
+    other = {
+        "of other numbers": batches.encode_tensors({"weight": torch.zeros(64)}, {}),
+        "cut": whole[:-4],
+        "flipped": whole[:-1] + bytes([whole[-1] ^ 1]),
+    }[staged]
+    digest = hashlib.sha256(whole + staged.encode()).hexdigest()  # one that no other test's process knows
+    experiment = small("all_reduce")
+    weights = Weights(file="base.safetensors", sha256=digest)
+    experiment = replace(experiment, training=replace(experiment.training, weights=weights))
+    clients = MemoryClients(workers=1)
+    clients.object_store.put(keys.weights(digest), other)
+    for _ in range(2):  # a second invocation in the same process, too
+        with pytest.raises(
+            Corrupt, match=f"the staged file's SHA-256 is {hashlib.sha256(other).hexdigest()}; {digest}"
+        ):
+            Resources(clients).hold_base(experiment, clients.objects(Traffic()))

@@ -1,0 +1,24 @@
+"""What an answer rests on without a measurement, and by which factor it would turn."""
+
+import pytest
+
+from crossover.simulation import AWS, calibration
+from crossover.simulation.calibration import Calibration
+
+
+def test_what_an_answer_rests_on_turns_it_by_the_factor_that_is_told() -> None:
+    """Of three by construction: a function's dollars follow the vCPU's speed, and a GPU's the GPU's."""
+
+    def cheapest(cloud: Calibration) -> str:
+        usd = {"a function": cloud.mac_s / AWS.mac_s, "a GPU": 2.5 * cloud.gpu_pace}
+        return min(usd, key=lambda name: usd[name])
+
+    for what, paced in calibration.list_assumptions(AWS, gpus=True):
+        (turn,) = calibration.find_turns(cheapest, paced)
+        assert cheapest(paced(turn.before)) == cheapest(AWS) != cheapest(paced(turn.after)) == turn.other
+        assert turn.after == pytest.approx(2.5 if "vCPU" in what else 0.4, rel=0.011)
+    said = calibration.describe_assumptions(cheapest, AWS, gpus=True)
+    assert (
+        said.startswith("It rests on a core of this machine for a vCPU of ARM (2.5")
+        and "x slower, it would be a GPU)" in said
+    )

@@ -1,0 +1,97 @@
+"""Steps on GPUs: counts by hand, rates that were printed elsewhere, and what is refused by name."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from crossover.errors import NoProjection
+from crossover.experiment import Experiment, Training
+from crossover.learning.step_counts import count_step
+from crossover.simulation import AWS
+from crossover.simulation.gpu_steps import card_of, cards
+from crossover.simulation.workload import MODELS, Workload
+from lab import gpu_steps
+
+FLOAT = 4
+
+
+def test_a_fully_connected_layer_is_counted_as_by_hand() -> None:
+    """Forward is one product, and backward one for the weights: nobody asks for the gradient of the inputs."""
+    found = count_step(nn.Linear(5, 3, bias=False), torch.zeros(5))
+    assert found.of_sample_matrix == 2 * 5 * 3
+    assert found.of_sample_convolution == found.of_sample_depthwise == 0
+    assert found.bytes == 2 * FLOAT * 5 * 3, "the weights are read, and their gradient is written"
+    assert found.of_sample_bytes == 2 * FLOAT * (5 + 3), (
+        "forward: inputs and outputs; backward: inputs and the outputs' gradients"
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "kind", "macs"),
+    [
+        (1, "of_sample_convolution", 8 * 4 * 4 * 9 * 4),
+        (4, "of_sample_depthwise", 8 * 4 * 4 * 9),
+        (2, "of_sample_convolution", 8 * 4 * 4 * 9 * 2),
+    ],
+)
+def test_a_convolution_is_counted_by_its_groups(groups: int, kind: str, macs: int) -> None:
+    layers = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, groups=groups, bias=False))
+    found = count_step(layers, torch.zeros(4, 4, 4))
+    assert getattr(found, kind) == 2 * macs
+    assert found.of_sample_convolution + found.of_sample_depthwise == 2 * macs
+
+
+def test_attention_is_counted_among_the_products() -> None:
+    tokens, width = 7, 16
+    layer = nn.TransformerEncoderLayer(width, 2, dim_feedforward=4 * width, dropout=0.0, batch_first=True)
+    found = count_step(layer, torch.zeros(tokens, width), run=lambda own, inputs: own(inputs.requires_grad_()))
+    products = 12 * width * width * tokens  # projections and the two layers behind
+    attention = 2 * tokens * tokens * width
+    assert found.of_sample_matrix == 3 * products + 7 * attention / 2, "backward computes the scores again"
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_a_step_is_about_three_times_its_forward_pass(model: str) -> None:
+    """The first layer passes no gradient on, so that it is a little less."""
+    for size in MODELS[model].values():
+        step = size.step
+        whole = step.of_sample_convolution + step.of_sample_depthwise + step.of_sample_matrix
+        assert 2 * size.macs < whole <= 3 * size.macs
+
+
+def test_rates_that_no_fit_has_seen_are_projected() -> None:
+    unseen = [row for row in gpu_steps.printed_rows(cards()) if row[-1] == "no"]
+    assert {row[1] for row in unseen} == {"resnet50", "vgg16"}
+    for _, model, printed, projected, _ in unseen:
+        assert 1 / 1.25 < float(projected) / float(printed) < 1.25, model
+
+
+def test_a_precision_that_a_card_lacks_is_refused() -> None:
+    step = MODELS["resnet18"][3, 32, 32].step
+    with pytest.raises(NoProjection, match=r"training\.precision: a T4 has no bf16; expected one of fp32, fp16"):
+        card_of("g4dn.xlarge").step_s(step, 64, parameters=1, precision="bf16")
+    assert card_of("g6.xlarge").step_s(step, 64, parameters=1, precision="bf16") > 0
+
+
+def test_a_card_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(
+        NoProjection, match=r"x1e\.xlarge: its GPU's speed is not known; expected an instance of g3, g3s, g4dn"
+    ):
+        card_of("x1e.xlarge")
+
+
+def test_the_bound_by_arithmetic_is_kept_for_products() -> None:
+    """In fp32 no card makes more products than its data sheet says, unlike convolutions, which Winograd's method shortens."""
+    for card in cards().values():
+        assert card.factors["fp32"].matrix >= 1, card.name
+
+
+def test_half_precision_and_a_worse_draw_change_a_step() -> None:
+    training = Training(model="resnet18_cifar")
+    work = Workload.of(Experiment(name="one", architecture="single", workers=1, training=training))
+    whole = AWS.on_gpu(work, 512, instance_type="g4dn.xlarge")
+    assert AWS.on_gpu(work, 512, instance_type="g4dn.xlarge", precision="fp16") < whole
+    assert replace(AWS, gpu_level=1.0).on_gpu(work, 512, instance_type="g4dn.xlarge") > whole
+    assert AWS.on_gpu(work, 0, instance_type="g4dn.xlarge") == 0.0

@@ -1,0 +1,106 @@
+"""A spot instance's notice: polled with a token, on spot instances alone, and answered by giving the rank back."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crossover.data.keys import Keys
+from crossover.data.memory import MemoryObjectStore
+from crossover.data.protocols import Traffic
+from crossover.runtime import use
+from crossover.training.fleet import InstanceReclaimed, Membership, ServingSettings, announce, serve
+from crossover.training.interruption import NOTICE_S, has_notice
+from crossover.workflow.context import Context
+from tests.clocks import Passing
+
+KEYS = Keys("run")
+
+
+class Metadata(ThreadingHTTPServer):
+    """An instance metadata service that insists on tokens. `notice`: what it announces."""
+
+    notice, looks = b"", 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Metadata
+
+    def do_PUT(self) -> None:
+        asked = self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self._say(200 if asked else 400, b"secret")
+
+    def do_GET(self) -> None:
+        self.server.looks += 1
+        found = self.server.notice if self.path == "/latest/meta-data/spot/instance-action" else b""
+        if self.headers["X-aws-ec2-metadata-token"] != "secret":
+            self._say(401, b"")
+        else:
+            self._say(200 if found else 404, found)
+
+    def _say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def metadata() -> Iterator[Metadata]:
+    with Metadata() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def member(metadata: str) -> Membership:
+    settings = ServingSettings.from_environment(
+        {"CROSSOVER_FLEET": "f"} | ({"CROSSOVER_METADATA": metadata} if metadata else {})
+    )
+    return Membership(MemoryObjectStore(Traffic()), run="run", members=1, rank=0, attempt=0, settings=settings)
+
+
+def test_a_notice_is_seen_once_the_service_has_one(metadata: Metadata) -> None:
+    on_spot = member(metadata.url)
+    on_spot.check_for_notice()
+    assert metadata.looks == 1 and not on_spot.interrupted
+    metadata.notice = b'{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'
+    on_spot.check_for_notice()
+    assert on_spot.interrupted
+
+
+def test_elsewhere_nobody_is_asked(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crossover.training.fleet.has_notice", lambda _: pytest.fail("asked"))
+    member("").check_for_notice()
+
+
+def test_a_service_that_does_not_answer_announces_nothing(metadata: Metadata) -> None:
+    url = metadata.url
+    metadata.server_close()
+    assert not has_notice(url)
+
+
+def test_the_rank_is_given_back_and_the_instance_keeps_its_place_until_it_is_taken() -> None:
+    store = MemoryObjectStore(Traffic())
+    announce(store, fleet="f", run="run", members=1)
+    resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
+
+    def body(ctx: Context, membership: Membership) -> None:
+        raise InstanceReclaimed("taken")
+
+    with use(passing := Passing()):
+        serve(resources, ServingSettings(fleet="f", idle_s=5.0), body)
+    assert passing.slept_s == [2 * NOTICE_S]
+    assert json.loads(store.get(KEYS.heartbeat(0)))["over"]
+    assert not store.exists(KEYS.lease(0, 1)) and not store.list(KEYS.failures)

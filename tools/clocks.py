@@ -1,0 +1,151 @@
+"""Tables of the services' clocks: `python -m tools.clocks` prints those of docs/simulation.md and docs/calibration.md.
+
+First the projections for settings whose figures others keep aside, then what each architecture's tasks cost.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import NamedTuple
+
+from crossover.experiment import Experiment
+from crossover.reports import prices
+from crossover.reports.display import Band, band_of
+from crossover.simulation.calibration import AWS, AWS_2022, Calibration
+from crossover.simulation.kernel import Luck
+from crossover.simulation.simulate import simulate
+from crossover.simulation.workload import Workload, calendar
+from crossover.validation import load
+from crossover.workflow.architecture import architecture_of
+
+CONFIG, PRICES = Path(__file__).parents[1] / "config", prices.load()
+
+DRAWS, SEED = 10_000, 1
+WITHOUT_PACKAGES = AWS.inits["zip"]["python310"]  # the nearest to Python 3.8
+# Of Python 3.12 no INIT is handed out: between its neighbours, by factors.
+PYTHON_3_12 = sqrt(AWS.inits["zip"]["python311"] * AWS.inits["zip"]["python313"])
+HEAD = ["", "in milliseconds", "p5", "p50", "p95"]
+
+
+def predictions() -> Iterator[tuple[str, str, Band]]:
+    """Yield letter, setting and its band: p5, p50 and p95 in milliseconds."""
+    yield "a", "a task's end to the next one's start, chain of five, 128 MB, 2024, warm", _drawn(AWS, _warm_s)
+    yield "b", "the same, the next cold", _drawn(AWS, _cold_s)
+    for year, calibration in ((2024, AWS), (2022, AWS_2022)):
+        yield "c", f"a Map's last branch to the next task, 256 MB, {year}, warm", _drawn(calibration, _warm_s)
+        yield "c", f"that task to the one after it, 256 MB, {year}, warm", _drawn(calibration, _warm_s)
+    yield "d", "a Map's join to the next task, 1,024 MB, 2022, all cold", _drawn(AWS_2022, _cold_s)
+    init = replace(AWS, task_sigma=AWS.inits["zip"]["sigma"])
+    for memory_mb in ("256", "1,024"):
+        yield "e", f"INIT, Python 3.12, ARM, zip, {memory_mb} MB, summer of 2026", _drawn(init, _init_s)
+
+
+def _warm_s(calibration: Calibration, luck: Luck) -> float:
+    """Return the seconds between two warm tasks. Neither memory nor a Map made a difference in the measurements."""
+    return calibration.task_s * luck.task()
+
+
+def _cold_s(calibration: Calibration, luck: Luck) -> float:
+    started = replace(calibration, cold_s=WITHOUT_PACKAGES).starts_cold(torch=False, factor=luck.cold())
+    return _warm_s(calibration, luck) + sum(started)
+
+
+def _init_s(calibration: Calibration, luck: Luck) -> float:
+    return PYTHON_3_12 * luck.task()
+
+
+def _drawn(calibration: Calibration, seconds: Callable[[Calibration, Luck], float]) -> Band:
+    luck = Luck(
+        SEED,
+        0,
+        compute_sigma=0.0,
+        request_sigma=0.0,
+        task_sigma=calibration.task_sigma,
+        cold_sigma=calibration.cold_sigma,
+    )
+    return band_of([1_000 * seconds(calibration, luck) for _ in range(DRAWS)])
+
+
+def rows() -> list[list[str]]:
+    return [[letter, setting, *(f"{value:.3g}" for value in found)] for letter, setting, found in predictions()]
+
+
+def as_markdown() -> str:
+    """Return the table of docs/simulation.md."""
+    return table(HEAD, rows())
+
+
+# --- what tasks cost --------------------------------------------------------------------------------------------------
+
+ARCHITECTURES = ("spirt", "mlless", "all-reduce", "scatter-reduce", "p2p-instance", "p2p-serverless", "gpu", "single")
+# By file: what its rounds are of.
+SETTINGS = [
+    *(
+        (file, training)
+        for name in ARCHITECTURES
+        for file, training in ((name, "digits"), (f"{name}-cifar10", "MobileNet"))
+    ),
+    ("all-reduce-s3", "digits"),
+]
+COST_HEAD = [
+    "architecture",
+    "training",
+    "tasks per round and worker",
+    "one after another",
+    "s of an epoch",
+    "of them tasks' starts",
+    "USD of an epoch",
+    "of them tasks' starts and states",
+    "one task less saves, s",
+]
+
+
+def costs() -> Iterator[list[str]]:
+    """Yield rows with the cost of an epoch after the first, in the middle session and without stragglers, with the clock and without."""
+    without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
+    for file, training in SETTINGS:
+        experiment = load(CONFIG / f"{file}.yaml", [])
+        found, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
+        seconds, usd = found.seconds - quick.seconds, found.usd - quick.usd
+        states_usd = found.transitions * PRICES.of("stepfunctions.transition").usd
+        yield [
+            file.removesuffix("-cifar10"),
+            training,
+            f"{found.invocations / found.rounds / experiment.workers:.3g}",
+            f"{seconds / found.rounds / AWS.task_s:z.2f}",
+            f"{found.seconds:.3g}",
+            f"{seconds / found.seconds:z.0%}",
+            f"{found.usd:.3g}",
+            f"{(usd + states_usd) / found.usd:z.0%}",
+            f"{AWS.task_s * found.rounds:.3g}" if found.invocations else "",
+        ]
+
+
+class Epoch(NamedTuple):
+    seconds: float
+    usd: float
+    invocations: int
+    transitions: int
+    rounds: int
+
+
+def _epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
+    """Return the third epoch of a simulated run."""
+    architecture = architecture_of(experiment)
+    sizes = Workload.of(experiment)
+    two, three = (
+        simulate(replace(experiment, training=replace(experiment.training, epochs=epochs)), calibration, workload=sizes)
+        for epochs in (2, 3)
+    )
+    rounds = calendar(architecture.resolve(three.experiment), sizes).rounds_per_epoch
+    seconds, usd = three.seconds - two.seconds, three.usd - two.usd
+    return Epoch(seconds, usd, three.invocations - two.invocations, three.transitions - two.transitions, rounds)
+
+
+def table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *listed))
+
+
+if __name__ == "__main__":
+    print(as_markdown(), table(COST_HEAD, costs()), sep="\n\n")

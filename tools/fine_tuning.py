@@ -1,0 +1,248 @@
+"""The runs and the tables of docs/fine-tuning.md: `python -m tools.fine_tuning` makes what docs/results/fine-tuning lacks, and prints them.
+
+python -m tools.fine_tuning [--processes 2] [--rates]
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, cat
+from torch.nn import functional
+
+from crossover import validation
+from crossover.advice.question import sizes
+from crossover.errors import ConfigError, NoProjection
+from crossover.experiment import Experiment
+from crossover.learning.datasets import load
+from crossover.learning.samples import PADDING
+from crossover.reports.display import band, bytes_, seconds, usd
+from crossover.running import run_inline
+from crossover.simulation import AWS
+from crossover.simulation.repetitions import project
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+KEPT = EXAMPLES.parent / "docs" / "results" / "fine-tuning"
+UNDER_WAY = Path("results") / "fine-tuning"
+WORDS = 30_522  # of the vocabulary
+SEEDS = range(5)
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t, two-sided, by the number of pairs
+# One worker has the whole minibatch, which is the same mean; processors with AVX-512 take half the time in bf16.
+ALONE = ["workers=1", "training.batch_size=32", "training.precision=bf16", "exchange.minibatches_per_invocation=all"]
+TASKS = {
+    "fields": ["training.model=mails.model:of_tokens", "data.dataset=mails.data:fields", "data.limit=800"],
+    "spam": [],
+}
+WITHOUT = "training.adapters.targets=[]"
+WAYS = {
+    "adapters": [],
+    "head only": [WITHOUT],
+    "all parameters": [WITHOUT, 'training.trainable=["embeddings.*", "encoder.*", "head.*"]', "training.save=all"],
+}
+# Learning rates that were tried on `fields`, 800 mails once, with a seed of its own; the best of each is what all runs have.
+TRIED = {
+    "adapters": (0.001, 0.003, 0.01, 0.03),
+    "head only": (0.003, 0.01, 0.03, 0.1),
+    "all parameters": (0.0001, 0.0003, 0.001, 0.003),
+}
+RATES = {"adapters": 0.01, "head only": 0.1, "all parameters": 0.001}
+TRIAL_SEED = 5
+PROJECTED = ("adapters", "all parameters")
+_ONE = ["workers=1", "training.batch_size=32"]
+WHERE = {
+    "one function": ["architecture=single", *_ONE],
+    "one instance": ["architecture=single", "single.on=instance", *_ONE],
+    "one GPU": ["architecture=gpu", "gpu.instances=1", *_ONE],
+    "4 functions, AllReduce": [],
+    "4 functions, ScatterReduce": ["architecture=scatter-reduce"],
+    "4 functions, SPIRT": ["architecture=spirt"],
+    "4 functions, MLLess by SGD": [
+        "architecture=mlless",
+        "training.optimizer=sgd",
+        "training.clip.norm=null",
+        "training.no_decay=[]",
+        "training.weight_decay=0.0",
+    ],
+    "4 peers with functions": ["architecture=p2p-serverless"],
+    "4 peers on instances": ["architecture=p2p-instance"],
+    "4 GPUs": ["architecture=gpu", "gpu.instances=4"],
+}
+Run = tuple[str, list[str]]
+
+
+def runs() -> list[Run]:
+    """Return all runs, (name, settings), seed by seed, so that those that exist can be compared."""
+    return [
+        (
+            f"{task}, {way}, seed {seed}",
+            [*TASKS[task], *WAYS[way], f"training.learning_rate={RATES[way]}", f"seed={seed}"],
+        )
+        for task in TASKS
+        for seed in SEEDS
+        for way in WAYS
+    ]
+
+
+def trials() -> list[Run]:
+    once = [*TASKS["fields"], "training.epochs=1", f"seed={TRIAL_SEED}"]
+    return [
+        (f"fields, {way}, rate {rate}", [*once, *WAYS[way], f"training.learning_rate={rate}"])
+        for way, rates in TRIED.items()
+        for rate in rates
+    ]
+
+
+def kept(name: str) -> Path:
+    """Return the path of a run's record, whether it exists or not."""
+    return KEPT / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+
+
+def made(run: Run) -> dict[str, Any]:
+    """Return a run's result. If docs/results lacks it, run it now, or resume an interrupted run."""
+    record = kept(run[0])
+    folder = UNDER_WAY / record.stem
+    if not record.exists():
+        experiment = validation.load(EXAMPLES / "adapters.yaml", [*ALONE, *run[1]])
+        run_inline(experiment, folder, lambda *_: None, resume=folder.exists())
+        KEPT.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "result.json", record)
+    found: dict[str, Any] = json.loads(record.read_text())
+    print(f"{run[0]}: {error(found):.2f} % wrong", flush=True)
+    return found
+
+
+def error(result: Mapping[str, Any]) -> float:
+    """Return the error of the last epoch, in percent of all answers on the mails held out."""
+    return float(100 - 100 * result["epochs"][-1]["val_metric"])
+
+
+def interval(values: Sequence[float], *, sign: str = "") -> str:
+    """Return the mean with its 95 % interval. `sign`: '+' to write the sign of a positive mean."""
+    half, mean = T_95[len(values)] * stdev(values) / sqrt(len(values)), fmean(values)
+    return f"{mean:{sign}.2f} ({mean - half:{sign}.2f} to {mean + half:{sign}.2f})"
+
+
+def bag_of_words(task: str, seed: int) -> float:
+    """Return the percentage of wrong answers of a logistic regression on the same mails, split alike. Its features are the tokens of a
+    mail; or, for a field's token, the two tokens before it, itself and the two behind it.
+    """
+    experiment = validation.load(EXAMPLES / "adapters.yaml", [*TASKS[task], f"seed={seed}"])
+    dataset = load(experiment)
+    parts = [
+        (_bags(inputs) if task == "spam" else _windows(inputs), labels.flatten().numpy())
+        for inputs, labels in (
+            (dataset.train_inputs, dataset.train_labels),
+            (dataset.validation_inputs, dataset.validation_labels),
+        )
+    ]
+    (x, y), (held_x, held_y) = ((rows[labels >= 0], labels[labels >= 0]) for rows, labels in parts)
+    return float(100 - 100 * LogisticRegression(max_iter=1_000).fit(x, y).score(held_x, held_y))
+
+
+def _bags(inputs: Tensor) -> csr_matrix:
+    rows, places = (inputs != PADDING).nonzero(as_tuple=True)
+    ones, shape = [1.0] * len(rows), (len(inputs), WORDS)
+    whether = csr_matrix((ones, (rows.numpy(), inputs[rows, places].numpy())), shape=shape)
+    whether.data[:] = 1.0  # not how often
+    return whether
+
+
+def _windows(inputs: Tensor) -> csr_matrix:
+    """Return a row of features for each position, (N x T, 5 x WORDS)."""
+    known = inputs.masked_fill(inputs == PADDING, 0)
+    beside = [functional.pad(known, (shift, -shift)) for shift in range(-2, 3)]
+    columns = [each.flatten() + WORDS * number for number, each in enumerate(beside)]
+    rows = list(range(inputs.numel())) * len(columns)
+    return csr_matrix(([1.0] * len(rows), (rows, cat(columns).numpy())), shape=(inputs.numel(), WORDS * len(columns)))
+
+
+def found() -> dict[str, float]:
+    """Return the percentage of wrong answers of the recorded runs, by name."""
+    return {name: error(json.loads(path.read_text())) for name, _ in runs() if (path := kept(name)).exists()}
+
+
+def table(found: Mapping[str, float], task: str) -> list[str]:
+    """Return the lines of a task's table, over the seeds for which every way has a run."""
+    whole = [seed for seed in SEEDS if all(f"{task}, {way}, seed {seed}" in found for way in WAYS)]
+    lines = [
+        f"{task}, {len(whole)} seeds",
+        "",
+        "| what is trained | wrong, % (95 %) | more than all parameters, points (95 %) |",
+        "| --- | --- | --- |",
+    ]
+    if len(whole) < 2:
+        return lines
+    best = [found[f"{task}, all parameters, seed {seed}"] for seed in whole]
+    for way in WAYS:
+        values = [found[f"{task}, {way}, seed {seed}"] for seed in whole]
+        beside = interval([one - other for one, other in zip(values, best, strict=True)], sign="+")
+        lines.append(f"| {way} | {interval(values)} | {beside if values != best else ''} |")
+    return lines
+
+
+def projections() -> list[str]:
+    """Return the lines of a table: what one run on the mails takes on every architecture, with adapters and with all parameters
+    [projected].
+    """
+    lines = [
+        "| where | adapters: moved by an exchange | seconds | dollars | all parameters: moved | seconds | dollars |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    workloads = {way: sizes(_placed(way, [])) for way in PROJECTED}
+    for name, settings in WHERE.items():
+        row = [name]
+        for way in PROJECTED:
+            try:
+                experiment = _placed(way, settings)
+                workload = workloads[way](experiment)
+                projection = project(experiment, AWS, workload=workload)
+            except (ConfigError, NoProjection) as error:
+                row += [str(error).splitlines()[-1].strip(), "", ""]
+                continue
+            row += [
+                bytes_(workload.vector_bytes) if experiment.workers > 1 else "nothing",
+                band(seconds, *projection.band("seconds")),
+                band(usd, *projection.band("usd")),
+            ]
+            row[-1] += "; AWS would not run it so: " + projection.problems[0] if projection.problems else ""
+        lines.append(f"| {' | '.join(row)} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def _placed(way: str, settings: Sequence[str]) -> Experiment:
+    return validation.load(EXAMPLES / "adapters.yaml", [*WAYS[way], f"training.learning_rate={RATES[way]}", *settings])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")
+    parser.add_argument("--rates", action="store_true", help="make the trials of learning rates")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="make the runs of these")
+    parser.add_argument("--kept", action="store_true", help="make none: tables of those that are kept")
+    parser.add_argument("--projected", action="store_true", help="make none: what a run would take on AWS")
+    asked = parser.parse_args()
+    if asked.projected:
+        print("\n".join(projections()))
+        return
+    wanted = trials() if asked.rates else runs()
+    if not asked.kept:
+        ours = [run for run in wanted if run[0].split(", ")[1] in asked.ways]
+        with ProcessPoolExecutor(asked.processes) as pool:
+            list(pool.map(made, ours))
+    if not asked.rates:
+        for task in TASKS:
+            print("\n".join(table(found(), task)))
+            print(f"\n| logistic regression | {interval([bag_of_words(task, seed) for seed in SEEDS])} |\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Tables of projections beside measurements: `python -m tools.judged` prints those of docs/calibration.md."""
+
+from crossover.simulation import papers
+from lab import cells
+
+
+def of_rows() -> str:
+    """Return the table of the papers' rows: those held out first, each figure with its error."""
+    lines = [
+        "| row | figure | published | projected | error | error of the row |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for held in (True, False):
+        errors = papers.row_errors(held_out_rows=held)
+        title = "held out" if held else "calibration (fitted to)"
+        lines.append(f"| **{title}** | | | | | |")
+        before = ""
+        for each in papers.judge_figures():
+            if each.held_out != held:
+                continue
+            source = each.row.source
+            of_row = f"{errors[source]:.1%}" if source != before else ""
+            name = source if source != before else ""
+            lines.append(
+                f"| {name} | {each.figure} | {each.printed:g} | {each.projected:.3g} | {each.error:.1%} | {of_row} |"
+            )
+            before = source
+    lines += ["", papers.headline()]
+    return "\n".join(lines)
+
+
+def of_cells() -> str:
+    """Return the tables of the measured cells: those held out, then those that others judge."""
+    lines = []
+    for head, listed in ((cells.HEAD, cells.rows()), (cells.ASIDE_HEAD, cells.rows_aside())):
+        lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+        lines += ["| " + " | ".join(row) + " |" for row in listed]
+        lines += ["", cells.headline(), ""] if head is cells.HEAD else []
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(of_rows(), of_cells(), sep="\n\n")

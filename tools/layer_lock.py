@@ -1,0 +1,78 @@
+"""The command `python -m tools.layer_lock`: it writes layer/locked/*.txt anew. Versions are those of requirements.txt, for PyTorch the
+layer's; further requirements get the newest version of that day.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+
+from crossover import user_code
+from layer.contents import TORCH, TYPING_EXTENSIONS, pinned
+from layer.lock import INDEX, LOCKED, NoWheels, add_hashes, platform
+
+# Of functions and Graviton hosts, of Debian 13, of AWS's image for GPUs.
+MACHINES = (("3.13", "aarch64"), ("3.13", "x86_64"), ("3.12", "x86_64"))
+
+
+def _found(requirements: Iterable[str], python: str, machine: str, *options: str) -> Iterator[tuple[str, str]]:
+    """Yield (name==version, sha256) of the wheels that pip would take, as the index reports them."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    command += ["--report", "-", "--target", "none", *platform(python, machine), *options, *requirements]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
+    if ended.returncode:
+        raise NoWheels(f"pip finds no {', '.join(requirements)} for {machine}: {ended.stderr.strip()}")
+    for each in json.loads(ended.stdout)["install"]:
+        named = each["metadata"]
+        yield (
+            f"{named['name'].lower().replace('_', '-')}=={named['version']}",
+            each["download_info"]["archive_info"]["hashes"]["sha256"],
+        )
+
+
+def _locked(requirements: Iterable[str], machines: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield one line for each requirement and what it needs, in the versions of the first machine."""
+    pins, hashes, alone = list(requirements), dict[str, set[str]](), list[str]()
+    for python, machine in machines:
+        found = list(_found(pins, python, machine, *alone))
+        alone = ["--no-deps"]
+        pins = [name for name, _ in found]
+        for name, digest in found:
+            hashes.setdefault(name, set()).add(digest)
+    for name in sorted(hashes):
+        yield " ".join([name, *(f"--hash=sha256:{digest}" for digest in sorted(hashes[name]))])
+
+
+def _torch() -> Iterator[str]:
+    ((name, digest),) = _found([f"torch=={TORCH}"], *MACHINES[0], "--no-deps")
+    yield f'{name} ; platform_machine == "aarch64" --hash=sha256:{digest}'
+    plain = f"torch=={TORCH}+cpu"
+    try:
+        ((_, digest),) = _found([plain], *MACHINES[1], "--no-deps", "--index-url", INDEX)
+    except NoWheels as missing:  # keeps what is locked, of this version alone
+        digest = add_hashes(plain).rpartition(":")[2]
+        print(f"kept as it was: {missing}", file=sys.stderr)
+    yield f'{plain} ; platform_machine == "x86_64" --hash=sha256:{digest}'
+
+
+def main() -> int:
+    """Write the files of layer/locked. Return the exit status."""
+    named = [pinned(name.replace("_", "-")) for name in (*user_code.DATAPLANE, "boto3")]
+    of_torch = ("filelock", "fsspec", "networkx", "setuptools", "sympy")  # as its wheel's METADATA asks
+    files = {
+        "packages": _locked(named, MACHINES),
+        "torch": [
+            f"--extra-index-url {INDEX}",
+            *_torch(),
+            *_locked([*of_torch, pinned("jinja2"), TYPING_EXTENSIONS], MACHINES[:2]),
+        ],
+    }
+    for name, locked in files.items():
+        text = "\n".join([f"# By python -m tools.layer_lock: {name}.", *locked, ""])
+        (LOCKED / f"{name}.txt").write_text(text, encoding="utf-8")
+        print(f"layer/locked/{name}.txt: {text.count('--hash=')} hashes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The trace of the Python files that PyTorch loads on Lambda's processor: `python -m tools.layer_trace` writes layer/torch-<version>.txt.
+
+It takes minutes: the whole wheel runs in the emulator. `layer/pruning.py` keeps the files that the trace finds.
+"""
+
+import subprocess
+import sys
+import tempfile
+from fnmatch import fnmatch
+from pathlib import Path
+
+from crossover.errors import CrossoverError
+from layer import elf, pruning, wheels
+from layer.build import HERE
+from layer.contents import ROOT, TORCH, layers
+from tools.arm_emulator import emulator
+
+COMPILER = ("torch/_dynamo/*", "torch/_inductor/*")
+
+
+def trace(folder: Path) -> list[str]:
+    """Return the paths inside the wheel of the loaded files. Raises CrossoverError."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        tree = Path(name)
+        for layer in layers():
+            for wheel in wheels.fetch(layer.requirements, folder / "wheels"):
+                for path, data in wheels.members(wheel):
+                    if path.endswith(".py") or elf.is_elf(data) or ".dist-info/" in path:
+                        _write(tree / path, data)
+        for path, data in pruning.stubs().items():
+            _write(tree / path, data)
+        try:
+            listed = (
+                emulator(folder, [tree, ROOT])
+                .run(str(ROOT / "tools" / "layer_workload.py"), "trace", timeout_s=1_800)
+                .split()
+            )
+        except subprocess.CalledProcessError as error:
+            raise CrossoverError(f"the workload failed in the emulator: {error.stderr[-2_000:]}") from error
+    return [path for path in listed if path.endswith(".py") and not any(fnmatch(path, each) for each in COMPILER)]
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def main() -> int:
+    """Write the trace. Return the exit status."""
+    folder = ROOT / "build" / "layer"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found = trace(folder)
+    except CrossoverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    target = HERE / f"torch-{TORCH}.txt"
+    target.write_text("\n".join(found) + "\n", encoding="utf-8")
+    print(f"{target.relative_to(ROOT)}: {len(found)} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

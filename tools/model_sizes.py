@@ -1,0 +1,33 @@
+"""The sizes of the models that come with the project: `python -m tools.model_sizes` writes config/calibration/models.yaml."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import yaml
+
+from crossover.experiment import Training
+from crossover.learning import fitness
+from crossover.learning.sizes import DATA
+from crossover.learning.zoo import MODELS
+from crossover.simulation import figures
+
+CLASSES = 10
+
+
+def counted() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return parameters, buffers, multiply-accumulates and the counts of a step, by model and image."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for model in sorted(MODELS):
+        for image in sorted({each.image for each in DATA.values()}):
+            size = fitness.of_model(Training(model=model), classes=CLASSES, sample=torch.zeros(image))
+            counts = {name: int(value) for name, value in asdict(size.step).items()}
+            whole = {"parameters": size.parameters, "buffers": size.buffers, "macs": size.macs, "step": counts}
+            found.setdefault(model, {})["x".join(map(str, image))] = whole
+    return found
+
+
+if __name__ == "__main__":
+    head = "# Written by `python -m tools.model_sizes`, not by hand: at 10 classes. A test counts them anew.\n"
+    text = yaml.safe_dump({"format": figures.FORMAT, "models": counted()}, sort_keys=False, width=200)
+    figures.MODELS.write_text(head + text, encoding="utf-8")

@@ -1,0 +1,69 @@
+"""The pictures of docs/pages.md, made anew from a break-even, advice and runs of today: `python -m tools.screenshots` (minutes; Chromium).
+
+Each is the first screen of a page, in 256 colours, so that all together stay small.
+"""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+
+from crossover.advice import advice, page
+from crossover.advice import question as subject
+from crossover.advice.question import Wishes, sizes
+from crossover.cli.arguments import accepted
+from crossover.reports import prices
+from crossover.simulation import AWS, breakeven_page
+from tests.browser.chromium import asked
+from tests.browser.pages import comparison_page, run_page
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "config" / "all-reduce-cifar10.yaml"
+OUT = ROOT / "docs" / "pages"
+
+
+def sliders(out: Path) -> Path:
+    experiment = accepted(CONFIG, None)
+    return breakeven_page.write_sliders(
+        breakeven_page.grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
+    )
+
+
+def recommended(out: Path) -> Path:
+    question, needs, notes = subject.of(accepted(CONFIG, None))
+    found = advice.advise(question, Wishes(), needs)
+    return page.write_page(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
+
+
+SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (
+    ("play", sliders, 1440, 960, False),
+    ("play-phone-dark", sliders, 390, 844, True),
+    ("advice", recommended, 1440, 960, False),
+    ("advice-phone-dark", recommended, 390, 844, True),
+    ("run-dark", run_page, 1440, 960, True),
+    ("comparison-phone", comparison_page, 390, 844, False),
+)
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+    ):  # so that a page names no path of this machine
+        made = {of: of(Path("results") / of.__name__).resolve() for of in dict.fromkeys(of for _, of, *_ in SHOTS)}
+        shots = [
+            {"page": str(made[of]), "png": str(OUT / f"{name}.png"), "width": width, "height": height, "dark": dark}
+            for name, of, width, height, dark in SHOTS
+        ]
+        for png in asked("shoot.mjs", Path(folder), json.dumps(shots)):
+            with Image.open(png) as picture:
+                picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, optimize=True)
+            print(f"{Path(png).relative_to(ROOT)}: {Path(png).stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
