@@ -46,6 +46,7 @@ def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str
     _waits(changes)
     _stopped_branches(changes)
     _failing_children(changes)
+    _attempts(changes)
 
 
 def _execute(changes: Replacements) -> None:
@@ -222,6 +223,16 @@ def _failing_children(changes: Replacements) -> None:
             event_details=cast(Any, {"executionFailedEventDetails": details}),
         )
         job.job_output = FailureEventException(event)
+
+
+def _attempts(changes: Replacements) -> None:
+    """Count the attempts of a state under one key, which is known before two iterations of a Map ask for it at once.
+
+    moto makes the key when it is first asked for: two threads may make two, and one of them then repeats once too often.
+    """
+    from moto.stepfunctions.parser.asl.component.eval_component import EvalComponent
+
+    changes.replace(EvalComponent, "heap_key", property(lambda component: str(id(component))))
 
 
 # --- executions -------------------------------------------------------------------------------------------------------

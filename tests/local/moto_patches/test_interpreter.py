@@ -373,3 +373,25 @@ def test_a_client_may_not_reuse_a_name_either(cloud: LocalCloud, run: Run, machi
 def test_more_than_the_payload_limit_fails(run: Run, functions: dict[str, str]) -> None:
     grow = {"Type": "Pass", "Parameters": {"a.$": "States.Format('{}{}', $.a, $.a)"}}
     assert run(one(grow), {"a": "x" * 140_000})["status"] == "FAILED"
+
+
+def test_two_iterations_that_fail_at_once_count_their_attempts_under_one_key(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second iteration that asks while the first one's key is being made, as two threads may, gets the same key."""
+    from moto.stepfunctions.parser.asl.component import eval_component
+
+    class Attempts(eval_component.EvalComponent):
+        def _eval_body(self, env: Any) -> None:
+            raise NotImplementedError
+
+    attempts, keys = Attempts(), []
+
+    def make_key() -> str:
+        keys.append("")
+        if len(keys) == 1:
+            keys[0] = attempts.heap_key
+        return f"key {len(keys)} of {attempts!r}"
+
+    monkeypatch.setattr(eval_component, "long_uid", make_key)
+    assert attempts.heap_key == (keys[0] if keys else attempts.heap_key)
