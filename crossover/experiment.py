@@ -162,7 +162,7 @@ class Table:
 class Data:
     """The data set, and how it is split, prepared and staged."""
 
-    dataset: str = "digits"  # digits, mnist, cifar10, or package.module:loader
+    dataset: str = "digits"  # digits, mnist, cifar10, those two with -generated, or package.module:loader
     directory: str | None = None  # where the files lie; --data sets it
     validation: Annotated[float, Gt(0.0), Lt(1.0)] | Literal["test"] = (
         0.2  # share of the training set, or the test split

@@ -323,22 +323,40 @@ def _folder(data: Path | None) -> Path | None:
 
 
 def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
-    """Print the runs of the parts with the seconds that each takes on this machine if nothing else runs."""
+    """Print the runs of the parts with the seconds that each takes on this machine if nothing else runs, and which of them need a data set
+    that cannot be had here.
+    """
     from crossover.reports import tables
 
     cores = os.cpu_count() or 1
-    rows, total_s = list[list[str]](), 0.0
+    rows, total_s, generated, absent = list[list[str]](), 0.0, 0, dict[str, str]()
     for each in wanted:
-        why = runner.explain_refusal(each)
-        kept = runner.find_finished(each) is not None
-        seconds = 0.0 if kept or why else each.forecast_s(runner.scale, cores=cores)
+        refusal, unreadable = runner.explain_refusal(each), runner.explain_generated(each)
+        dataset = each.experiment(runner.scale).data.dataset
+        absent |= {dataset: unreadable} if unreadable else {}
+        seconds = each.forecast_s(runner.scale, cores=cores)
+        if runner.find_finished(each) is not None:
+            about, seconds = "kept", 0.0
+        elif refusal:
+            about, seconds = f"not run: {f'needs {dataset} itself' if refusal == unreadable else refusal}", 0.0
+        else:
+            generated += bool(unreadable)
+            about = display.seconds(seconds) + (", on generated images" if unreadable else "")
         total_s += seconds
         users = ", ".join(part.name for part in parts if each.key in {m.key for m in part.measurements(runner.scale)})
-        rows.append([each.key, "kept" if kept else f"not run: {why}" if why else display.seconds(seconds), users])
+        rows.append([each.key, about, users])
     unable = sum(row[1].startswith("not run") for row in rows)
     able = f"{len(wanted) - unable} can run here; " if unable else ""
+    able += f"{generated} of them on generated images; " if generated else ""
     total = f"{able}about {display.seconds(total_s)} on {cores} undisturbed cores"
     tables.show(
         tables.TextTable("", ["run", "about", "for"], rows),
         f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
     )
+    for dataset, why in absent.items():
+        print(f"{dataset} cannot be had: {why}")
+    if absent:
+        print(
+            "Generated images take the place of a data set if only seconds, bytes and requests count. Accuracies need the data set itself, "
+            "and so does MLLess, whose bytes depend on the gradients."
+        )

@@ -28,6 +28,7 @@ from crossover.learning import samples as affine
 from crossover.learning.samples import Dataset as Dataset
 from crossover.learning.samples import LabelScale, Preparation, padded, whole
 from crossover.learning.samples import Samples as Samples
+from crossover.learning.sizes import DataSize
 
 # --- download ---------------------------------------------------------------------------------------------------------
 
@@ -247,8 +248,8 @@ def _packed(places: tuple[Path, ...], base: Path) -> dict[str, bytes]:
 # --- datasets ---------------------------------------------------------------------------------------------------------
 # Data sets by name: loaded, split and fingerprinted on the machine that stages them.
 #
-# digits (scikit-learn's 8x8 digits), mnist, cifar10, or `package.module:loader`. This module may use numpy through scikit-learn; no step
-# imports it.
+# digits (scikit-learn's 8x8 digits), mnist, cifar10, generated images in the shape of these two, or `package.module:loader`. This module
+# may use numpy through scikit-learn; no step imports it.
 
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
 
@@ -293,8 +294,12 @@ def _samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | N
         case "cifar10":
             images, labels, test_images, test_labels = read_cifar10(experiment.data.directory)
             return Samples(images, labels, 10, test_images, test_labels), None
+    if name in sizes.GENERATED:
+        return _generate(sizes.DATA[name]), None
     if ":" not in name:
-        raise ConfigError(f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, or package.module:loader")
+        raise ConfigError(
+            f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, {', '.join(sizes.GENERATED)}, or package.module:loader"
+        )
     loader = user_code.load(name, field="data.dataset")
     with user_code.blame("data.dataset", name, what=loader):
         samples: Samples = loader(experiment)
@@ -333,6 +338,20 @@ def _digits() -> Samples:
     bunch = load_digits()
     images = torch.tensor(bunch.images.tolist(), dtype=torch.uint8).unsqueeze(1)
     return Samples(images, torch.tensor(bunch.target.tolist(), dtype=torch.int64), 10)
+
+
+def _generate(size: DataSize) -> Samples:
+    """Return made-up images of the number and shape `size`, always the same: the pattern of one of ten classes under random noise."""
+    random = torch.Generator().manual_seed(0)
+    patterns = torch.randint(0, 128, (10, *size.image), dtype=torch.uint8, generator=random)
+
+    def make(count: int) -> Split:
+        """Return `count` images, uint8, and their labels, int64."""
+        labels = torch.arange(count) % 10
+        noise = torch.randint(0, 128, (count, *size.image), dtype=torch.uint8, generator=random)
+        return noise.add_(patterns[labels]), labels
+
+    return Samples(*make(size.training), 10, *make(size.test or 0))
 
 
 Split = tuple[Tensor, Tensor]

@@ -46,6 +46,9 @@ DATA = {
     "mnist": DataSize(60_000, 10_000, (1, 28, 28)),
     "cifar10": DataSize(50_000, 10_000, (3, 32, 32)),
 }
+# Generated images in a data set's shape and number, for runs of which only seconds, bytes and requests count: name -> data set.
+GENERATED = {f"{name}-generated": name for name in ("mnist", "cifar10")}
+DATA |= {generated: DATA[name] for generated, name in GENERATED.items()}
 
 
 def held_out(samples: int, share: float) -> int:

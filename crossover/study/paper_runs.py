@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,12 @@ class Measurement:
     fixed: Overrides = ()
     cut: Callable[[Scale], Overrides] = field(default=lambda scale: ())
     needs_gpu: bool = False
+    depends_on_values: bool = False  # accuracies, or bytes that depend on the images: only the real data set gives them
+
+    def on_generated_images(self) -> "Measurement":
+        """Return the same measurement on generated images in the shape and number of its data set's."""
+        name = f"{self.experiment(Scale(1)).data.dataset}-generated"
+        return replace(self, key=f"{self.key}-generated", fixed=(*self.fixed, f"data.dataset={name}"))
 
     def overrides(self, scale: Scale) -> Overrides:
         """Return the settings that differ from the file."""
@@ -172,13 +178,14 @@ KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published s
 @dataclass(frozen=True, kw_only=True)
 class ReplicationOutcome:
     """The runs that exist after a call. `runs`: by key; `whole`: keys of those of the published size; `missing`: why others are missing;
-    `failed`: keys of those that failed twice.
+    `failed`: keys of those that failed twice; `generated`: those on generated images, and why, by key.
     """
 
     runs: Mapping[str, RunFolder]
     whole: frozenset[str] = frozenset()
     missing: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
+    generated: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -195,21 +202,34 @@ class Runner:
         """Return why a measurement cannot be made here, "" if it can."""
         if measurement.needs_gpu and not has_gpu():
             return "no GPU on this machine"
+        return self.explain_generated(measurement) if measurement.depends_on_values else ""
+
+    def explain_generated(self, measurement: Measurement) -> str:
+        """Return why a measurement's data set cannot be had, so that generated images take its place; "" if it can."""
         name = measurement.experiment(self.scale).data.dataset
         if name not in self._readable:
             self._readable[name] = _explain_unreadable(name, self.data)
         return self._readable[name]
 
+    def choose_images(self, measurement: Measurement) -> Measurement:
+        """Return the measurement as it runs here: on generated images if its data set cannot be had and its values do not matter."""
+        if measurement.depends_on_values or not self.explain_generated(measurement):
+            return measurement
+        return measurement.on_generated_images()
+
     def find_finished(self, measurement: Measurement) -> tuple[RunFolder, bool] | None:
         """Return the finished and complete run of exactly this experiment, and whether it has the published size. It comes from the runs
-        that are part of the project, or from an earlier call. None if there is none; an unfinished run does not count.
+        that are part of the project, or from an earlier call, on generated images if the data set cannot be had. None if there is none; an
+        unfinished run does not count.
         """
         whole = measurement.experiment(Scale(1))
         for path in sorted(KEPT.glob(f"*/{folder.RESULT}")):
             if (found := finished_run(path.parent, whole)) is not None:
                 return found, True
-        run = finished_run(self.out / RUNS / measurement.key, measurement.experiment(self.scale))
-        return None if run is None else (run, self.scale.whole)
+        for here in dict.fromkeys((measurement, self.choose_images(measurement))):
+            if (run := finished_run(self.out / RUNS / here.key, here.experiment(self.scale))) is not None:
+                return run, self.scale.whole
+        return None
 
     def run(self, measurements: Sequence[Measurement]) -> ReplicationOutcome:
         """Run every measurement that is not finished, one after another. One that fails twice is reported and left out, and the others
@@ -226,14 +246,27 @@ class Runner:
             )
         whole = frozenset(key for key, (_, whole) in done.found.items() if whole)
         runs = {key: run for key, (run, _) in done.found.items()}
-        return ReplicationOutcome(runs=runs, whole=whole, missing=done.missing, failed=tuple(done.failed))
+        generated = {
+            each.key: why
+            for each in measurements
+            if each.key in runs and (why := self.explain_generated(each)) and is_generated(runs[each.key])
+        }
+        return ReplicationOutcome(
+            runs=runs, whole=whole, missing=done.missing, failed=tuple(done.failed), generated=generated
+        )
 
     def _run_measurement(self, measurement: Measurement, machine: LocalTrials) -> RunFolder:
         """Run one measurement, resuming an unfinished run of it, and delete its stack."""
-        experiment = measurement.experiment(self.scale, data=self.data)
-        run = machine.run(experiment, self.out / RUNS / measurement.key, lambda progress: None)
+        here = self.choose_images(measurement)
+        experiment = here.experiment(self.scale, data=self.data)
+        run = machine.run(experiment, self.out / RUNS / here.key, lambda progress: None)
         machine.release(experiment)
         return run
+
+
+def is_generated(run: RunFolder) -> bool:
+    """Return whether the run trained on generated images."""
+    return run.result["experiment"]["data"]["dataset"] in sizes.GENERATED
 
 
 def has_gpu() -> bool:

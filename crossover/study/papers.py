@@ -5,7 +5,7 @@ import io
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +192,15 @@ def list_cuts(book: Book) -> list[list[str]]:
     rows = []
     for key, each in measurements.items():
         whole = key in book.outcome.whole
+        if key in book.outcome.generated:
+            each = each.on_generated_images()
         cuts = {} if whole else each.list_cuts(book.scale)
         changed = (
             ", ".join(f"{name} {_format_setting(a)} → {_format_setting(b)}" for name, (a, b) in cuts.items())
             or "nothing"
         )
         state = "finished" if key in book.outcome.runs else NOT_RUN
+        state += ", on generated images" if key in book.outcome.generated else ""
         rows.append([key, state, changed, each.command(Scale(1) if whole else book.scale)])
     return rows
 
@@ -245,7 +248,8 @@ def build_page(book: Book) -> Page:
         commands=[book.command],
         warnings=[
             f"{key} was not run: {why}" for key, why in book.outcome.missing.items() if key in book.outcome.failed
-        ],
+        ]
+        + [_explain_generated(book.outcome.generated)] * bool(book.outcome.generated),
         tiles=tiles,
         plots=drawn,
         sheets=[
@@ -253,6 +257,15 @@ def build_page(book: Book) -> Page:
             *(_build_section_sheet(section) for section in book.sections),
             *_build_appendix(book),
         ],
+    )
+
+
+def _explain_generated(generated: Mapping[str, str]) -> str:
+    """Return a sentence on the runs that used generated images. `generated`: why, by key."""
+    reasons = "; ".join(dict.fromkeys(generated.values()))
+    return (
+        f"Generated images of the same number and shape took the data set's place in {', '.join(generated)}: their seconds, bytes and "
+        f"requests do not depend on the images' values ({reasons})"
     )
 
 
@@ -432,7 +445,9 @@ def fill_book(parts: Sequence[Part], outcome: paper_runs.ReplicationOutcome, sca
             missing=outcome.missing,
             has_gpu=paper_runs.has_gpu(),
         )
-        sections.append(add_projections(part.fill(found)))
+        section = add_projections(part.fill(found))
+        used = {each.key: outcome.generated[each.key] for each in section.measurements if each.key in outcome.generated}
+        sections.append(replace(section, notes=[*section.notes, _explain_generated(used) + "."]) if used else section)
     return Book(sections=sections, outcome=outcome, scale=scale, command=command, machine=describe_machine())
 
 

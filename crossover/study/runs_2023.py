@@ -124,7 +124,8 @@ def make_barrier_run(mode: str) -> Measurement:
         f"p2p.mode={mode}",
     )
     cut = make_cut(batch=64, minibatches=195, epochs=128, least_epochs=3, least_minibatches=4, keep_batch=True)
-    return Measurement(key=f"barrier-{mode}", config="p2p-instance-cifar10", fixed=fixed, cut=cut)
+    key = f"barrier-{mode}"
+    return Measurement(key=key, config="p2p-instance-cifar10", fixed=fixed, cut=cut, depends_on_values=True)
 
 
 def list_text_runs(scale: Scale) -> Sequence[Measurement]:

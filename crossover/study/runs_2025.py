@@ -48,6 +48,7 @@ def make_epoch_run(row: Row) -> Measurement:
         fixed=fixed,
         cut=light if model == "mobilenet" else heavy,
         needs_gpu=architecture == "gpu",
+        depends_on_values=architecture == "mlless",  # its filter sends what is large
     )
 
 
@@ -75,7 +76,8 @@ def make_filter_run(threshold: float) -> Measurement:
     """Return the run for section 4.2 and figure 3: MLLess with its filter; a threshold of 0 turns it off."""
     fixed = ("training.epochs=1", f"mlless.threshold={threshold:g}")
     cut = make_cut(batch=BATCH, minibatches=MINIBATCHES, least_minibatches=6)
-    return Measurement(key=f"mlless-threshold-{threshold:g}", config="mlless-cifar10", fixed=fixed, cut=cut)
+    key = f"mlless-threshold-{threshold:g}"
+    return Measurement(key=key, config="mlless-cifar10", fixed=fixed, cut=cut, depends_on_values=True)
 
 
 def make_exchange_run(architecture: str, model: str, workers: int) -> Measurement:
@@ -120,7 +122,7 @@ def make_convergence_run(architecture: str) -> Measurement:
     epochs = int(recipes.fast(dataset="cifar10", samples=WORKERS * BATCH)["training.epochs"])
     cut = make_cut(batch=BATCH, minibatches=MINIBATCHES, epochs=epochs, least_minibatches=4, least_epochs=2)
     key = f"convergence-{_hyphenate(architecture)}"
-    return Measurement(key=key, config=CONFIGS[architecture], fixed=("recipe=fast",), cut=cut)
+    return Measurement(key=key, config=CONFIGS[architecture], fixed=("recipe=fast",), cut=cut, depends_on_values=True)
 
 
 def list_section_4_2_runs(scale: Scale) -> Sequence[Measurement]:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Data, Experiment, Metric, Training
-from crossover.learning import datasets
+from crossover.learning import datasets, sizes
 
 DATA = Path(os.environ.get("CROSSOVER_DATA") or Path(__file__).parents[4] / "shared" / "datasets")
 
@@ -58,6 +58,20 @@ def test_splits_are_disjoint_seeded_and_cut_to_the_limit() -> None:
     assert torch.equal(cut.validation_labels, whole.validation_labels)
     images = {bytes(image.flatten().tolist()) for image in whole.train_inputs}
     assert all(bytes(image.flatten().tolist()) in images for image in cut.train_inputs)
+
+
+@pytest.mark.parametrize("name", sizes.GENERATED)
+def test_generated_images_have_the_number_and_shape_of_the_data_set_and_can_be_learned(name: str) -> None:
+    size, wanted = sizes.DATA[name], experiment(dataset=name, limit=2_000, validation="test")
+    found, again = datasets.load(wanted), datasets.load(wanted)
+    assert found.train_inputs.shape == (2_000, *size.image) and found.validation_inputs.shape == (
+        size.test,
+        *size.image,
+    )
+    assert found.train_inputs.dtype == torch.uint8 and found.fingerprint == again.fingerprint
+    means = torch.stack([found.train_inputs[found.train_labels == label].float().mean(0) for label in range(10)])
+    nearest = torch.cdist(found.validation_inputs[:500].float().flatten(1), means.flatten(1)).argmin(1)
+    assert (nearest == found.validation_labels[:500]).float().mean() > 0.9
 
 
 def test_splits_that_cannot_be_are_refused() -> None:

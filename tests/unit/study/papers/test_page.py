@@ -10,7 +10,7 @@ from crossover.reports import published
 from crossover.simulation.papers import judge_figures
 from crossover.study import paper_cells, papers
 from crossover.study.paper_cells import NOT_RUN, NoFigure, Section, TableCell, make_measured
-from crossover.study.paper_runs import Scale
+from crossover.study.paper_runs import ReplicationOutcome, Scale
 from crossover.study.papers import PARTS, Book, choose_parts, list_measurements
 from tests.unit.study.papers import made_up
 
@@ -179,3 +179,18 @@ def test_a_finding_is_reproduced_in_direction_and_size(ours: tuple[float, ...], 
     (found,) = paper_cells.judge_findings([section(*ours)])
     assert found.reproduced == words and found.pairs == 3
     assert f"1 in {words}" in paper_cells.summarize_findings([found])
+
+
+def test_a_page_says_which_runs_used_generated_images(tmp_path: Path) -> None:
+    part = papers.PARTS["2023-figure-5"]
+    measurements = part.measurements(SMALL)
+    runs = {each.key: made_up.run(each.on_generated_images(), SMALL) for each in measurements}
+    outcome = ReplicationOutcome(runs=runs, generated=dict.fromkeys(runs, "mnist: not here"))
+    book = papers.fill_book([part], outcome, SMALL, command="crossover replicate 2023-figure-5")
+    (section,) = book.sections
+    assert "Generated images" in section.notes[-1] and "mnist: not here" in section.notes[-1]
+    page = papers.build_page(book)
+    assert any("Generated images" in warning for warning in page.warnings)
+    cut = {row[0]: row for row in papers.list_cuts(book)}
+    for key in runs:
+        assert cut[key][1] == "finished, on generated images" and "data.dataset=mnist-generated" in cut[key][3]

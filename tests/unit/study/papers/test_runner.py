@@ -13,13 +13,14 @@ from crossover.experiment import Experiment
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.running import OnProgress
-from crossover.study import paper_runs, runs_2025
+from crossover.study import paper_runs, papers, runs_2025
 from crossover.study.paper_runs import Measurement, Runner, Scale
 from tests.sampling import WHOLE
 from tests.unit.study.papers import made_up
 
 SMALL = Scale(0.02)
 FIRST, SECOND = (runs_2025.make_filter_run(threshold) for threshold in runs_2025.FILTER_THRESHOLDS)
+TIMED = runs_2025.make_averaging_run("fetch")  # seconds and bytes alone
 ON_GPU = next(each for row in runs_2025.load_rows("Table 2") if (each := runs_2025.make_epoch_run(row)).needs_gpu)
 
 
@@ -41,7 +42,7 @@ class Pretended:
         self.made.append(out.name)
         if out.name in self.fails:
             raise RunFailed("worker 2:\n out of memory")
-        measurement = next(each for each in (FIRST, SECOND) if each.key == out.name)
+        measurement = next(each for each in (FIRST, SECOND, TIMED, TIMED.on_generated_images()) if each.key == out.name)
         run = made_up.run(measurement, SMALL)
         return folder.write(out, result=run.result, records=[whole(record) for record in run.records])
 
@@ -128,6 +129,27 @@ def test_what_this_machine_lacks_is_said_and_not_tried(
     outcome = runner(tmp_path).run([ON_GPU, FIRST])
     assert outcome.missing == {ON_GPU.key: "no GPU on this machine", FIRST.key: "cifar10: not here"}
     assert not outcome.failed and not machine.made
+
+
+def test_a_timed_run_uses_generated_images_if_its_data_set_cannot_be_had(
+    machine: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: f"{dataset}: not here")
+    for _ in range(2):
+        outcome = runner(tmp_path).run([TIMED, FIRST])
+        assert outcome.generated == {TIMED.key: "cifar10: not here"}
+        assert outcome.runs[TIMED.key].result["experiment"]["data"]["dataset"] == "cifar10-generated"
+        assert outcome.missing == {FIRST.key: "cifar10: not here"}
+    assert machine.made == [f"{TIMED.key}-generated"], "the second call keeps it"
+    monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: "")
+    outcome = runner(tmp_path).run([TIMED])
+    assert not outcome.generated and machine.made[1:] == [TIMED.key], "the real images are there: the run is made anew"
+
+
+def test_every_figure_of_accuracy_or_of_filtered_bytes_needs_the_real_images() -> None:
+    keys = {each.key for each in papers.list_measurements(list(papers.PARTS.values()), SMALL) if each.depends_on_values}
+    assert all(key.partition("-")[0] in ("convergence", "barrier", "mlless", "epoch") for key in keys)
+    assert {key for key in keys if key.startswith("epoch")} == {"epoch-mlless-mobilenet", "epoch-mlless-resnet18"}
 
 
 def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretended, tmp_path: Path) -> None:
