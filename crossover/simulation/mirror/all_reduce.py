@@ -3,49 +3,53 @@
 from crossover.simulation.kernel import SimProcess
 from crossover.simulation.mirror.lambdaml import (
     StoreConnection,
-    arithmetic,
+    build_models,
     check_first_round,
     exchange_sizes,
-    finish,
-    models,
+    finish_round,
     run_codec,
+    simulate_arithmetic,
 )
 from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 MASTER = 0
 
 
-def exchange(life: WorkerInvocation) -> SimProcess:
-    """Simulate one round: D bytes out and D in; for the master 2 D out and (W - 1) D in; less if contributions are compressed."""
-    way = StoreConnection(life)
-    yield from check_first_round(life, way)
-    yield from life.accumulate()
-    yield from run_codec(life)
-    for number, (up, back) in enumerate(exchange_sizes(life.world)):
-        yield from _one(life, way, f" {number}" if number else "", up, back)
-    yield from finish(life, way)
-
-
-def _one(life: WorkerInvocation, way: StoreConnection, which: str, up: int, back: int) -> SimProcess:
-    """Simulate one of a round's exchanges. `which`: suffix of its gates; `up`: bytes from every worker; `back`: bytes to all but the
-    master.
+def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
+    """Simulate one AllReduce round of one worker. With D bytes per gradient and W workers, a worker sends D and reads D; the master sends 2
+    D and reads (W - 1) D. Compressed contributions are smaller.
     """
-    world, rank, others = life.world, life.place.worker, life.world.workers - 1
-    yield from way.put("store", up)
-    way.publish(f"average{which}")
+    store = StoreConnection(worker_call)
+    yield from check_first_round(worker_call, store)
+    yield from worker_call.accumulate()
+    yield from run_codec(worker_call)
+    for number, (up, back) in enumerate(exchange_sizes(worker_call.world)):
+        yield from _simulate_exchange(worker_call, store, f" {number}" if number else "", up, back)
+    yield from finish_round(worker_call, store)
+
+
+def _simulate_exchange(
+    worker_call: WorkerInvocation, store: StoreConnection, which: str, up: int, back: int
+) -> SimProcess:
+    """Simulate one of the exchanges of a round: every worker stores its contribution, the master averages them, the others read the result.
+    `which`: suffix of the gates' names; `up`: bytes that every worker stores; `back`: bytes that all but the master read.
+    """
+    world, rank, others = worker_call.world, worker_call.place.worker, worker_call.world.workers - 1
+    yield from store.put("store", up)
+    store.publish(f"average{which}")
     if rank == MASTER:
-        yield from way.gather("aggregate", f"average{which}", up, others, before=lambda last: max(0, last - 1))
-        yield from arithmetic(life, "aggregate", (others + 2) * back)
-        yield from way.put("", back)
-        merged = world.gate(f"merged{which}", life.standing.round, needed=1)
+        yield from store.gather("aggregate", f"average{which}", up, others, before=lambda last: max(0, last - 1))
+        yield from simulate_arithmetic(worker_call, "aggregate", (others + 2) * back)
+        yield from store.put("", back)
+        merged = world.gate(f"merged{which}", worker_call.progress.round, needed=1)
         if not merged.open:
             merged.arrive(world.env)
     else:
-        merged = world.gate(f"merged{which}", life.standing.round, needed=1)
-        waited = yield from life.wait_for(merged)
-        life.tally.count(way.channel, "get", life.count_polls(waited, way.channel))
-        yield from way.get("synchronise", back)
-        life.invocation.stages["synchronise"][0] += waited
+        merged = world.gate(f"merged{which}", worker_call.progress.round, needed=1)
+        waited = yield from worker_call.wait_for(merged)
+        worker_call.tally.count(store.channel, "get", worker_call.count_polls(waited, store.channel))
+        yield from store.get("synchronise", back)
+        worker_call.invocation.stages["synchronise"][0] += waited
 
 
-MODELS = models(exchange)
+MODELS = build_models(simulate_round)

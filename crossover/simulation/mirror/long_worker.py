@@ -19,12 +19,16 @@ from crossover.training.waits import POLLING, reserve_s
 
 
 class Leave(Exception):
-    """Exception: the invocation is near its deadline, or has done its share, and must end."""
+    """Exception: a simulated worker must end its invocation here, because its deadline is near or because it has computed as many
+    minibatches as it may.
+    """
 
 
 @dataclass
 class WorkerProgress:
-    """Progress of a worker, which it keeps from one invocation to the next."""
+    """Progress of one simulated worker: the round and minibatch that come next, and the checkpoints it has. It passes from one invocation
+    to the next.
+    """
 
     round: int = 0
     minibatch: int = 0
@@ -35,12 +39,12 @@ class WorkerProgress:
 
 @dataclass
 class WorkerInvocation:
-    """One invocation of one worker."""
+    """One simulated invocation of a long worker: its position, its deadline, and the methods that simulate what it does."""
 
     world: World
     place: WhereInRun
     invocation: SimulatedInvocation
-    standing: WorkerProgress
+    progress: WorkerProgress
     kept_bytes: Callable[[int], int]  # in a checkpoint of that round, without the sum of a round under way
     step: str = "train"
     adds: bool = True  # whether it sums gradients up within a round
@@ -54,41 +58,45 @@ class WorkerInvocation:
 
     @property
     def objects(self) -> ServiceClient:
-        """The object store as this step's functions see it."""
+        """Object store with the latency and bandwidth that this step's functions have."""
         return self.world.objects(self.step)
 
     @property
     def memory_mb(self) -> int:
-        """Memory of the function in MB."""
+        """Memory of the worker's function in MB."""
         return self.world.memory_of(self.step)
 
     @property
     def tally(self) -> Tally:
-        """Requests of this invocation so far."""
+        """Requests that this invocation has made so far."""
         return self.invocation.tally
 
-    def mark(self) -> None:
-        """Note the usage so far, as an invocation reports it; only if records are kept."""
+    def note_usage(self) -> None:
+        """Add a snapshot of the invocation's usage so far (time, wall seconds, object store traffic) to its notes, as a real invocation
+        reports it. Does nothing if the simulation keeps no records.
+        """
         if self.world.usage.keep_records:
             now, stored = self.world.env.now, self.tally.as_traffic()["object_store"]
-            mark = {"at": now, "wall_s": now - self.invocation.started_at, "traffic": {"object_store": stored}}
-            self.invocation.notes.setdefault("marks", []).append(mark)
+            usage = {"at": now, "wall_s": now - self.invocation.started_at, "traffic": {"object_store": stored}}
+            self.invocation.notes.setdefault("marks", []).append(usage)
 
     def remaining_s(self) -> float:
-        """Return the seconds until the invocation must begin to leave."""
+        """Return the seconds until the invocation must begin to leave: its deadline less the reserve for a last checkpoint."""
         return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
 
     def spend(self, stage: str, seconds: float) -> SimProcess:
-        """Spend seconds in a stage; "" stands for no stage. Ends the simulation if the invocation's deadline has passed."""
+        """Let simulated seconds pass. `stage`: stage to which they are added, or "" for none. Ends the whole simulation if they pass the
+        invocation's deadline.
+        """
         if stage:
             self.invocation.add_seconds(stage, seconds)
         if seconds > 0:
             yield self.world.env.timeout(seconds)
-        self._in_time()
+        self._check_deadline()
 
-    def _in_time(self) -> None:
-        """End the simulation if the deadline has passed. Waits end in time, but computing and transfers do not, and a retry would fail
-        again.
+    def _check_deadline(self) -> None:
+        """End the whole simulation if the invocation's deadline has passed. Waits stop before the deadline, but computing and transfers do
+        not, and a retry would fail again.
         """
         spent_s = self.world.env.now - self.invocation.started_at
         if self.world.env.now > self.invocation.deadline_s:
@@ -98,7 +106,7 @@ class WorkerInvocation:
             )
 
     def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
-        """Wait for the gate and return the seconds waited. Raises Leave if the invocation must leave before it opens."""
+        """Wait until the gate is open, and return the seconds waited. Raises Leave if the invocation must leave before."""
         env = self.world.env
         if gate.open:
             return 0.0
@@ -115,10 +123,12 @@ class WorkerInvocation:
     def read_in_order(
         self, gate: Gate, stage: str, *, each_s: float, count: int, before: Callable[[int], int]
     ) -> Generator[simpy.Event, Any, float]:
-        """Simulate `count` reads, one after another, of vectors that the gate's members publish; return the seconds waited for them.
+        """Simulate `count` reads, one after another, of vectors that the members of the gate publish. Returns the seconds lost by waiting
+        for them.
 
-        The last member to publish delays its own read and those behind it. `each_s`: seconds of one read; `before`: returns how many reads
-        come before a given member's. Raises Leave.
+        The last member to publish delays its own read and those behind it. `stage`: stage to which the seconds are added; `each_s`: seconds
+        of one read; `before`: returns how many reads come before the one of a given member. Raises Leave if the invocation must leave
+        first.
         """
         env, began = self.world.env, self.world.env.now
         waited = yield from self.wait_for(gate)
@@ -127,12 +137,14 @@ class WorkerInvocation:
             end = max(end, env.now + (count - before(gate.last)) * each_s)
         if end > env.now:
             yield env.timeout(end - env.now)
-        self._in_time()
+        self._check_deadline()
         self.invocation.add_seconds(stage, end - began)
         return max(0.0, end - began - count * each_s)
 
     def count_polls(self, waited_s: float, channel: str) -> int:
-        """Return how many polls of a store fail during a wait of `waited_s` seconds."""
+        """Return how many polls of a store find nothing while a worker waits for `waited_s` seconds. `channel`: "objects" for S3, else
+        Redis, which is polled more often.
+        """
         if waited_s <= 0:
             return 0
         polling = POLLING["s3" if channel == "objects" else "redis"]
@@ -146,60 +158,67 @@ class WorkerInvocation:
         return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
 
     def save(self) -> SimProcess:
-        """Simulate the checkpoint of this position, unless it is saved already, and the deletion of old ones. Two requests ask whether the
-        run was resumed or concluded meanwhile.
+        """Simulate writing a checkpoint of the worker's current position, unless it is saved already, and deleting old ones. Two more
+        requests ask whether the run was resumed or concluded meanwhile.
         """
-        standing, position = self.standing, (self.standing.round, self.standing.minibatch)
+        progress, position = self.progress, (self.progress.round, self.progress.minibatch)
         self.tally.count("objects", "exists", 2)
         seconds = 2 * self.objects.read.latency_s
-        if position not in standing.saved:
-            bytes_ = self.kept_bytes(standing.round)
-            if self.adds and self._within():
+        if position not in progress.saved:
+            bytes_ = self.kept_bytes(progress.round)
+            if self.adds and self._holds_partial_round():
                 bytes_ += self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
-            standing.checkpoint_bytes = bytes_
+            progress.checkpoint_bytes = bytes_
             self.tally.count("objects", "put", out=bytes_)
-            seconds += self.objects.write.seconds(bytes_) + self._forget_checkpoints(position)
+            seconds += self.objects.write.seconds(bytes_) + self._delete_old_checkpoints(position)
         yield from self.spend("checkpoint", seconds)
 
-    def _within(self) -> bool:
-        """Return whether a checkpoint holds a vector of the current round: the sum so far, or with deltas the model at its start."""
-        done = self.standing.minibatch
+    def _holds_partial_round(self) -> bool:
+        """Return True if a checkpoint made now holds one more vector: the sum of the round's gradients so far, or with deltas the model at
+        the start of the round.
+        """
+        done = self.progress.minibatch
         match self.world.experiment.exchange.what:
             case "gradients":
-                return 0 < done < self.world.days.minibatches_in(self.standing.round)
+                return 0 < done < self.world.days.minibatches_in(self.progress.round)
             case what:
                 return what == "delta" and done > 0
 
-    def _forget_checkpoints(self, position: tuple[int, int]) -> float:
-        """Delete old checkpoints, as `training.checkpoints.Journal.save` does, and return the seconds. The position, the two newest
-        multiples of `checkpoint_every` and this invocation's own are kept.
+    def _delete_old_checkpoints(self, position: tuple[int, int]) -> float:
+        """Drop the checkpoints that are no longer needed, and return the seconds of the delete request (0 if there are none). As in
+        `training.checkpoints.Journal.save`, these stay: `position` (round, minibatch), the two newest multiples of `checkpoint_every`, and
+        those of this invocation.
         """
-        kept, every = {*self.standing.saved, position}, self.world.experiment.functions.checkpoint_every
+        kept, every = {*self.progress.saved, position}, self.world.experiment.functions.checkpoint_every
         multiples = sorted((each for each in kept if each[1] == 0 and each[0] % every == 0), reverse=True)
         needed = {position, *multiples[:2], *(each for each in kept if each >= self._entered)}
-        self.standing.saved = needed
+        self.progress.saved = needed
         if needed == kept:
             return 0.0
         self.tally.count("objects", "delete")
         return self.objects.read.latency_s
 
     def restore(self) -> SimProcess:
-        """Simulate reading the checkpoint. The first one holds the seeded model alone."""
-        self._entered = (self.standing.round, self.standing.minibatch)
+        """Simulate reading the worker's latest checkpoint at the start of an invocation. The first checkpoint of a run holds the seeded
+        model alone.
+        """
+        self._entered = (self.progress.round, self.progress.minibatch)
         first = self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
-        bytes_ = self.standing.checkpoint_bytes or first
+        bytes_ = self.progress.checkpoint_bytes or first
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
     def compute(self) -> SimProcess:
-        """Simulate the position's next minibatch. Raises Leave if the invocation has done its share, or if the time might not suffice."""
-        world, standing = self.world, self.standing
+        """Simulate the worker's next minibatch: fetch it and compute its gradient. Raises Leave if the invocation has computed as many as
+        it may, or if the remaining time might not suffice.
+        """
+        world, progress = self.world, self.progress
         limit = world.experiment.exchange.minibatches_per_invocation
         if isinstance(limit, int) and self.computed >= limit:
             raise Leave
         if self.remaining_s() < 2 * self.slowest_s:
             raise Leave
-        _, number = world.days.place(standing.round, standing.minibatch)
+        _, number = world.days.place(progress.round, progress.minibatch)
         samples = world.workload.samples[number]
         batch, luck = world.workload.batch_bytes(samples), world.luck[self.place.worker]
         self.tally.count("objects", "get", into=batch)
@@ -213,25 +232,27 @@ class WorkerInvocation:
         yield from self.spend("compute", compute_s)
         self.computed += 1
         self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
-        standing.minibatch += 1
+        progress.minibatch += 1
 
     def read_history(self) -> SimProcess:
-        """Simulate reading the results of earlier epochs, on which the learning rate may depend. An invocation reads them only if it has
-        not seen the latest decision.
+        """Simulate reading the results of earlier epochs, on which the learning rate may depend. Makes a request only if the invocation has
+        not read the latest decision.
         """
-        before = self.world.days.decisions_before(self.standing.round)
+        before = self.world.days.decisions_before(self.progress.round)
         if before > self._known:
             self._known = before
             self.tally.count("objects", "get")
             yield from self.spend("", self.objects.read.latency_s)
 
     def accumulate(self) -> SimProcess:
-        """Simulate the rest of the round's minibatches. Raises Leave."""
-        while self.standing.minibatch < self.world.days.minibatches_in(self.standing.round):
+        """Simulate all remaining minibatches of the worker's round. Raises Leave as `compute` does."""
+        while self.progress.minibatch < self.world.days.minibatches_in(self.progress.round):
             yield from self.compute()
 
     def agree(self, epoch: int) -> SimProcess:
-        """Simulate an epoch's decision: one worker evaluates, the others wait for it. Raises Leave."""
+        """Simulate the decision after `epoch`: one worker evaluates the model, the others wait for its decision and read it. Raises Leave
+        if the invocation's time is over first.
+        """
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
         number = world.days.decision(epoch)
@@ -257,7 +278,9 @@ class WorkerInvocation:
         self._known = number
 
     def _evaluate(self, epoch: int) -> SimProcess:
-        """Simulate the evaluation. Raises Leave if the time might not suffice."""
+        """Simulate the evaluation of the model on the validation set after `epoch`. Raises Leave if the remaining time
+        might not suffice.
+        """
         world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:
             raise Leave
@@ -272,39 +295,41 @@ class WorkerInvocation:
         yield from self.spend("evaluate", seconds)
 
 
-def run_invocation(life: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
-    """Simulate rounds until training ends or the invocation must leave, then change the event's fields. `exchange`: simulates one round."""
-    world, standing, place = life.world, life.standing, life.place
+def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
+    """Simulate one invocation of a long worker: rounds until training ends or the invocation must leave, with checkpoints and decisions
+    between them. Then write the new position into the event's fields. `exchange`: function that simulates one round.
+    """
+    world, progress, place = worker_call.world, worker_call.progress, worker_call.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch
-    yield from life.restore()
-    life.mark()
+    yield from worker_call.restore()
+    worker_call.note_usage()
     try:
         while True:
-            if standing.minibatch == 0:
-                if standing.round % every == 0:
-                    yield from life.save()
-                if standing.round and days.ends_epoch(standing.round - 1):
-                    yield from life.agree(days.epoch(standing.round - 1))
-                    life.finished = days.epoch(standing.round - 1) >= days.epochs
-                    life.mark()
-                if life.finished:
+            if progress.minibatch == 0:
+                if progress.round % every == 0:
+                    yield from worker_call.save()
+                if progress.round and days.ends_epoch(progress.round - 1):
+                    yield from worker_call.agree(days.epoch(progress.round - 1))
+                    worker_call.finished = days.epoch(progress.round - 1) >= days.epochs
+                    worker_call.note_usage()
+                if worker_call.finished:
                     break
-            yield from exchange(life)
-            standing.round, standing.minibatch = standing.round + 1, 0
+            yield from exchange(worker_call)
+            progress.round, progress.minibatch = progress.round + 1, 0
     except Leave:
         pass
-    yield from life.save()
-    life.invocation.notes |= {"until": [standing.round, standing.minibatch], "attempt": 0}
-    minibatch = standing.minibatch
-    move_to_round(world, place, standing.round)
+    yield from worker_call.save()
+    worker_call.invocation.notes |= {"until": [progress.round, progress.minibatch], "attempt": 0}
+    minibatch = progress.minibatch
+    move_to_round(world, place, progress.round)
     place.minibatch = minibatch
-    place.finished = life.finished
-    place.epoch_finished = life.finished or place.epoch > entered
+    place.finished = worker_call.finished
+    place.epoch_finished = worker_call.finished or place.epoch > entered
 
 
 def build_last_step(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
-    """Return the script of the last step of a run of long workers. `members`: workers and supervisor; `bus`: whether there is an exchange
-    to remove.
+    """Return the script of the last step of a run of long workers: read a checkpoint, store the trained model, delete keys. `members`:
+    number of workers and supervisors; `bus`: True if a message exchange must be removed.
     """
     size, objects = world.workload.vector_bytes, world.objects("collect")
     read = checkpoint_bytes

@@ -7,7 +7,7 @@ from functools import partial
 
 from crossover.algorithms import schedule
 from crossover.simulation.kernel import Phase, SimProcess, WhereInRun
-from crossover.simulation.mirror.lambdaml import StoreConnection, arithmetic, build_first_step
+from crossover.simulation.mirror.lambdaml import StoreConnection, build_first_step, simulate_arithmetic
 from crossover.simulation.mirror.long_worker import (
     Leave,
     WorkerInvocation,
@@ -26,118 +26,126 @@ FILTER_VECTORS = 6  # read and written while filtering: gradient, velocity, resi
 
 
 def update_bytes(world: World) -> int:
-    """Return the bytes of an update: pairs of index and value, or all values if those are fewer bytes."""
+    """Return the bytes of one worker's filtered update: pairs of index and value, or all values if those need fewer bytes."""
     workload = world.workload
     pairs = int(world.calibration.significant * workload.parameters)
     return min(4 * workload.elements, SPARSE_HEADER_BYTES + PAIR_BYTES * pairs + 4 * workload.buffers)
 
 
 def checkpoint_bytes(world: World, round: int) -> int:
-    """Return the bytes of a worker's checkpoint: the shared model, the residual and the velocity. `round` is not used."""
+    """Return the bytes of an MLLess worker's checkpoint: the shared model, the residual, and the velocity if there is momentum. `round`:
+    not used; the size is the same in every round.
+    """
     workload, momentum = world.workload, world.experiment.training.momentum > 0
     return 2 * workload.vector_bytes + momentum * 4 * workload.parameters + (2 + momentum) * VECTOR_HEADER_BYTES
 
 
 def supervisor_bytes(world: World, steps: int) -> int:
-    """Return the bytes of the supervisor's checkpoint after `steps` steps: the loss of each step, and each worker's seconds of the latest
-    ones.
+    """Return the bytes of the supervisor's checkpoint after `steps` steps: the loss of each step, and the seconds that each worker took in
+    the latest steps.
     """
     return 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, schedule.SPAN))
 
 
-def step(life: WorkerInvocation) -> SimProcess:
-    """Simulate a worker's step: compute, filter, report, wait for the supervisor's answer, read the updates that it names, apply them."""
-    way, world, round = StoreConnection(life), life.world, life.standing.round
+def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
+    """Simulate one step of an MLLess worker: compute a gradient, filter it, store and report the update, wait for the supervisor's answer,
+    read the updates that the answer names, apply them.
+    """
+    store, world, round = StoreConnection(worker_call), worker_call.world, worker_call.progress.round
     others, size, telling = world.workers - 1, world.workload.vector_bytes, update_bytes(world)
-    bus_s, computing = world.calibration.bus.latency_s, life.standing.published.get("reported", -1) < round
+    bus_s, computing = world.calibration.bus.latency_s, worker_call.progress.published.get("reported", -1) < round
     if computing:
-        yield from life.accumulate()
-        yield from life.read_history()
-        yield from arithmetic(life, "filter", FILTER_VECTORS * size)
-        yield from way.put("store", telling)
-        yield from way.put("", 0)
-        life.tally.count("bus", "arrive")
-        yield from life.spend("", bus_s)
-        way.publish("reported")
+        yield from worker_call.accumulate()
+        yield from worker_call.read_history()
+        yield from simulate_arithmetic(worker_call, "filter", FILTER_VECTORS * size)
+        yield from store.put("store", telling)
+        yield from store.put("", 0)
+        worker_call.tally.count("bus", "arrive")
+        yield from worker_call.spend("", bus_s)
+        store.publish("reported")
     word = world.gate("word", round, needed=1)
     began = world.env.now
-    waited = yield from life.wait_for(word)
+    waited = yield from worker_call.wait_for(word)
     # Announcements wake; the word itself is looked for once a second beside them.
-    life.tally.count("bus", "arrived", life.count_polls(waited, "tensors") + 1).count(way.channel, "get", int(waited))
-    yield from life.spend("", bus_s)
-    yield from way.get("", 0)
+    worker_call.tally.count("bus", "arrived", worker_call.count_polls(waited, "tensors") + 1).count(
+        store.channel, "get", int(waited)
+    )
+    yield from worker_call.spend("", bus_s)
+    yield from store.get("", 0)
     if others:
-        yield from way.get("", others * telling, others)
-    life.invocation.add_seconds("synchronise", world.env.now - began)
-    yield from arithmetic(life, "update", (1 + others) * telling + 2 * size)
+        yield from store.get("", others * telling, others)
+    worker_call.invocation.add_seconds("synchronise", world.env.now - began)
+    yield from simulate_arithmetic(worker_call, "update", (1 + others) * telling + 2 * size)
     world.forget("word", round - 2)
     world.forget("reported", round - 2)
 
 
 def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """Simulate an invocation of a worker."""
-    standing = world.state.setdefault(("standing", place.worker), WorkerProgress())
+    """Simulate one invocation of an MLLess worker, from its checkpoint until training ends or its time is over."""
+    progress = world.state.setdefault(("progress", place.worker), WorkerProgress())
     yield from run_invocation(
-        WorkerInvocation(world, place, invocation, standing, partial(checkpoint_bytes, world)), step
+        WorkerInvocation(world, place, invocation, progress, partial(checkpoint_bytes, world)), simulate_worker_step
     )
 
 
 def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """Simulate an invocation of the supervisor: in each step it waits for all reports, then answers."""
-    standing = world.state.setdefault("supervisor", WorkerProgress())
+    """Simulate one invocation of the supervisor. In each step the supervisor waits for the reports of all workers, then answers."""
+    progress = world.state.setdefault("supervisor", WorkerProgress())
     place.worker = world.workers  # whose luck it has
-    life = WorkerInvocation(
-        world, place, invocation, standing, partial(supervisor_bytes, world), "supervise", adds=False
+    worker_call = WorkerInvocation(
+        world, place, invocation, progress, partial(supervisor_bytes, world), "supervise", adds=False
     )
-    way, calibration, tally = StoreConnection(life), world.calibration, invocation.tally
+    store, calibration, tally = StoreConnection(worker_call), world.calibration, invocation.tally
     every = world.experiment.functions.checkpoint_every
     finished = False
-    yield from life.restore()
-    life.mark()
+    yield from worker_call.restore()
+    worker_call.note_usage()
     try:
         while True:
-            round = standing.round
+            round = progress.round
             if round % every == 0:
-                yield from life.save()
+                yield from worker_call.save()
             if round and world.days.ends_epoch(round - 1):
-                standing.minibatch = DECISION
-                waited = yield from life.wait_for(world.gate("decision", world.days.epoch(round - 1), needed=1))
+                progress.minibatch = DECISION
+                waited = yield from worker_call.wait_for(world.gate("decision", world.days.epoch(round - 1), needed=1))
                 invocation.add_seconds("synchronise", waited)
-                tally.count("objects", "get", 2 + life.count_polls(waited, "objects"))
+                tally.count("objects", "get", 2 + worker_call.count_polls(waited, "objects"))
                 finished = world.days.epoch(round - 1) >= world.days.epochs
-                life.mark()
+                worker_call.note_usage()
                 if finished:
                     break
-            if life.remaining_s() <= 0:
+            if worker_call.remaining_s() <= 0:
                 raise Leave
-            standing.minibatch = REPORTS
-            yield from way.gather("synchronise", "reported", 0, world.workers, before=lambda last: last)
-            yield from life.spend("", calibration.supervisor_s * way.luck.compute())
-            yield from way.put("", 4 * world.workers)
+            progress.minibatch = REPORTS
+            yield from store.gather("synchronise", "reported", 0, world.workers, before=lambda last: last)
+            yield from worker_call.spend("", calibration.supervisor_s * store.luck.compute())
+            yield from store.put("", 4 * world.workers)
             word = world.gate("word", round, needed=1)
             if not word.open:
                 word.arrive(world.env)
             tally.count("bus", "arrive")
-            yield from life.spend("", calibration.bus.latency_s)
+            yield from worker_call.spend("", calibration.bus.latency_s)
             if round % every == 0 and round:
-                yield from way.delete()
-            standing.round, standing.minibatch = round + 1, 0
+                yield from store.delete()
+            progress.round, progress.minibatch = round + 1, 0
     except Leave:
         pass
-    yield from life.save()
+    yield from worker_call.save()
     place.worker = 0
     place.finished = finished
 
 
 def initialise(world: World, place: WhereInRun) -> Script:
-    """Return the script of the first step: as for any long workers, with the supervisor as one more member, and the exchange of the bus."""
+    """Return the script of the first step: look for an earlier attempt, store a first checkpoint for each worker and for the supervisor,
+    declare the message exchange.
+    """
     script = build_first_step(world, looks=1, supervised=True)
     script.tally.count("bus", "declare")
     return Script((*script.phases, Phase("", request_s=world.calibration.bus.latency_s)), script.tally)
 
 
 def collect(world: World, place: WhereInRun) -> Script:
-    """Return the script of the last step."""
+    """Return the script of the last step: store the trained model, delete keys, remove the message exchange."""
     return build_last_step(world, checkpoint_bytes(world, world.days.rounds), members=world.workers + 1, bus=True)
 
 

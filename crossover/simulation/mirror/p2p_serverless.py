@@ -2,24 +2,24 @@
 
 from crossover.algorithms.schedule import parts
 from crossover.simulation.kernel import Phase, Tally, WhereInRun
-from crossover.simulation.mirror.spirt import batches, kept_by_worker, share_scripts
+from crossover.simulation.mirror.spirt import kept_by_worker, samples_of_minibatches, share_scripts
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, World
 
 
 def averaging_functions(world: World, place: WhereInRun) -> int:
-    """Return how many functions share the averaging."""
+    """Return the number of functions that share the averaging of a round's gradients; each averages one part of the vector."""
     return len(parts(world.workload.elements, most=place.minibatches))
 
 
-def _are_averaged_by_functions(world: World) -> bool:
-    """Return whether functions average the gradients."""
+def _is_average_in_functions(world: World) -> bool:
+    """Return True if the experiment averages gradients in Lambda functions, not in the peer."""
     return world.experiment.p2p.average_in == "lambda"
 
 
 def given_bytes(world: World, round: int) -> int:
     """Return the bytes that a peer stores for its functions at the start of `round`: its model, and with local steps its optimizer's
-    vectors. With local steps the functions return as many.
+    vectors. With local steps the functions return as many bytes.
     """
     kept = kept_by_worker(world, round)
     more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) if world.days.local else 0
@@ -29,22 +29,26 @@ def given_bytes(world: World, round: int) -> int:
 @share_scripts(
     lambda world, place: (
         place.minibatches,
-        batches(world, place),
+        samples_of_minibatches(world, place),
         world.days.local and world.days.decisions_before(place.round),
         world.days.local and place.round > 0,
     )
 )
 def compute_gradient(world: World, place: WhereInRun) -> Script:
-    """Simulate a function that computes a minibatch's gradient, or with local steps all steps of the round."""
-    calibration, workload, samples = world.calibration, world.workload, batches(world, place)
+    """Return the script of a function that computes the gradient of one minibatch. With local steps the function takes all steps of the
+    round.
+    """
+    calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     local = world.days.local
     told = local and world.days.decisions_before(place.round) > 0  # what the rate may hang on
     read = given_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
-    pieces = averaging_functions(world, place) if _are_averaged_by_functions(world) else 1
+    pieces = averaging_functions(world, place) if _is_average_in_functions(world) else 1
     written = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
     written = given_bytes(world, place.round + 1) if local else written
     objects, gets = world.objects("compute_gradient"), 1 + len(samples) + told
-    tally = Tally().count("objects", "exists", 2).count("objects", "get", gets, into=read)  # there already; over
+    tally = (
+        Tally().count("objects", "exists", 2).count("objects", "get", gets, into=read)
+    )  # result already there; run over
     tally.count("objects", "put", pieces, out=written)
     memory_mb = world.memory_of("compute_gradient")
     compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
@@ -60,7 +64,7 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
 
 @share_scripts(lambda world, place: (place.minibatches, place.minibatch < averaging_functions(world, place)))
 def average_part(world: World, place: WhereInRun) -> Script:
-    """Simulate a function that averages one part of the gradients; functions without a part do nothing."""
+    """Return the script of a function that averages one part of a round's gradients. Functions without a part have an empty script."""
     pieces = averaging_functions(world, place)
     if place.minibatch >= pieces:
         return Script((Phase("average"), Phase("store")), Tally())

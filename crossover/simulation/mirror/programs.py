@@ -30,12 +30,14 @@ KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradie
 
 
 def run(world: World, walk: Walk) -> SimProcess:
-    """Simulate one process per worker, until the last one ends."""
+    """Simulate a fleet of programs, one process per worker, until the last one ends. `walk`: interpreter of the state machines that the
+    programs start.
+    """
     yield world.env.all_of([world.env.process(_Peer(world, walk, rank).train()) for rank in range(world.workers)])
 
 
 class _Peer:
-    """A simulated program: one peer, or one GPU worker."""
+    """One simulated program on an EC2 instance: a peer, or a GPU worker."""
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
         self.world, self.walk, self.rank = world, walk, rank
@@ -68,7 +70,7 @@ class _Peer:
         self.invocation = SimulatedInvocation(0.0, inf)
 
     def train(self) -> SimProcess:
-        """Simulate the whole program; its usage is added after each decision."""
+        """Simulate the whole program from start to end. Its usage is added to the world's after each decision."""
         world, days = self.world, self.world.days
         use = world.usage.of(self.step, memory_mb=0)
         yield from self._start()
@@ -79,10 +81,10 @@ class _Peer:
             invocation = self.invocation
             invocation.started_at = world.env.now
             while self.round < days.rounds_until(days.decided(number)):
-                yield from self._round(place)
+                yield from self._run_round(place)
                 self.round += 1
                 move_to_round(world, place, self.round)
-            yield from self._measure("convergence detection", self._convergence(days.decided(number)))
+            yield from self._measure("convergence detection", self._agree_after_epoch(days.decided(number)))
             world.state.setdefault("seconds", []).append(invocation.stages["compute gradients"][0])
             world.usage.add(
                 use,
@@ -111,32 +113,32 @@ class _Peer:
         yield from self._wait((2 + mailboxes) * self.objects.read.latency_s + mailboxes * self.bus.write.latency_s)
 
     def _measure(self, stage: str, process: SimProcess) -> SimProcess:
-        """Run a process and add its seconds to a stage."""
+        """Run a simulated process to its end, and add the seconds that it takes to `stage`."""
         began = self.world.env.now
         yield from process
         self.invocation.add_seconds(stage, self.world.env.now - began)
 
     def _wait(self, seconds: float) -> SimProcess:
-        """Let `seconds` pass."""
+        """Let `seconds` of simulated time pass."""
         if seconds > 0:
             yield self.world.env.timeout(seconds)
 
-    def _round(self, place: WhereInRun) -> SimProcess:
-        """Simulate one round: gradients, exchanges, update, checkpoint."""
+    def _run_round(self, place: WhereInRun) -> SimProcess:
+        """Simulate one round of this program: gradients, exchanges with the others, model update, checkpoint."""
         world = self.world
         machines = world.architecture.machines
         yield from self._measure(
             "compute gradients", self._compute_by_functions(place) if machines else self._compute_here(place)
         )
         yield from self._run_exchanges()
-        yield from self._measure("model update", self._update())
-        yield from self._measure("checkpoint", self._checkpoint())
+        yield from self._measure("model update", self._update_model())
+        yield from self._measure("checkpoint", self._save_checkpoint())
 
     # --- computing ----------------------------------------------------------------------------------------------------
 
     def _compute_here(self, place: WhereInRun) -> SimProcess:
-        """Simulate computing on this instance, batch after batch. Programs other than peers fetch the next batch meanwhile; one that keeps
-        its data on its disk fetches batches in the first epoch only.
+        """Simulate computing the round's gradients on this instance, minibatch after minibatch. Programs other than peers fetch the next
+        minibatch while they compute; a program that keeps its data on its disk fetches only in the first epoch.
         """
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
         for minibatch, number in enumerate(world.days.numbers(self.round)):
@@ -146,7 +148,7 @@ class _Peer:
             fetch_s = self.objects.read.seconds(workload.batch_bytes(samples)) * self.luck.request()
             if self.keeps_data and world.days.epoch(self.round) > 1:
                 fetch_s = 0.0
-            compute_s = self._computing_s(samples) * self.luck.compute()
+            compute_s = self._gradient_s(samples) * self.luck.compute()
             if self.ahead:
                 ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
                 seconds, left_s = seconds + compute_s + max(0.0, fetch_s - ahead_s), compute_s
@@ -155,8 +157,9 @@ class _Peer:
         yield from self._wait(seconds)
 
     def _count_batches(self, number: int, *, first: bool, last: bool) -> None:
-        """Count the batches read while minibatch `number` is computed: that one; or, if read ahead, the next one, and before the first
-        both. Those on the disk are not counted.
+        """Count the minibatches that are read while minibatch `number` is computed: that one; or, if the program reads ahead, the next one,
+        and before the first of the run both. Those on the program's disk are not counted. `first`: whether it is the first of the run;
+        `last`: whether it is the last of its round.
         """
         world, samples, fetched = self.world, self.world.workload.samples, [number]
         if self.ahead:
@@ -170,21 +173,23 @@ class _Peer:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
 
     def _check_run_over(self) -> SimProcess:
-        """Simulate the request whether the run is over, made after something was stored."""
+        """Simulate the request that asks whether the run is over. A program makes it each time it has stored something."""
         self.invocation.tally.count("objects", "exists")
         yield from self._wait(self.objects.read.latency_s)
 
-    def _computing_s(self, samples: int) -> float:
-        """Return the seconds of one minibatch's gradient."""
+    def _gradient_s(self, samples: int) -> float:
+        """Return the seconds in which this program computes the gradient of a minibatch of `samples` samples."""
         return self._minibatch_s(samples, self.world.workload)
 
-    def _evaluating_s(self) -> float:
-        """Return the seconds of a forward pass over the validation set."""
+    def _evaluation_s(self) -> float:
+        """Return the seconds in which this program evaluates the model on the validation set."""
         whole = self.world.workload.evaluated
         return self.world.calibration.evaluate_share * self._minibatch_s(whole.validation_samples, whole)
 
     def _minibatch_s(self, samples: int, workload: Workload) -> float:
-        """Return the seconds of one gradient of that many samples, on the GPU or the processor."""
+        """Return the seconds of one gradient of `samples` samples, on the instance's GPU or on its processor. `workload`: sizes of model
+        and images.
+        """
         calibration = self.world.calibration
         if self.gpu:
             precision = self.world.experiment.training.precision
@@ -192,8 +197,8 @@ class _Peer:
         return calibration.on_instance(self.world.experiment, workload, samples, instance_type=self.instance_type)
 
     def _compute_by_functions(self, place: WhereInRun) -> SimProcess:
-        """Simulate computing by functions: store the model, run a state machine for the gradients, then average them here or by functions
-        again.
+        """Simulate a peer whose gradients are computed by Lambda functions: store the model, run a state machine for the gradients, then
+        average them here or by functions again. With local steps, read the trained model instead.
         """
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         given = given_bytes(world, self.round)
@@ -216,14 +221,14 @@ class _Peer:
         yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
     def _run_machine(self, name: str, place: WhereInRun) -> SimProcess:
-        """Simulate the execution of one of the architecture's state machines."""
+        """Simulate one execution of the architecture's state machine called `name`, from its start to its end."""
         yield from self._wait(self.world.calibration.child_s)
         yield from self.walk.run(self.world.architecture.machines[name], place.copy(), last=True)
 
     # --- exchanging ---------------------------------------------------------------------------------------------------
 
     def _run_exchanges(self) -> SimProcess:
-        """Simulate the round's exchanges: one, or two with PowerSGD."""
+        """Simulate all exchanges of a round with the other programs: two with PowerSGD, else one. Includes the time to compress."""
         travel, whole = exchange_sizes(self.world), self.world.workload.vector_bytes
         if self.world.experiment.exchange.compression != "none":
             yield from self._measure("compress", self._wait(self.world.calibration.arithmetic_s(CODEC_PASSES * whole)))
@@ -231,11 +236,10 @@ class _Peer:
             yield from self.exchange(number, up + VECTOR_HEADER_BYTES, whole if len(travel) == 1 else up)
 
     def _exchange_by_mailboxes(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate an exchange through RabbitMQ: write to the own mailbox, wait at a barrier, read the others' mailboxes. Large messages go
-        through the object store.
+        """Simulate one exchange through RabbitMQ: write to the own mailbox, wait at a barrier if peers are synchronous, read the mailboxes
+        of the others. Messages above the size limit go through the object store.
 
-        `number`: of the exchange in the round; `body`: bytes of a message; `decoded`: bytes of its vector. The same for the other
-        ways to exchange.
+        `number`: index of the exchange in the round; `body`: bytes of a message; `decoded`: bytes of the vector that it holds.
         """
         world, calibration, tally, workers = (
             self.world,
@@ -251,6 +255,7 @@ class _Peer:
             tally.count("bus", "arrive")
 
         def send() -> SimProcess:
+            """Simulate writing this peer's message."""
             if through_objects:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
@@ -261,6 +266,7 @@ class _Peer:
             world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
+            """Simulate reading and combining the messages of all other peers."""
             if not asynchronous:
                 yield from world.gate(f"arrived {number}", self.round).wait()
                 tally.count("bus", "arrived")
@@ -284,18 +290,23 @@ class _Peer:
         yield from self._measure("receive", receive())
 
     def _exchange_alone(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate a round of a single program: the mean of one gradient."""
+        """Simulate the exchange of a program that is alone: take the mean of its own gradient. `decoded`: bytes of the vector; `number` and
+        `body` are not used.
+        """
         arithmetic_s = self.world.calibration.arithmetic_s(2 * decoded)
         yield from self._measure("receive", self._wait(arithmetic_s))
 
     def _exchange_by_objects(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate an exchange through the object store (store the own gradient, read the others' as they come), or through
-        torch.distributed.
+        """Simulate one exchange of a GPU fleet: through the object store (store the own gradient, read the others' as they come), or
+        through torch.distributed.
+
+        `number`: index of the exchange in the round; `body`: bytes of an encoded gradient; `decoded`: bytes of the vector that it holds.
         """
         world, tally, others = self.world, self.invocation.tally, self.world.workers - 1
         distributed = world.experiment.gpu.exchange == "distributed"
 
         def send() -> SimProcess:
+            """Simulate publishing this program's gradient."""
             if not distributed:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
@@ -303,6 +314,7 @@ class _Peer:
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
+            """Simulate reading and combining the gradients of all other programs."""
             gate, began = world.gate(f"shown {number}", self.round), world.env.now
             if distributed:  # a ring: twice the vector, whatever the workers
                 yield from gate.wait()
@@ -330,17 +342,17 @@ class _Peer:
 
     # --- after the exchange -------------------------------------------------------------------------------------------
 
-    def _update(self) -> SimProcess:
-        """Simulate the optimizer's step. Once an epoch, the results on which the learning rate may depend are read."""
+    def _update_model(self) -> SimProcess:
+        """Simulate the optimizer's step of this program. After an epoch, also read the results on which the learning rate may depend."""
         kept, days = optimizer_vectors(self.world), self.world.days
         if self.round and days.ends_epoch(self.round - 1):
             self.invocation.tally.count("objects", "get")
             yield from self._wait(self.objects.read.latency_s)
         yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
 
-    def _checkpoint(self) -> SimProcess:
-        """Simulate a checkpoint, if one is due after this round (every `checkpoint_every` rounds, or by time if the program is alone), and
-        the deletion of old objects.
+    def _save_checkpoint(self) -> SimProcess:
+        """Simulate a checkpoint of this program and the deletion of old objects, if a checkpoint is due after this round: every
+        `checkpoint_every` rounds, or by time if the program is alone.
         """
         world, tally, began = self.world, self.invocation.tally, self.world.env.now
         due = self.pace.is_due(self.round + 1) if self.pace else (self.round + 1) % self.checkpoint_every == 0
@@ -366,8 +378,10 @@ class _Peer:
         if self.pace:
             self.pace.note_saved(world.env.now - began)
 
-    def _convergence(self, epoch: int) -> SimProcess:
-        """Simulate the decision after `epoch`: evaluate, unless a peer has; all follow the decision that was created first."""
+    def _agree_after_epoch(self, epoch: int) -> SimProcess:
+        """Simulate the decision after `epoch`. The first program to arrive evaluates the model; the others read and follow the decision
+        that it created.
+        """
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
         number = world.days.decision(epoch)
         tally.count("objects", "exists").count("objects", "get", into=DECISION_BYTES)
@@ -383,14 +397,14 @@ class _Peer:
         tally.count("objects", "get", chunks, into=bytes_).count("objects", "put", out=DECISION_BYTES)
         if number > 1:
             tally.count("objects", "get")
-        compute_s = self._evaluating_s()
+        compute_s = self._evaluation_s()
         requests_s = self.objects.read.seconds(bytes_, chunks + 3) + self.objects.write.latency_s
         yield from self._wait(requests_s + compute_s * self.luck.compute())
         world.note_epoch_end(epoch)
         yield from self._conclude(epoch)
 
     def _conclude(self, epoch: int) -> SimProcess:
-        """Simulate the end of the run: the first program to arrive stores the trained model."""
+        """Simulate the end of the run, if `epoch` is the last one: the first program to arrive stores the trained model."""
         world, size = self.world, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
         if epoch < world.days.epochs:
             return
@@ -404,7 +418,9 @@ class _Peer:
 
 
 def paper_usd(world: World, prices: Prices) -> float:
-    """Return the dollars by the 2023 paper's equations, from the computing time of each peer between two decisions."""
+    """Return the dollars of a simulated run by the equations of the 2023 paper, from the computing time of each peer
+    between two decisions.
+    """
     program = world.architecture.program
     assert program is not None
     instance_type = program.instances(world.experiment).instance_type

@@ -3,43 +3,45 @@
 from crossover.simulation.kernel import SimProcess
 from crossover.simulation.mirror.lambdaml import (
     StoreConnection,
-    arithmetic,
+    build_models,
     check_first_round,
     exchange_sizes,
-    finish,
-    models,
+    finish_round,
     run_codec,
+    simulate_arithmetic,
 )
 from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 
-def exchange(life: WorkerInvocation) -> SimProcess:
-    """Simulate one round: D bytes out in W puts, 2 (W - 1) / W D bytes in by 2 (W - 1) gets."""
-    way, world, rank = StoreConnection(life), life.world, life.place.worker
+def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
+    """Simulate one ScatterReduce round of one worker. With D bytes per gradient and W workers, a worker writes D bytes in W puts, and reads
+    2 (W - 1) / W D bytes in 2 (W - 1) gets.
+    """
+    store, world, rank = StoreConnection(worker_call), worker_call.world, worker_call.place.worker
     workers, others = world.workers, world.workers - 1
     ((up, back),) = exchange_sizes(world)
     part, merged = up / workers, back / workers  # the chunks' own headers apart
-    yield from check_first_round(life, way)
-    yield from life.accumulate()
-    yield from run_codec(life)
-    yield from way.put("store", others * part, others)
-    way.publish("chunks")
-    yield from way.gather(
+    yield from check_first_round(worker_call, store)
+    yield from worker_call.accumulate()
+    yield from run_codec(worker_call)
+    yield from store.put("store", others * part, others)
+    store.publish("chunks")
+    yield from store.gather(
         "aggregate", "chunks", part, others, before=lambda last: last - int(last > rank) if last != rank else 0
     )
     if world.experiment.aggregation.non_finite == "drop":  # whom any worker would drop, all drop
-        yield from way.put("", 4 * workers)
-        way.publish("verdict")
-        yield from way.gather(
+        yield from store.put("", 4 * workers)
+        store.publish("verdict")
+        yield from store.gather(
             "aggregate", "verdict", 4 * workers, others, before=lambda last: max(0, (last - rank) % workers - 1)
         )
-    yield from arithmetic(life, "aggregate", (workers + 1) * merged)
-    yield from way.put("", merged)
-    way.publish("merged")
-    yield from way.gather(
+    yield from simulate_arithmetic(worker_call, "aggregate", (workers + 1) * merged)
+    yield from store.put("", merged)
+    store.publish("merged")
+    yield from store.gather(
         "synchronise", "merged", merged, others, before=lambda last: max(0, (last - rank) % workers - 1)
     )
-    yield from finish(life, way)
+    yield from finish_round(worker_call, store)
 
 
-MODELS = models(exchange)
+MODELS = build_models(simulate_round)

@@ -1,16 +1,16 @@
 """One worker in a function: the rounds of AllReduce without a store between workers, in the order of peers/single.py."""
 
 from crossover.simulation.kernel import SimProcess
-from crossover.simulation.mirror.lambdaml import arithmetic, models, update_parameters
+from crossover.simulation.mirror.lambdaml import build_models, simulate_arithmetic, update_parameters
 from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 
-def exchange(life: WorkerInvocation) -> SimProcess:
-    """Simulate one round: the mean of one gradient, and the optimizer's step."""
-    yield from life.accumulate()
-    yield from arithmetic(life, "aggregate", 2 * life.world.workload.vector_bytes)
-    yield from life.read_history()
-    yield from update_parameters(life)
+def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
+    """Simulate one round of a single worker without a store: the gradients of the round, their mean, and the optimizer's step."""
+    yield from worker_call.accumulate()
+    yield from simulate_arithmetic(worker_call, "aggregate", 2 * worker_call.world.workload.vector_bytes)
+    yield from worker_call.read_history()
+    yield from update_parameters(worker_call)
 
 
-MODELS = models(exchange)
+MODELS = build_models(simulate_round)

@@ -12,17 +12,24 @@ DECISION_BYTES = 256  # of the text that is all that most workers read at an epo
 
 
 def move_to_round(world: World, place: WhereInRun, round: int) -> None:
-    """Move the place to the start of `round`, as crossover/training/progress.py (`at`) moves an event."""
+    """Set the fields of `place` (epoch, round, minibatches) to the start of `round`, as `at` in crossover/training/progress.py does for an
+    event.
+    """
     days = world.days
     place.epoch, place.round, place.minibatches = days.epoch(round), round, days.side_by_side(round)
     place.minibatch, place.synchronised = 0, False
 
 
 def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
-    """Decorate a step's script so that all places with the same `key` share one, because thousands of invocations ask for it."""
+    """Return a decorator for a function that builds the script of a step. All places for which `key(world, place)` is equal share one
+    script, because thousands of invocations ask for it.
+    """
 
     def decorate(write: Phased) -> Phased:
+        """Return `write` with a cache of its scripts in the world."""
+
         def script(world: World, place: WhereInRun) -> Script:
+            """Return the cached script for the key of this place; build it if it is the first one."""
             where = (write, key(world, place))
             found = world.scripts.get(where)
             if found is None:
@@ -35,7 +42,9 @@ def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phase
 
 
 def optimizer_vectors(world: World) -> int:
-    """Return how many vectors of P values the optimizer keeps."""
+    """Return the number of vectors that the optimizer keeps, each with one value per parameter: 0 for plain SGD, 1 with momentum, 2 for
+    Adam.
+    """
     return len(optimizers.vectors(world.experiment.training))
 
 
@@ -50,8 +59,8 @@ def outer_vectors(world: World) -> int:
 
 @share_scripts(lambda world, place: None)
 def initialise(world: World, place: WhereInRun) -> Script:
-    """Simulate the first step. It asks every database for a state of this attempt, the newest round first, then whether it could give its
-    own to the others, and stores the model in each.
+    """Return the script of SPIRT's first step. The step asks every database for a state of this attempt, newest round first, then whether
+    the state could be copied to the others, and stores the model in each database.
     """
     size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
     objects, asked = world.objects("initialise"), (world.days.rounds_until(1) + 2) * workers
@@ -63,8 +72,10 @@ def initialise(world: World, place: WhereInRun) -> Script:
     return Script((Phase("set up", request_s=seconds),), tally)
 
 
-def batches(world: World, place: WhereInRun) -> tuple[int, ...]:
-    """Return the samples of each minibatch that one function computes: of one minibatch, or with local steps of all in the round."""
+def samples_of_minibatches(world: World, place: WhereInRun) -> tuple[int, ...]:
+    """Return the number of samples in each minibatch that one function computes: one minibatch, or with local steps all minibatches of the
+    round.
+    """
     days, samples = world.days, world.workload.samples
     if days.local:
         return tuple(samples[number] for number in days.numbers(place.round))
@@ -72,20 +83,24 @@ def batches(world: World, place: WhereInRun) -> tuple[int, ...]:
 
 
 def kept_by_worker(world: World, round: int) -> int:
-    """Return how many vectors of the worker's own optimizer a function with local steps reads at the start of `round`."""
+    """Return how many vectors of the worker's own optimizer a function reads at the start of `round`. 0 without local steps, and in round
+    0.
+    """
     return optimizer_vectors(world) if world.days.local and round else 0
 
 
 @share_scripts(
     lambda world, place: (
-        batches(world, place),
+        samples_of_minibatches(world, place),
         place.round > 0,
         world.days.local and world.days.decisions_before(place.round),
     )
 )
 def compute_gradients(world: World, place: WhereInRun) -> Script:
-    """Simulate the function that computes a minibatch's gradient, or with local steps all steps of the round."""
-    calibration, workload, samples = world.calibration, world.workload, batches(world, place)
+    """Return the script of the function that computes the gradient of one minibatch and stores it in the worker's database. With local
+    steps the function takes all steps of the round.
+    """
+    calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
     before, after = kept_by_worker(world, place.round), kept_by_worker(world, place.round + 1)
     read, written = workload.vector_bytes + before * one, workload.vector_bytes + after * one
@@ -99,7 +114,9 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
     fetch_s = tensors.read.seconds(read, 2 + before) + objects.read.seconds(data, len(samples) + told)
     memory_mb = world.memory_of("compute_gradients")
     compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
-    store_s = tensors.write.seconds(written, 1 + after) + tensors.read.latency_s + objects.read.latency_s  # settled
+    store_s = (
+        tensors.write.seconds(written, 1 + after) + tensors.read.latency_s + objects.read.latency_s
+    )  # whether the run was resumed
     return Script(
         (
             Phase("fetch", request_s=fetch_s, link="egress", bytes_=read),
@@ -110,14 +127,16 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
     )
 
 
-def settled_s(world: World, step: str) -> float:
-    """Return the seconds in which a step that has stored something asks the bucket whether the run was resumed meanwhile."""
+def resume_check_s(world: World, step: str) -> float:
+    """Return the seconds of the request by which a step, after it has stored something, asks the bucket whether the run was resumed
+    meanwhile.
+    """
     return world.objects(step).read.latency_s
 
 
 def count_mean(world: World, step: str, tally: Tally, vectors: int) -> tuple[float, float]:
-    """Count the mean of `vectors` vectors in a worker's database, computed there or in the function as the experiment says, and return its
-    seconds: (requests, computing).
+    """Count in `tally` the requests that average `vectors` vectors in a worker's database, and return their seconds as (requests,
+    computing). The mean is computed in the database or in the function, as the experiment says.
     """
     tensors = world.tensors(step)
     size, calibration = world.workload.vector_bytes, world.calibration
@@ -133,50 +152,50 @@ def count_mean(world: World, step: str, tally: Tally, vectors: int) -> tuple[flo
 
 @share_scripts(lambda world, place: place.minibatches)
 def average_in_database(world: World, place: WhereInRun) -> Script:
-    """Simulate the step that averages a worker's gradients."""
+    """Return the script of the step that averages a worker's gradients of one round in the worker's database."""
     tally = Tally().count("objects", "exists")
     request_s, compute_s = count_mean(world, "average_in_database", tally, place.minibatches)
-    settled = settled_s(world, "average_in_database")
-    return Script((Phase("average", request_s=request_s + settled, compute_s=compute_s),), tally)
+    check_s = resume_check_s(world, "average_in_database")
+    return Script((Phase("average", request_s=request_s + check_s, compute_s=compute_s),), tally)
 
 
 @share_scripts(lambda world, place: None)
 def notify_peers(world: World, place: WhereInRun) -> Script:
-    """Simulate the step that announces a worker's average."""
+    """Return the script of the step that announces to the other workers that a worker's average is stored."""
     tally = Tally().count("bus", "arrive")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
 def notify_barrier(world: World, place: WhereInRun) -> None:
-    """Apply the announcement: the worker arrives at the round's barrier."""
-    barrier(world, place).arrive(world.env, place.worker)
+    """Count the worker of `place` as arrived at the barrier of its round."""
+    find_barrier(world, place).arrive(world.env, place.worker)
 
 
-def barrier(world: World, place: WhereInRun) -> Gate:
-    """Return the gate that opens when all workers have announced the round's average."""
+def find_barrier(world: World, place: WhereInRun) -> Gate:
+    """Return the gate of the place's round, which opens when all workers have announced their averages."""
     return world.gate("barrier", place.round)
 
 
 @share_scripts(lambda world, place: None)
 def check_peers(world: World, place: WhereInRun) -> Script:
-    """Simulate one poll of the barrier."""
+    """Return the script of one poll of the barrier: ask the message bus how many workers have arrived."""
     tally = Tally().count("bus", "arrived")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
 @share_scripts(lambda world, place: None)
 def aggregate_peers(world: World, place: WhereInRun) -> Script:
-    """Simulate the step that fetches the other workers' averages and combines them."""
+    """Return the script of the step that fetches the averages of the other workers and combines them."""
     size, tensors, others = world.workload.vector_bytes, world.tensors("aggregate_peers"), world.workers - 1
     tally = Tally().count("tensors", "exists", 2 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
     copies_s = tensors.read.seconds(others * size, 2 * others + 1) + tensors.write.seconds(others * size, others)
     request_s, compute_s = count_mean(world, "aggregate_peers", tally, world.workers)
-    settled = tensors.read.latency_s + settled_s(world, "aggregate_peers")
+    check_s = tensors.read.latency_s + resume_check_s(world, "aggregate_peers")
     return Script(
         (
             Phase("synchronise", request_s=copies_s, link="tour" if others else "", bytes_=size),
-            Phase("aggregate", request_s=request_s + settled, compute_s=compute_s),
+            Phase("aggregate", request_s=request_s + check_s, compute_s=compute_s),
         ),
         tally,
     )
@@ -184,17 +203,17 @@ def aggregate_peers(world: World, place: WhereInRun) -> Script:
 
 @share_scripts(lambda world, place: (place.round == 0, place.epoch))
 def update_model(world: World, place: WhereInRun) -> Script:
-    """Simulate the step that updates a worker's model."""
+    """Return the script of the step that applies the combined gradient to a worker's model, in the database or in the function."""
     calibration, workload = world.calibration, world.workload
     if world.experiment.exchange.what == "model":
-        return _copied(world, place)
+        return _copy_combined_model(world, place)
     size, one = workload.vector_bytes, 4 * workload.parameters
     kept = outer_vectors(world) if world.days.local else optimizer_vectors(world)
     read = 2 * size + (0 if place.round == 0 else kept * one)
     written = size + kept * one
     tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
     tensors = world.tensors("update_model")
-    request_s = (place.round > 0) * tensors.read.latency_s + settled_s(world, "update_model")
+    request_s = (place.round > 0) * tensors.read.latency_s + resume_check_s(world, "update_model")
     if place.epoch > 1 and not world.days.local:
         tally.count("objects", "get")
         request_s += world.objects("update_model").read.latency_s
@@ -217,11 +236,13 @@ def update_model(world: World, place: WhereInRun) -> Script:
     return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
 
 
-def _copied(world: World, place: WhereInRun) -> Script:
-    """Return the script of `update_model` if models are averaged: the combined model is the next one."""
+def _copy_combined_model(world: World, place: WhereInRun) -> Script:
+    """Return the script of `update_model` for experiments that average models, not gradients: the combined model becomes the next model."""
     tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
     request_s, compute_s = count_mean(world, "update_model", tally, 1)
-    request_s += (place.round > 0) * world.tensors("update_model").read.latency_s + settled_s(world, "update_model")
+    request_s += (place.round > 0) * world.tensors("update_model").read.latency_s + resume_check_s(
+        world, "update_model"
+    )
     return Script((Phase("update", request_s=request_s, compute_s=compute_s),), tally)
 
 
@@ -229,7 +250,9 @@ def _copied(world: World, place: WhereInRun) -> Script:
     lambda world, place: (world.days.ends_epoch(place.round), place.epoch in world.epochs_end_s, place.epoch)
 )
 def detect_convergence(world: World, place: WhereInRun) -> Script:
-    """Simulate the step that ends a round. At an epoch's end, workers that come before the decision evaluate; the others read it."""
+    """Return the script of the step that ends a round. At an epoch's end, workers that come before the decision evaluate the model; later
+    ones read the decision. In other rounds the script is empty.
+    """
     objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
         return Script((), Tally())
@@ -249,7 +272,9 @@ def detect_convergence(world: World, place: WhereInRun) -> Script:
 
 
 def advance_round(world: World, place: WhereInRun) -> None:
-    """Move the place to the next round, and record the epoch's end."""
+    """Move the place to the next round. If the round ends an epoch, also note the time and set `epoch_finished`, and after the last epoch
+    `finished`.
+    """
     ends, epoch = world.days.ends_epoch(place.round), place.epoch
     if ends:
         world.note_epoch_end(epoch)
@@ -259,7 +284,7 @@ def advance_round(world: World, place: WhereInRun) -> None:
 
 @share_scripts(lambda world, place: None)
 def collect(world: World, place: WhereInRun) -> Script:
-    """Simulate SPIRT's last step: fetch the final model from a database, store it in the bucket, delete the workers' keys."""
+    """Return the script of SPIRT's last step: fetch the final model from a database, store it in the bucket, delete the workers' keys."""
     size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
     tally = Tally().count("objects", "list").count("objects", "get")
     tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
@@ -270,7 +295,7 @@ def collect(world: World, place: WhereInRun) -> Script:
 
 
 def begin_run(world: World, place: WhereInRun) -> None:
-    """Move the place to the start of the run."""
+    """Set the fields of `place` to the first round of the run."""
     move_to_round(world, place, 0)
 
 
@@ -279,7 +304,7 @@ MODELS = {
     "compute_gradients": Model(script=compute_gradients),
     "average_in_database": Model(script=average_in_database),
     "notify_peers": Model(script=notify_peers, changes=notify_barrier),
-    "check_peers": Model(script=check_peers, polls=barrier, patience_s=1.0),
+    "check_peers": Model(script=check_peers, polls=find_barrier, patience_s=1.0),
     "aggregate_peers": Model(script=aggregate_peers),
     "update_model": Model(script=update_model),
     "detect_convergence": Model(script=detect_convergence, changes=advance_round),
