@@ -16,6 +16,7 @@ from cdk.names import stack_name
 from cdk.parameters import import_shared_words, publish
 from crossover import __version__, bundling
 from crossover.experiment import Experiment
+from crossover.user_code import Reach
 from crossover.workflow import state_machines
 from crossover.workflow.architecture import architecture_of, steps
 from crossover.workflow.infrastructure import most_minibatches, shared_stacks
@@ -57,6 +58,27 @@ class ExperimentStack(Stack):
         tag(self, experiment, EXPERIMENT)
         organisation.apply_account_policy(self)
         self._experiment = experiment
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The environment by which functions and programs know their experiment: project, name and architecture."""
+        experiment = self._experiment
+        return {
+            "PROJECT": experiment.project,
+            "EXPERIMENT": experiment.name,
+            "ARCHITECTURE": experiment.architecture,
+        }
+
+    @property
+    def user_code(self) -> Reach:
+        """The files of the user's own modules that functions and programs must hold."""
+        return bundling.bundled(self._experiment)
+
+    @property
+    def computing_steps(self) -> frozenset[str]:
+        """The names of the steps whose functions need torch."""
+        experiment = self._experiment
+        return frozenset(step.name for step in steps(architecture_of(experiment)) if step.needs_torch(experiment))
 
     @property
     def state_machines(self) -> dict[str, state_machines.Machine]:

@@ -23,9 +23,9 @@ from cdk.network import SharedNetwork
 from cdk.packaging import ROOT
 from cdk.step_functions import StateMachines
 from cdk.storage import Buckets
-from crossover import bundling as own_code
-from crossover.experiment import Experiment
-from crossover.workflow.architecture import Instances, Program, is_burstable
+from crossover.experiment import Lifetime
+from crossover.user_code import Reach
+from crossover.workflow.architecture import Instances, is_burstable
 from layer import lock
 
 REQUIREMENTS = "requirements.txt"  # in the program's zip
@@ -34,11 +34,13 @@ VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the imag
 
 
 class ProgramFleet(Construct):
-    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run `program`: on Debian, or with a GPU on AWS's Deep
-    Learning image, which has torch.
+    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run the `main` of a module: on Debian, or with a GPU on
+    AWS's Deep Learning image, which has torch.
 
     A program may access the run's objects and the constructs in `uses`; its environment holds their addresses, and the ARNs of secrets
-    instead of the secrets. `groups`: security groups in addition to the programs' own.
+    instead of the secrets. `user_code`: files of the user's own modules. `identity`: the environment by which a program knows its
+    experiment; `environment`: what else the program reads from it. `lifetime`: when an idle program and a hanging run end. `groups`:
+    security groups in addition to the programs' own.
     """
 
     def __init__(
@@ -46,19 +48,23 @@ class ProgramFleet(Construct):
         scope: Construct,
         id: str,
         *,
-        program: Program,
-        experiment: Experiment,
+        module: str,
+        instances: Instances,
+        lifetime: Lifetime,
+        identity: Mapping[str, str],
         network: SharedNetwork,
         storage: Buckets,
+        user_code: Reach | None = None,
         uses: Sequence[Broker | StateMachines] = (),
         groups: Sequence[str] = (),
         environment: Mapping[str, str] = {},
     ) -> None:
         super().__init__(scope, id)
-        name, asked = resource_name(self, "fleet"), program.instances(experiment)
+        name = resource_name(self, "fleet")
         self.facts = {"fleet": name}
-        self._experiment, self._network, self._name = experiment, network, name
-        code, told = self._code(program.module, torch=not asked.gpu), storage.environment(experiment)
+        self._network, self._name = network, name
+        code = self._code(module, user_code or Reach(), torch=not instances.gpu)
+        told = {**identity, **storage.environment}
         may = [
             *grants.objects(storage.bucket, storage.data),
             grants.Grant(
@@ -70,31 +76,31 @@ class ProgramFleet(Construct):
         for part in uses:
             told |= part.environment
             may += part.grants
-        if asked.spot:
+        if instances.spot:
             told["METADATA"] = "http://169.254.169.254"  # where the program polls for the interruption notice
-        told |= {**environment, "FLEET": name, "IDLE_S": str(int(experiment.lifetime.idle_minutes * 60))}
+        told |= {**environment, "FLEET": name, "IDLE_S": str(int(lifetime.idle_minutes * 60))}
         facts = {
-            **common_facts(self, network.project, name, asked.instance_type),
+            **common_facts(self, network.project, name, instances.instance_type),
             "CODE": code.s3_object_url,
-            "VENV": GPU_VENV if asked.gpu else VENV,
-            "PROGRAM": program.module,
-            "MAXIMUM_S": str(int(experiment.lifetime.maximum_run_hours * 3_600)),
+            "VENV": GPU_VENV if instances.gpu else VENV,
+            "PROGRAM": module,
+            "MAXIMUM_S": str(int(lifetime.maximum_run_hours * 3_600)),
             "ENVIRONMENT": "\n".join(f"CROSSOVER_{key}={value}" for key, value in told.items()),
         }
         script = user_data(boot_script("program.sh"), facts)
-        self._group(
-            asked, self._template(asked, self._profile(code, may), script, [network.id_of("programs_group"), *groups])
+        template = self._template(
+            instances, self._profile(code, may), script, [network.id_of("programs_group"), *groups]
         )
+        self._group(instances, template)
 
-    def _code(self, module: str, *, torch: bool) -> assets.Asset:
+    def _code(self, module: str, user_code: Reach, *, torch: bool) -> assets.Asset:
         """Build the asset of the files that the program reaches, with a requirements file for pip: the tested versions with their
         hashes. `torch`: include torch, in the version that functions have.
         """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
-            own = own_code.bundled(self._experiment)
-            closure = sources.closure(module, available=sources.wanted(module), own=own.first_party)
-            bundling.stage(closure, root=ROOT, out=Path(folder) / "program", own=own.files)
+            closure = sources.closure(module, available=sources.wanted(module), own=user_code.first_party)
+            bundling.stage(closure, root=ROOT, out=Path(folder) / "program", own=user_code.files)
             wanted = lock.lines("packages") + (lock.lines("torch") if torch else [])
             (Path(folder) / "program" / REQUIREMENTS).write_text("\n".join(wanted) + "\n", encoding="utf-8")
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
@@ -118,7 +124,7 @@ class ProgramFleet(Construct):
         return iam.CfnInstanceProfile(self, "Profile", roles=roles)
 
     def _template(
-        self, asked: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
+        self, instances: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
     ) -> ec2.CfnLaunchTemplate:
         """Build the launch template. `script`: user data; `groups`: ids of security groups."""
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
@@ -128,27 +134,29 @@ class ProgramFleet(Construct):
             for key, value in {"Name": self._name, "crossover:role": "program", **account.tags}.items()
         ]
         data = template.LaunchTemplateDataProperty(
-            image_id=image(stack, asked.instance_type, gpu=asked.gpu),
-            instance_type=asked.instance_type,
+            image_id=image(stack, instances.instance_type, gpu=instances.gpu),
+            instance_type=instances.instance_type,
             iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
             security_group_ids=groups,
             metadata_options=template.MetadataOptionsProperty(
                 http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
             ),
             instance_initiated_shutdown_behavior="terminate",
-            instance_market_options=template.InstanceMarketOptionsProperty(market_type="spot") if asked.spot else None,
+            instance_market_options=template.InstanceMarketOptionsProperty(market_type="spot")
+            if instances.spot
+            else None,
             # Each family has another default. Standard would slow a peer down to its baseline within the hour; unlimited is on the bill.
             credit_specification=template.CreditSpecificationProperty(cpu_credits="unlimited")
-            if is_burstable(asked.instance_type)
+            if is_burstable(instances.instance_type)
             else None,
             block_device_mappings=[
                 template.BlockDeviceMappingProperty(
-                    device_name="/dev/sda1" if asked.gpu else "/dev/xvda",
+                    device_name="/dev/sda1" if instances.gpu else "/dev/xvda",
                     ebs=template.EbsProperty(
                         encrypted=True,
                         kms_key_id=account.kms_key,
                         volume_type="gp3",
-                        volume_size=asked.volume_gb,
+                        volume_size=instances.volume_gb,
                         delete_on_termination=True,
                     ),
                 )
@@ -160,7 +168,7 @@ class ProgramFleet(Construct):
         )
         return template(self, "Template", launch_template_data=data)
 
-    def _group(self, asked: Instances, template: ec2.CfnLaunchTemplate) -> None:
+    def _group(self, instances: Instances, template: ec2.CfnLaunchTemplate) -> None:
         """Build the Auto Scaling group. The template has no desired capacity: deploying again must not change what a run has set. Group
         and launch template are L1 constructs, because L2 asks for a whole IVpc, and only the subnet's id is known here.
         """
@@ -169,7 +177,7 @@ class ProgramFleet(Construct):
             "Group",
             auto_scaling_group_name=self._name,
             min_size="0",
-            max_size=str(asked.count),
+            max_size=str(instances.count),
             vpc_zone_identifier=[self._network.id_of("hosts_subnet")],
             launch_template=autoscaling.CfnAutoScalingGroup.LaunchTemplateSpecificationProperty(
                 launch_template_id=template.ref, version=template.attr_latest_version_number

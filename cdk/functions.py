@@ -1,6 +1,7 @@
 """One Lambda function per step. Its memory, layers, network and permissions follow from what the step declares."""
 
 import tempfile
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from aws_cdk import Duration, RemovalPolicy, Tags
@@ -18,8 +19,8 @@ from cdk.network import SharedNetwork
 from cdk.packaging import Package, Packages
 from cdk.redis_hosts import RedisHosts
 from cdk.storage import Buckets
-from crossover import bundling
-from crossover.experiment import Experiment
+from crossover.experiment import Functions
+from crossover.user_code import Reach
 from crossover.workflow import Step, Uses
 from crossover.workflow.architecture import Architecture, steps
 
@@ -28,6 +29,10 @@ class LambdaFunctions(Construct):
     """The functions of all steps of the architecture's trees. Steps that declare `databases` or `broker` get access to them and run
     inside the network; functions of steps that use the bucket alone stay outside of it. `by_step`: the function that Step Functions
     invokes, by the step's name.
+
+    `settings`: memory, timeout and packaging. `computing`: names of the steps whose functions get torch. `user_code`: files of the
+    user's own modules; they lie beside steps that compute, and beside all of them with `user_steps`, if the steps are the user's too.
+    `identity`: the environment by which a function knows its experiment.
     """
 
     def __init__(
@@ -36,15 +41,19 @@ class LambdaFunctions(Construct):
         id: str,
         *,
         architecture: Architecture,
-        experiment: Experiment,
+        settings: Functions,
+        computing: Collection[str],
+        identity: Mapping[str, str],
         layers: Layers,
         network: SharedNetwork,
         storage: Buckets,
         databases: RedisHosts | None = None,
         broker: Broker | None = None,
+        user_code: Reach | None = None,
+        user_steps: bool = False,
     ) -> None:
         super().__init__(scope, id)
-        self._experiment, self._network, self._storage = experiment, network, storage
+        self._settings, self._identity, self._network, self._storage = settings, identity, network, storage
         self._services: dict[Uses, RedisHosts | Broker | None] = {"tensors": databases, "bus": broker}
         # Those that steps may start, by their names: they are made later, of these functions.
         self._machines = {name: resource_name(self, name) for name in architecture.machines}
@@ -55,19 +64,19 @@ class LambdaFunctions(Construct):
             packages = Packages(
                 layers,
                 Path(folder),
-                image=experiment.functions.packaging == "image",
-                own=bundling.bundled(experiment),
-                own_steps=experiment.outside,
+                image=settings.packaging == "image",
+                own=user_code or Reach(),
+                own_steps=user_steps,
             )
             for step in steps(architecture):
-                torch = step.needs_torch(experiment)
+                torch = step.name in computing
                 self.by_step[step.name] = self._function(step, packages.of(step, torch=torch), torch=torch)
 
     def _function(self, step: Step, package: Package, *, torch: bool) -> lambda_.IFunction:
         """Build the function of one step, its log group and its role; return its alias `live` if SnapStart is on. Raises AssertionError
         if the step needs both the network and Step Functions, because there is no route.
         """
-        name, functions = self.names[step.name], self._experiment.functions
+        name, settings = self.names[step.name], self._settings
         scope = Construct(self, step.name)
         assert not ("machines" in step.uses and step.uses & grants.VPC_SERVICES), (
             f"{step.name}: from inside the VPC there is no route to Step Functions; split the step"
@@ -84,14 +93,14 @@ class LambdaFunctions(Construct):
             scope,
             "Function",
             function_name=name,
-            description=f"{self._experiment.architecture}: {step.name.replace('_', ' ')}",
+            description=f"{self._identity['ARCHITECTURE']}: {step.name.replace('_', ' ')}",
             handler=package.handler,
             code=package.code,
             runtime=package.runtime,
             architecture=ARCHITECTURE,
             layers=package.layers,
-            memory_size=functions.memory_of(step.name, torch=torch),
-            timeout=Duration.seconds(functions.timeout_s),
+            memory_size=settings.memory_of(step.name, torch=torch),
+            timeout=Duration.seconds(settings.timeout_s),
             environment=self._environment(step),
             environment_encryption=organisation.key(self),
             role=role,
@@ -100,7 +109,7 @@ class LambdaFunctions(Construct):
             logging_format=lambda_.LoggingFormat.JSON,
             system_log_level_v2=lambda_.SystemLogLevel.INFO,
             application_log_level_v2=lambda_.ApplicationLogLevel.INFO,
-            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if functions.snap_start else None,
+            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if settings.snap_start else None,
         )
         grants.depend_by_reference(function, role)
         if self._in_vpc(step):
@@ -120,7 +129,7 @@ class LambdaFunctions(Construct):
                     "AwsSolutions-L1": "The torch layer's byte code is of Python 3.13: function and layer change together."
                 },
             )
-        if functions.snap_start:
+        if settings.snap_start:
             return lambda_.Alias(scope, "Live", alias_name="live", version=function.current_version)
         return function
 
@@ -144,7 +153,7 @@ class LambdaFunctions(Construct):
         """Return the function's environment: deployment facts, and only those of services that the step declares. It holds the ARN of a
         secret, never the secret.
         """
-        facts = self._storage.environment(self._experiment)
+        facts = {**self._identity, **self._storage.environment}
         for part in self._in_vpc(step):
             facts |= part.environment
         if "machines" in step.uses:

@@ -9,7 +9,6 @@ from cdk import grants, organisation
 from cdk.nag import acknowledge
 from cdk.names import resource_name
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
 
 KEEP_DAYS = 30
 EMPTIER = "Custom::S3AutoDeleteObjectsCustomResourceProvider"
@@ -35,14 +34,10 @@ class Buckets(Construct):
             self.facts["data_buckets"] = " ".join(bucket.bucket_name for bucket in self.data)
         self._tame_emptier(resource_name(self, "bucket-emptier"))
 
-    def environment(self, experiment: Experiment) -> dict[str, str]:
-        """Return the environment of a step or program: its experiment, and the names of the buckets."""
-        return {
-            "PROJECT": experiment.project,
-            "EXPERIMENT": experiment.name,
-            "ARCHITECTURE": experiment.architecture,
-            **{name.upper(): value for name, value in self.facts.items()},
-        }
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a user of the buckets: their names."""
+        return {name.upper(): value for name, value in self.facts.items()}
 
     def _bucket(self, name: str) -> s3.Bucket:
         """Build a bucket. CDK's own custom resource empties it, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use

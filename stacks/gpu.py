@@ -19,8 +19,11 @@ class GpuStack(ExperimentStack):
         fleet = ProgramFleet(
             self,
             "Workers",
-            program=PROGRAM,
-            experiment=experiment,
+            module=PROGRAM.module,
+            instances=PROGRAM.instances(experiment),
+            lifetime=experiment.lifetime,
+            identity=self.identity,
+            user_code=self.user_code,
             network=network,
             storage=storage,
             groups=[self._among_themselves(network.id_of("vpc"))] if experiment.gpu.exchange == "distributed" else [],

@@ -21,8 +21,11 @@ class P2PInstanceStack(ExperimentStack):
         fleet = ProgramFleet(
             self,
             "Peers",
-            program=PROGRAM,
-            experiment=experiment,
+            module=PROGRAM.module,
+            instances=PROGRAM.instances(experiment),
+            lifetime=experiment.lifetime,
+            identity=self.identity,
+            user_code=self.user_code,
             network=network,
             storage=storage,
             uses=[broker],

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,10 @@ def template(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Jso
     ProgramFleet(
         stack,
         "Peers",
-        program=replace(PROGRAM, instances=lambda experiment: peers),
-        experiment=spirt,
+        module=PROGRAM.module,
+        instances=peers,
+        lifetime=spirt.lifetime,
+        identity={"PROJECT": "crossover", "EXPERIMENT": "spirt", "ARCHITECTURE": "p2p_instance"},
         network=SharedNetwork(stack, "crossover"),
         storage=Buckets(stack, "Storage", bucket_per_worker=False, workers=4),
         uses=[Broker(stack, "crossover")],

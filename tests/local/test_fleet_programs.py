@@ -41,11 +41,14 @@ def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """As a stack renders it, for a program `crossover.training.fleet` that stands for one of ours."""
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-small")
+    small = Experiment(name="small", architecture="p2p_instance")
     ProgramFleet(
         stack,
         "Peers",
-        experiment=Experiment(name="small", architecture="p2p_instance"),
-        program=p2p_instance.PROGRAM,
+        module=p2p_instance.PROGRAM.module,
+        instances=p2p_instance.PROGRAM.instances(small),
+        lifetime=small.lifetime,
+        identity={"EXPERIMENT": small.name},
         network=SharedNetwork(stack, "crossover"),
         storage=Buckets(stack, "Storage", bucket_per_worker=False, workers=2),
         environment={"FOLDER": "/somewhere"},
