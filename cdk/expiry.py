@@ -27,6 +27,7 @@ from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
 from cdk.names import arn, bucket_prefix, parameter_path, stack_name
 from crossover.data.keys import UNDER_WAY
+from crossover.workflow.state_machines import PARTITION
 
 LOOK_EVERY_MINUTES = 15
 DEADLINES = "runs/*/deadline/*"  # as Keys.deadline names them
@@ -140,6 +141,7 @@ class Expiry(Construct):
             "Machine",
             state_machine_name=name,
             definition_body=sfn.DefinitionBody.from_string(json.dumps(definition(project, only=only), indent=1)),
+            definition_substitutions={PARTITION: Aws.PARTITION},
             role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from crossover.data.keys import UNDER_WAY
+from crossover.workflow.state_machines import INTEGRATION
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
@@ -32,7 +33,7 @@ WITHOUT_DEADLINE: list[ExpiryState] = [
 
 
 def definition(project: str, *, only: str = "") -> ExpiryState:
-    """Return the definition of the machine, which is started with `{"now": <moment>}`.
+    """Return the definition of the machine, which is started with `{"now": <moment>}`. The partition is left open: see PARTITION.
 
     `only`: name of the one stack that it checks; '' for all of the project. State names are keys of one dictionary each and no two
     blocks share a subject: Step Functions wants them unique in the whole machine.
@@ -72,7 +73,7 @@ def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
     return {
         "List stacks": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:cloudformation:listStacks",
+            "Resource": f"{INTEGRATION}aws-sdk:cloudformation:listStacks",
             "Arguments": "{% $merge([{'StackStatusFilter': "
             + json.dumps(STANDING)
             + "}, $page = '' ? {} : {'NextToken': $page}]) %}",
@@ -132,7 +133,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
     return {
         "Describe": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:cloudformation:describeStacks",
+            "Resource": f"{INTEGRATION}aws-sdk:cloudformation:describeStacks",
             "Arguments": {"StackName": "{% $states.input %}"},
             "Retry": RETRY,
             "Output": "{% ($stack := $states.result.Stacks[0]; {'id': $stack.StackId, 'name': $stack.StackName, "
@@ -157,7 +158,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         },
         "Find its bucket": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:ssm:getParameter",
+            "Resource": f"{INTEGRATION}aws-sdk:ssm:getParameter",
             "Arguments": {"Name": f"{{% {named} %}}"},
             "Output": "{% $merge([$states.input, {'bucket': $states.result.Parameter.Value}]) %}",
             "Catch": WITHOUT_DEADLINE,
@@ -165,7 +166,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         },
         "Find its run": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:s3:getObject",
+            "Resource": f"{INTEGRATION}aws-sdk:s3:getObject",
             "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": UNDER_WAY},
             "Output": "{% $merge([$states.input, {'key': $states.result.Body}]) %}",
             "Catch": WITHOUT_DEADLINE,
@@ -173,7 +174,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         },
         "Read the deadline": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:s3:getObject",
+            "Resource": f"{INTEGRATION}aws-sdk:s3:getObject",
             "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": "{% $states.input.key %}"},
             "Output": "{% $merge([$states.input, {'deadline': $states.result.Body}]) %}",
             "Catch": WITHOUT_DEADLINE,
@@ -223,7 +224,7 @@ def _end_runs(*, then: str) -> ExpiryState:
         },
         "List its resources": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:cloudformation:listStackResources",
+            "Resource": f"{INTEGRATION}aws-sdk:cloudformation:listStackResources",
             "Arguments": "{% $merge([{'StackName': $stack}, $further = '' ? {} : {'NextToken': $further}]) %}",
             "Retry": RETRY,
             "Assign": {
@@ -270,7 +271,7 @@ def _stop(*, then: str) -> ExpiryState:
     states = {
         "List its executions": {
             "Type": "Task",
-            "Resource": "arn:aws:states:::aws-sdk:sfn:listExecutions",
+            "Resource": f"{INTEGRATION}aws-sdk:sfn:listExecutions",
             # A state's data end at 256 KB. What more there is, the next look finds.
             "Arguments": {"StateMachineArn": "{% $states.input %}", "StatusFilter": "RUNNING", "MaxResults": 200},
             "Output": "{% [$states.result.Executions.ExecutionArn] %}",
@@ -302,7 +303,7 @@ def _each(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str
     states = {
         verb: {
             "Type": "Task",
-            "Resource": f"arn:aws:states:::aws-sdk:{call}",
+            "Resource": f"{INTEGRATION}aws-sdk:{call}",
             "Arguments": arguments,
             "Output": {},
             "Catch": [{"ErrorEquals": ["States.ALL"], "Next": f"{verb} at the next look"}],

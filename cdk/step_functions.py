@@ -7,7 +7,7 @@ formatted from them, so machines may start one another without circular referenc
 import json
 from collections.abc import Mapping
 
-from aws_cdk import RemovalPolicy
+from aws_cdk import Aws, RemovalPolicy
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
@@ -16,7 +16,7 @@ from cdk import grants
 from cdk.functions import LambdaFunctions
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
-from crossover.workflow.state_machines import RUN_MACHINE, Machine, References
+from crossover.workflow.state_machines import PARTITION, RUN_MACHINE, Machine, References
 
 
 class StateMachines(Construct):
@@ -47,6 +47,7 @@ class StateMachines(Construct):
     def _machine(self, name: str, made: Machine) -> None:
         """Build one state machine and its role."""
         role = self._role(name, made.references)
+        partition = {PARTITION: Aws.PARTITION} if made.references.children else {}  # only those start executions
         machine = sfn.StateMachine(
             self,
             f"{name}-machine",
@@ -55,7 +56,8 @@ class StateMachines(Construct):
             definition_body=sfn.DefinitionBody.from_string(json.dumps(made.definition, indent=1)),
             definition_substitutions={
                 f"{kind}_{target}": self._value(kind, target) for kind, target in made.references.placeholders()
-            },
+            }
+            | partition,
             role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )

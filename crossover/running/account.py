@@ -105,8 +105,8 @@ def _explain_unreachable_region() -> str:
 
 
 def check_partition(region: str | None) -> None:
-    """Raise UserError if the region belongs to GovCloud or China: every state machine definition names AWS's own partition
-    (`arn:aws:states:::`).
+    """Raise UserError if the region belongs to GovCloud or China: hosts call AWS by the names that services have in its own partition
+    (`cdk/boot/cloud.py`), and prices and images are those of its regions.
     """
     if region and (partition := _list_other_regions().get(region)):
         raise UserError(

@@ -71,6 +71,8 @@ def events(node: Node, counts: Mapping[str, int | None]) -> int:
 # What a definition leaves open, and what is put there.
 
 PLACEHOLDER = re.compile(r"\$\{((step|machine|executions)_(\w+))\}")
+PARTITION = "Partition"  # name of the placeholder for the account's partition
+INTEGRATION = f"arn:${{{PARTITION}}}:states:::"  # the beginning of every call of AWS that a state makes
 _RESOURCES = {
     "step": "lambda:{where}:function:{name}",
     "machine": "states:{where}:stateMachine:{name}",
@@ -85,7 +87,7 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
         name = f"{stack}-{found[3].replace('_', '-')}"
         return f"arn:{partition}:{_RESOURCES[found[2]].format(where=f'{region}:{account}', name=name)}"
 
-    return PLACEHOLDER.sub(arn, text)
+    return PLACEHOLDER.sub(arn, text).replace(f"${{{PARTITION}}}", partition)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
         node.name,
         {
             "Type": "Task",
-            "Resource": "arn:aws:states:::states:startExecution.sync:2",
+            "Resource": f"{INTEGRATION}states:startExecution.sync:2",
             "Parameters": {
                 "StateMachineArn": f"${{machine_{node.name}}}",
                 "Name.$": name,
@@ -292,7 +294,7 @@ def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: 
     execution = name.replace("States.Format('", f"States.Format('${{executions_{node.name}}}:", 1)
     block.states[describe] = {
         "Type": "Task",
-        "Resource": "arn:aws:states:::aws-sdk:sfn:describeExecution",
+        "Resource": f"{INTEGRATION}aws-sdk:sfn:describeExecution",
         "Parameters": {"ExecutionArn.$": execution},
         "ResultPath": "$.adopted",
         "Retry": DESCRIBE_RETRY,

@@ -21,6 +21,11 @@ TAGS = {"alone": {"stack-kind": "experiment", "stands": "alone"}}
 Stacks = Mapping[str, tuple[str, str]]  # name -> (kind, expires-at)
 
 
+def filled_in(*, only: str = "") -> str:
+    """The definition as Step Functions gets it, in AWS's own partition."""
+    return json.dumps(expiry_machine.definition("crossover", only=only)).replace("${Partition}", "aws")
+
+
 class Account:
     """Stacks with one machine each, whose execution waits for an hour."""
 
@@ -64,7 +69,7 @@ class Account:
         """The ARN of the look."""
         machine = self.states.create_state_machine(
             name=f"expiry-{uuid4().hex}",
-            definition=json.dumps(expiry_machine.definition("crossover", only=only)),
+            definition=filled_in(only=only),
             roleArn=self.role,
         )["stateMachineArn"]
         started = self.states.start_execution(stateMachineArn=machine, input=json.dumps({"now": NOON}))

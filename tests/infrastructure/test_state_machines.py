@@ -39,6 +39,7 @@ def test_references_are_what_the_definition_names(name: str, minibatches: int | 
     for made in state_machines.machines(load(name), experiment, minibatches=minibatches).values():
         text = json.dumps(made.definition)
         named = {whole for whole, _, _ in state_machines.PLACEHOLDER.findall(text)}
+        assert ("${Partition}" in text) == bool(made.references.children)
         assert {f"{kind}_{target}" for kind, target in made.references.placeholders()} == named
         assert made.references.distributed == ('"DISTRIBUTED"' in text)
 
@@ -56,6 +57,8 @@ def test_every_placeholder_is_substituted(assembly: Assembly) -> None:
                     assert handler.endswith(f".{target}")
                 case "machine":
                     assert text == f"arn:<AWS::Partition>:states:{HERE}:stateMachine:crossover-spirt-{target}"
+                case "Partition":
+                    assert text == "<AWS::Partition>"
                 case "executions":
                     assert text == f"arn:<AWS::Partition>:states:{HERE}:execution:crossover-spirt-{target}"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from cdk import expiry_machine
 from crossover import validation
 from crossover.experiment import Experiment
 from crossover.workflow import state_machines
@@ -14,6 +13,7 @@ from crossover.workflow.architecture import architectures, load
 from crossover.workflow.infrastructure import most_minibatches
 from crossover.workflow.state_machines import fill_placeholders
 from tests.infrastructure.cases import CASES, CONFIG, Case
+from tests.infrastructure.expiring import filled_in
 
 State = dict[str, Any]
 WHERE = {"stack": "crossover-x", "region": "us-east-1", "account": "123456789012"}
@@ -49,7 +49,4 @@ def resolved() -> dict[str, State]:
 
 def guards() -> dict[str, State]:
     """The machines that are no architecture's."""
-    return {
-        "expiry": expiry_machine.definition("crossover"),
-        "expiry of one": expiry_machine.definition("crossover", only="stack"),
-    }
+    return {"expiry": json.loads(filled_in()), "expiry of one": json.loads(filled_in(only="stack"))}

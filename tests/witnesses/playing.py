@@ -80,7 +80,7 @@ class Stage:
 
     def _definition(self, machine: str, **changes: Any) -> str:
         """`changes` of the machine's fields. Placeholders become ARNs, and functions are made as they are met."""
-        text = json.dumps({**shortened(self.machines[machine]), **changes})
+        text = json.dumps({**shortened(self.machines[machine]), **changes}).replace("${Partition}", "aws")
         found = set[str]()
         for kind, service, prefix in (
             ("step", "lambda", "function"),
