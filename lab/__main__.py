@@ -69,11 +69,11 @@ def judge() -> None:
             f"{each.error:.1%}",
             "held out" if each.held_out else "calibration",
         ]
-        for each in papers.judge_figures()
+        for each in papers.compare_figures()
     ]
     head = ["row", "figure", "published", "projected", "error", "set"]
     tables.show(TextTable("published beside projected, seconds", head, rows))
-    tables.show(papers.headline().replace("**", ""))
+    tables.show(papers.describe_errors().replace("**", ""))
     tables.show(TextTable("measured cells held out", cells.HEAD, cells.rows()))
     tables.show(cells.headline().replace("**", ""))
     tables.show(TextTable("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))

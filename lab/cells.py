@@ -14,9 +14,9 @@ from crossover.reports import prices
 from crossover.reports.bill import gb_seconds
 from crossover.reports.display import Band, band_of, of_errors
 from crossover.simulation.calibration import ASSUMED, AWS, Calibration, vcpus
-from crossover.simulation.kernel import Luck
-from crossover.simulation.papers import measured_held_out
-from crossover.simulation.repetitions import apply_session, draws
+from crossover.simulation.kernel import RandomFactors
+from crossover.simulation.papers import is_cell_held_out
+from crossover.simulation.repetitions import apply_session, list_draws
 from lab.measurements import MIB, MeasuredCell, Round, rounds
 
 SEED, DRAWS = 1, 200
@@ -64,12 +64,12 @@ def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projected
     """Return the projection of a cell. `calibration_name`: name of `AWS`, or of the assumptions before anything was measured."""
     calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
     slowest, whole, dollars = [], [], []
-    for draw in draws(SEED, DRAWS):
+    for draw in list_draws(SEED, DRAWS):
         levels = levels_s(cell, apply_session(calibration, draw.session), seed=draw.seed)
         slowest.append(max(max(level) for level in levels))
         whole.append(sum(max(level) for level in levels))
         dollars.append(1_000 * usd(cell, [each for level in levels for each in level]))
-    limits = calibration.outside(
+    limits = calibration.list_extrapolations(
         memory_mb=cell.memory_mb, object_bytes=cell.object_bytes, functions=max(len(n) for _, n in cell.levels)
     )
     impossible = _impossible(cell, median(slowest))
@@ -90,10 +90,12 @@ def levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list
     for _, level in cell.levels:
         seconds = []
         for reads in level:
-            luck = Luck(seed, number, compute_sigma=calibration.compute_sigma, request_sigma=calibration.request_sigma)
+            factors = RandomFactors(
+                seed, number, compute_sigma=calibration.compute_sigma, request_sigma=calibration.request_sigma
+            )
             moving_s = objects.read.seconds(reads * size, reads) + objects.write.seconds(size)
             adding_s = calibration.arithmetic_s((reads + 1) * size, memory_mb=cell.memory_mb)
-            seconds.append((client_s + moving_s) * luck.request() + adding_s * luck.compute())
+            seconds.append((client_s + moving_s) * factors.request() + adding_s * factors.compute())
             number += 1
         found.append(seconds)
     return found
@@ -177,7 +179,7 @@ def judged() -> tuple[JudgedCell, ...]:
     """Return the judged figures of every held-out cell, in the order of its rule."""
     cells: dict[MeasuredCell, list[Round]] = {}
     for each in rounds():
-        if not each.cold and measured_held_out(each.cell.key):
+        if not each.cold and is_cell_held_out(each.cell.key):
             cells.setdefault(each.cell, []).append(each)
     found: list[JudgedCell] = []
     order = sorted(cells, key=lambda cell: (cell.gradient_mib, cell.design, cell.aggregators))

@@ -13,13 +13,13 @@ from statistics import fmean
 
 from crossover.errors import DataError
 from crossover.simulation.calibration import VCPU_MB
-from crossover.simulation.papers import FitResidual, Fitted
+from crossover.simulation.papers import FitResidual, FittedFigure
 from lab import clock_rows
 from lab.clock_rows import FIRST, P95, SERVICES, STARTS, ClockRow
 
 NOW, BEFORE = "2024", "2022"  # what a projection stands on, and the year that it can be asked for
 LITTLE = 1_024  # bytes of state: as much as an event may have (workflow.EVENT_LIMIT_BYTES)
-FoundAndLeft = tuple[list[Fitted], list[FitResidual]]
+FoundAndLeft = tuple[list[FittedFigure], list[FitResidual]]
 ELSEWHERE = {
     "functions": [
         "from task to task, and a cold start's sandbox: measured of Python 3.8 on x86 alone, until 2024",
@@ -51,21 +51,23 @@ def _tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
     said, level_s, found, left = (
         f"{SERVICES}/{clock_rows.TASKS}",
         dict[str, float](),
-        list[Fitted](),
+        list[FittedFigure](),
         list[FitResidual](),
     )
     for year, warm in _by(rows, "year", next_function="warm").items():
         little = [each for each in warm if _bytes(each) <= LITTLE]
         level_s[year] = _middle(little)
         which = f"{said}: {len(little)} warm rows of {year}, states of at most {LITTLE:,} bytes"
-        found.append(Fitted(f"{_year(year)}task_s", level_s[year], "s", f"{which}: geometric mean of medians"))
-        found.append(Fitted(f"{_year(year)}task_sigma", _within(little), "", f"{which}: ln(p95 / p5) / {2 * P95}"))
+        found.append(FittedFigure(f"{_year(year)}task_s", level_s[year], "s", f"{which}: geometric mean of medians"))
+        found.append(
+            FittedFigure(f"{_year(year)}task_sigma", _within(little), "", f"{which}: ln(p95 / p5) / {2 * P95}")
+        )
         left += [_left("task to task", each, level_s[year]) for each in little]
     larger = [each for each in rows if _bytes(each) > LITTLE]
     byte_s = sum(each.seconds["p50"] - level_s[each.of("year")] for each in larger) / sum(map(_bytes, larger))
     left += [_left("payload", each, level_s[each.of("year")] + byte_s * _bytes(each)) for each in larger]
     which = f"{said}: {len(larger)} rows of larger states: seconds beyond those, by bytes, of all together"
-    return level_s, ([*found, Fitted("payload_s_byte", byte_s, "s/byte", which)], left)
+    return level_s, ([*found, FittedFigure("payload_s_byte", byte_s, "s/byte", which)], left)
 
 
 def _bytes(row: ClockRow) -> int:
@@ -80,7 +82,7 @@ def _maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
     left = [_left("a Map's branches", each, branch_s * count, f"{STARTS}p50") for each, count in began]
     left += [_left("into a Map", each, level_s, f"{FIRST}p50") for each, _ in began]
     which = f"{SERVICES}/{clock_rows.FAN_OUT}: {len(began)} warm rows, the last start after the first, by branch: geometric mean"
-    return [Fitted("branch_s", branch_s, "s", which)], left
+    return [FittedFigure("branch_s", branch_s, "s", which)], left
 
 
 def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
@@ -89,7 +91,7 @@ def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: fl
     warm_maps = by_share.pop(WARM)
     now_s = _middle(warm_maps, FIRST)
     cold_maps = [row for rows in by_share.values() for row in rows]  # of which nearly all starts were cold
-    found, left, variances = list[Fitted](), list[FitResidual](), list[float]()
+    found, left, variances = list[FittedFigure](), list[FitResidual](), list[float]()
     before = [each for each in _by(tasks, "year", next_function="warm")[BEFORE] if _bytes(each) <= LITTLE]
     for year, rows, warm, series, warm_s in (
         (NOW, cold_maps, warm_maps, FIRST, now_s),
@@ -97,7 +99,7 @@ def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: fl
     ):
         extra_s = _middle(rows, series) - warm_s
         which = f"{SERVICES}/: {len(rows)} cold rows, beyond the warm ones and INIT of {MEASURED_ON}"
-        found.append(Fitted(f"{_year(year)}sandbox_s", extra_s - init_s, "s", which))
+        found.append(FittedFigure(f"{_year(year)}sandbox_s", extra_s - init_s, "s", which))
         # A warm start's own spread is in a cold one's, and drawn beside it.
         whole, own = (
             fmean(((s[f"{series}p95"] - s[f"{series}p5"]) / (2 * P95) / extra_s) ** 2 for s in (r.seconds for r in of))
@@ -107,7 +109,7 @@ def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: fl
         variances.append(max(0.0, whole - own) + between)
         left += [_left("cold", each, warm_s + extra_s, f"{series}p50") for each in rows]
     which = f"{SERVICES}/, the same rows: of sandbox and INIT, within rows beyond the warm ones, and between them"
-    return [*found, Fitted("cold_sigma", sqrt(fmean(variances)), "", which)], left
+    return [*found, FittedFigure("cold_sigma", sqrt(fmean(variances)), "", which)], left
 
 
 def _year(year: str) -> str:
@@ -121,21 +123,21 @@ def _inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
     """Fit INIT of Python functions without dependencies, whatever their memory. Only ARM rows are fitted, because the project's
     functions are ARM.
     """
-    found, left = list[Fitted](), list[FitResidual]()
+    found, left = list[FittedFigure](), list[FitResidual]()
     for package in ("zip", "image"):
         by_runtime = _by(rows, "runtime", package=package, arch="arm64")
         said = f"{SERVICES}/{clock_rows.INITS}, ARM, {package}, 128 to 1,024 MB"
         for runtime, mine in by_runtime.items():
             figure = f"init.{package}.{runtime.replace('.', '')}"
-            found.append(Fitted(figure, _middle(mine), "s", f"{said}: geometric mean of medians"))
+            found.append(FittedFigure(figure, _middle(mine), "s", f"{said}: geometric mean of medians"))
             left += [_left(f"INIT, {package}", each, _middle(mine)) for each in mine]
         sigma = _within([each for mine in by_runtime.values() for each in mine])
-        found.append(Fitted(f"init.{package}.sigma", sigma, "", f"{said}: ln(p95 / p5) / {2 * P95}"))
+        found.append(FittedFigure(f"init.{package}.sigma", sigma, "", f"{said}: ln(p95 / p5) / {2 * P95}"))
     return found, left
 
 
 def _latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
-    found, left = list[Fitted](), list[FitResidual]()
+    found, left = list[FittedFigure](), list[FitResidual]()
     said, by_what = f"{SERVICES}/{clock_rows.LATENCIES}", _by(rows, "what")
     trips = sorted(
         (row for what, mine in by_what.items() if what.startswith("TCP") for row in mine),
@@ -146,13 +148,17 @@ def _latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
         ("stores.redis_of_another_zone", "slowest", trips[-1]),
     ):
         which = f"{said}: the {how} of {len(trips)} runs of TCP round trips from a function to EC2, 2022"
-        found.append(Fitted(f"{figure}.latency_s", each.seconds["p50"], "s", f"{which}; Redis's own work is not in it"))
-        found.append(Fitted(f"{figure}.latency_sigma", log(each.seconds["p95"] / each.seconds["p50"]) / P95, "", which))
+        found.append(
+            FittedFigure(f"{figure}.latency_s", each.seconds["p50"], "s", f"{which}; Redis's own work is not in it")
+        )
+        found.append(
+            FittedFigure(f"{figure}.latency_sigma", log(each.seconds["p95"] / each.seconds["p50"]) / P95, "", which)
+        )
         left.append(_left("Redis by zone", each, each.seconds["p50"]))
     direct = [each for each in by_what["to a warm function, Lambda direct invoke"] if int(each.of("bytes")) <= LITTLE]
     which = f"{said}: a warm function invoked directly, and a connection back, 2022"
     left += [_left("invoked directly", each, _middle(direct)) for each in direct]
-    return [*found, Fitted("direct_s", _middle(direct), "s", which)], left
+    return [*found, FittedFigure("direct_s", _middle(direct), "s", which)], left
 
 
 def _hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
@@ -167,7 +173,7 @@ def _hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
         off += [(each - fmean(logs)) / sqrt(1 - 1 / len(logs)) for each in logs]
         left += [_left("hosts", each, exp(fmean(logs)), "arm64_mean") for each in mine]
     which = f"{SERVICES}/{clock_rows.HOSTS}: {len(off)} ARM functions from {VCPU_MB:,} MB on, around the mean of their workload and runtime"
-    return [Fitted("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)], left
+    return [FittedFigure("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)], left
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from crossover.errors import DataError
 from crossover.reports.folder import write_atomically
 from crossover.simulation import figures
 from crossover.simulation.calibration import Service, TokenBucket, vcpus
-from crossover.simulation.papers import FitResidual, Fitted, measured_held_out
+from crossover.simulation.papers import FitResidual, FittedFigure, is_cell_held_out
 from lab import clock_fits, measurements
 from lab.clock_rows import P95
 from lab.measurements import AGGREGATION, FOLDER, SKYRISE, MeasuredAggregator, MeasuredCell, Round
@@ -83,7 +83,7 @@ def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
 
 def fitted(folder: Path = FOLDER) -> dict[str, Any]:
     """Return the calibration's figures and residuals, as they are written."""
-    kept = [each for each in measurements.rounds(folder) if not each.cold and not measured_held_out(each.cell.key)]
+    kept = [each for each in measurements.rounds(folder) if not each.cold and not is_cell_held_out(each.cell.key)]
     latencies = [*_latencies(measurements.latencies(folder))]
     networks = [*_networks(measurements.throughputs(folder))]
     known = {each.figure: each.value for each in (*latencies, *networks)}
@@ -120,7 +120,7 @@ def _seen(rounds: Sequence[Round], part: Callable[[MeasuredAggregator], float | 
     return [Seen(*key, tuple(seconds)) for key, seconds in groups.items()]
 
 
-def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[Fitted]:
+def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[FittedFigure]:
     source = f"{SKYRISE}/storage-latency.csv, all rows of "
     listed = list(rows)
     for store, figure in STORES.items():
@@ -131,13 +131,13 @@ def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[Fitted]:
             mean_s = fmean(each.mean_s for each in mine)
             sigma = median(log(each.p95_s / each.median_s) / P95 for each in mine)
             said = f"{source}{store}, {operation}"
-            yield Fitted(f"{figure}.{prefix}latency_s", mean_s, "s", f"{said}: mean")
-            yield Fitted(f"{figure}.{prefix}latency_sigma", sigma, "", f"{said}: ln(p95 / median) / {P95}")
+            yield FittedFigure(f"{figure}.{prefix}latency_s", mean_s, "s", f"{said}: mean")
+            yield FittedFigure(f"{figure}.{prefix}latency_sigma", sigma, "", f"{said}: ln(p95 / median) / {P95}")
             if store == "s3_standard":
-                yield Fitted(f"instance_objects.{prefix}latency_s", mean_s, "s", f"{said}: mean; of functions")
+                yield FittedFigure(f"instance_objects.{prefix}latency_s", mean_s, "s", f"{said}: mean; of functions")
 
 
-def _networks(rows: Sequence[measurements.Throughput]) -> Iterable[Fitted]:
+def _networks(rows: Sequence[measurements.Throughput]) -> Iterable[FittedFigure]:
     """Yield the figures of a token bucket: what the first second moves beyond the floor, and the floor from then on."""
     for vpc, name in ((False, "network"), (True, "vpc_network")):
         bursts, floors = [], []
@@ -148,17 +148,17 @@ def _networks(rows: Sequence[measurements.Throughput]) -> Iterable[Fitted]:
                 bursts.append(sum(each.bytes_[:first]) - BURST_S * floors[-1])
         where = "in" if vpc else "outside"
         said = f"{SKYRISE}/lambda-network-throughput.csv, single functions {where} a VPC: {len(floors)} rows of 5 s and more"
-        yield Fitted(f"{name}.burst_bytes", median(bursts), "bytes", f"{said}, first second without the floor")
-        yield Fitted(f"{name}.floor_bytes_s", median(floors), "bytes/s", f"{said}, from the second second on")
+        yield FittedFigure(f"{name}.burst_bytes", median(bursts), "bytes", f"{said}, first second without the floor")
+        yield FittedFigure(f"{name}.floor_bytes_s", median(floors), "bytes/s", f"{said}, from the second second on")
 
 
 def _files(seen: Iterable[Seen]) -> str:
     return f"{AGGREGATION}/: {', '.join(sorted({each.file for each in seen}))}, warm rows"
 
 
-def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[FitResidual]]:
+def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[FittedFigure], list[FitResidual]]:
     """Fit `slowdown` and the client's set-up by least squares of logarithms; the rest of a session is its factor."""
-    connection = figures.figures()["objects"]["client_bytes_s"]
+    connection = figures.load_figures()["objects"]["client_bytes_s"]
     network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
     latency_s = known["objects.latency_s"]
     moving = np.array([_moving(each.bytes_, connection, network) for each in seen])
@@ -186,11 +186,11 @@ def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted
     said = _files(seen)
     mean_one = exp(request_sigma**2 / 2)  # a function's factor has mean 1, and the fit is one of medians
     found = [
-        Fitted("objects.slowdown", slowdown * mean_one, "", f"{said}: least squares of logarithms, as a mean"),
-        Fitted("objects.cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(small)}: at most, by the fastest read"),
-        Fitted("client_cpu_s", client_cpu_s, "vCPU s", f"{said}: with the slowdown"),
-        Fitted("request_sigma", request_sigma, "", f"{said}: within a session and level"),
-        Fitted("session_sigma", session_sigma, "", f"{said}: what is left of {len(sessions)} sessions"),
+        FittedFigure("objects.slowdown", slowdown * mean_one, "", f"{said}: least squares of logarithms, as a mean"),
+        FittedFigure("objects.cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(small)}: at most, by the fastest read"),
+        FittedFigure("client_cpu_s", client_cpu_s, "vCPU s", f"{said}: with the slowdown"),
+        FittedFigure("request_sigma", request_sigma, "", f"{said}: within a session and level"),
+        FittedFigure("session_sigma", session_sigma, "", f"{said}: what is left of {len(sessions)} sessions"),
     ]
     return found, _rows("read", seen, total)
 
@@ -202,16 +202,16 @@ def _moving(bytes_: float, connection: float, network: TokenBucket) -> float:
     return seen.read.seconds(bytes_)
 
 
-def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted], list[FitResidual]]:
+def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[FittedFigure], list[FitResidual]]:
     latency_s = known["objects.write_latency_s"]
     each_s = [log((one.mean_s - latency_s) * one.share / one.cell.object_bytes) for one in seen]
     cpu_s_byte = exp(fmean(each_s))
     fitted_s = [cpu_s_byte * one.cell.object_bytes / one.share + latency_s for one in seen]
-    found = Fitted("objects.write_cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(seen)}: geometric mean")
+    found = FittedFigure("objects.write_cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(seen)}: geometric mean")
     return [found], _rows("write", seen, fitted_s)
 
 
-def _arithmetic(seen: Sequence[Seen]) -> tuple[list[Fitted], list[FitResidual]]:
+def _arithmetic(seen: Sequence[Seen]) -> tuple[list[FittedFigure], list[FitResidual]]:
     """Fit the rate at a whole vCPU, and the power of the share of a vCPU, by a straight line of logarithms."""
     through = [(each.reads + 1) * each.cell.object_bytes for each in seen]
     rates = np.log([bytes_ / each.mean_s for bytes_, each in zip(through, seen, strict=True)])
@@ -220,8 +220,8 @@ def _arithmetic(seen: Sequence[Seen]) -> tuple[list[Fitted], list[FitResidual]]:
     fitted_s = [bytes_ / exp(level) / each.share**exponent for bytes_, each in zip(through, seen, strict=True)]
     said = _files(seen)
     return [
-        Fitted("arithmetic_bytes_s", exp(level), "bytes/s", f"{said}: sums of float32, at a whole vCPU"),
-        Fitted("arithmetic_exponent", exponent, "", f"{said}: of a vCPU's share"),
+        FittedFigure("arithmetic_bytes_s", exp(level), "bytes/s", f"{said}: sums of float32, at a whole vCPU"),
+        FittedFigure("arithmetic_exponent", exponent, "", f"{said}: of a vCPU's share"),
     ], _rows("compute", seen, fitted_s)
 
 

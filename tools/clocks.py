@@ -13,7 +13,7 @@ from crossover.experiment import Experiment
 from crossover.reports import prices
 from crossover.reports.display import Band, band_of
 from crossover.simulation.calibration import AWS, AWS_2022, Calibration
-from crossover.simulation.kernel import Luck
+from crossover.simulation.kernel import RandomFactors
 from crossover.simulation.simulate import simulate
 from crossover.simulation.workload import Workload, calendar
 from crossover.validation import load
@@ -41,22 +41,22 @@ def predictions() -> Iterator[tuple[str, str, Band]]:
         yield "e", f"INIT, Python 3.12, ARM, zip, {memory_mb} MB, summer of 2026", _drawn(init, _init_s)
 
 
-def _warm_s(calibration: Calibration, luck: Luck) -> float:
+def _warm_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Return the seconds between two warm tasks. Neither memory nor a Map made a difference in the measurements."""
-    return calibration.task_s * luck.task()
+    return calibration.task_s * factors.task()
 
 
-def _cold_s(calibration: Calibration, luck: Luck) -> float:
-    started = replace(calibration, cold_s=WITHOUT_PACKAGES).starts_cold(torch=False, factor=luck.cold())
-    return _warm_s(calibration, luck) + sum(started)
+def _cold_s(calibration: Calibration, factors: RandomFactors) -> float:
+    started = replace(calibration, cold_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
+    return _warm_s(calibration, factors) + sum(started)
 
 
-def _init_s(calibration: Calibration, luck: Luck) -> float:
-    return PYTHON_3_12 * luck.task()
+def _init_s(calibration: Calibration, factors: RandomFactors) -> float:
+    return PYTHON_3_12 * factors.task()
 
 
-def _drawn(calibration: Calibration, seconds: Callable[[Calibration, Luck], float]) -> Band:
-    luck = Luck(
+def _drawn(calibration: Calibration, seconds: Callable[[Calibration, RandomFactors], float]) -> Band:
+    factors = RandomFactors(
         SEED,
         0,
         compute_sigma=0.0,
@@ -64,7 +64,7 @@ def _drawn(calibration: Calibration, seconds: Callable[[Calibration, Luck], floa
         task_sigma=calibration.task_sigma,
         cold_sigma=calibration.cold_sigma,
     )
-    return band_of([1_000 * seconds(calibration, luck) for _ in range(DRAWS)])
+    return band_of([1_000 * seconds(calibration, factors) for _ in range(DRAWS)])
 
 
 def rows() -> list[list[str]]:
@@ -106,7 +106,7 @@ def costs() -> Iterator[list[str]]:
     without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
     for file, training in SETTINGS:
         experiment = load(CONFIG / f"{file}.yaml", [])
-        found, quick = (_epoch(experiment, calibration.calm()) for calibration in (AWS, without))
+        found, quick = (_epoch(experiment, calibration.without_stragglers()) for calibration in (AWS, without))
         seconds, usd = found.seconds - quick.seconds, found.usd - quick.usd
         states_usd = found.transitions * PRICES.of("stepfunctions.transition").usd
         yield [

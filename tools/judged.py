@@ -15,7 +15,7 @@ def of_rows() -> str:
         title = "held out" if held else "calibration (fitted to)"
         lines.append(f"| **{title}** | | | | | |")
         before = ""
-        for each in papers.judge_figures():
+        for each in papers.compare_figures():
             if each.held_out != held:
                 continue
             source = each.row.source
@@ -25,7 +25,7 @@ def of_rows() -> str:
                 f"| {name} | {each.figure} | {each.printed:g} | {each.projected:.3g} | {each.error:.1%} | {of_row} |"
             )
             before = source
-    lines += ["", papers.headline()]
+    lines += ["", papers.describe_errors()]
     return "\n".join(lines)
 
 

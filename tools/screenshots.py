@@ -28,7 +28,7 @@ OUT = ROOT / "docs" / "pages"
 def sliders(out: Path) -> Path:
     experiment = accepted(CONFIG, None)
     return breakeven_page.write_sliders(
-        breakeven_page.grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
+        breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
     )
 
 

@@ -17,10 +17,10 @@ from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.reports import display
 from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING
-from crossover.simulation.figures import instances, spot_markets
+from crossover.simulation.figures import load_instances, spot_markets
 from crossover.simulation.gpu_steps import card_of
 from crossover.simulation.long_epochs import simulate_run
-from crossover.simulation.repetitions import REPETITIONS, draws, run_repetitions
+from crossover.simulation.repetitions import REPETITIONS, list_draws, run_repetitions
 from crossover.simulation.simulate import Simulated
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def seconds(question: Question, candidate: Candidate) -> dict[str, float]:
     is what the run saves if nothing has to be moved, starting what it saves then if nothing has to be started.
     """
     calm = question.calm
-    unmoved = replace(calm.unshared(), **MOVING)
+    unmoved = replace(calm.without_sharing(), **MOVING)
     clouds = (calm, unmoved, replace(unmoved, **STARTING))
     whole, still, pure = (
         extrapolate(replace(question, calibration=cloud), candidate, lambda run: {"": run.seconds})[""]
@@ -343,7 +343,7 @@ class _Judge:
 
     def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
         self._question, self._working = question, working
-        self._draws = draws(question.base.seed, repetitions)
+        self._draws = list_draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}
 
     def of(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
@@ -472,7 +472,7 @@ def room(sizes: Sizes, batch_size: int) -> str:
     as much.
     """
     needed = sizes.step_mb(batch_size)
-    known = instances()
+    known = load_instances()
     machines = {
         "without a GPU": {
             name: 1_024 * each.memory_gb for name, each in known.items() if each.memory_gb and not each.gpu_gb

@@ -297,7 +297,7 @@ def _with_each_size(
     """Yield the candidate with each function memory, number of threads, and number of minibatches per invocation."""
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:
-        known = figures.instances().get(stored.instance, UNKNOWN_INSTANCE)
+        known = figures.load_instances().get(stored.instance, UNKNOWN_INSTANCE)
         yield replace(stored, threads=threads_of(base) if stored.gpu else known.vcpus)
         return
     parallel = side_by_side(architecture)

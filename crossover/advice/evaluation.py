@@ -23,8 +23,8 @@ from crossover.simulation.repetitions import (
     Outcome,
     RepeatedRun,
     apply_draw,
+    count_simulated_epochs,
     simulate_draw,
-    simulated_epochs,
 )
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload
@@ -141,12 +141,12 @@ class Question:
         """
         drawn = apply_draw(self.calibration, self._draw)
         task, cold = (STILL if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
-        return replace(drawn.calm(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
+        return replace(drawn.without_stragglers(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
 
     @cached_property
     def calm(self) -> Calibration:
         """The calibration that `simulated` draws, without stragglers."""
-        return apply_draw(self.calibration, self._draw).calm()
+        return apply_draw(self.calibration, self._draw).without_stragglers()
 
     @property
     def _draw(self) -> Draw:
@@ -191,10 +191,12 @@ class Question:
 
         def of(samples: int) -> float:
             if memory_mb:
-                return cloud.in_function(experiment, self.workload, samples, memory_mb=memory_mb)
+                return cloud.function_gradient_s(experiment, self.workload, samples, memory_mb=memory_mb)
             if instance.startswith("g"):
-                return cloud.on_gpu(self.workload, samples, instance_type=instance, precision=training.precision)
-            return cloud.on_instance(experiment, self.workload, samples, instance_type=instance)
+                return cloud.gpu_gradient_s(
+                    self.workload, samples, instance_type=instance, precision=training.precision
+                )
+            return cloud.instance_gradient_s(experiment, self.workload, samples, instance_type=instance)
 
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
@@ -233,7 +235,7 @@ class Question:
         round, which represent the rest.
         """
         epochs, span = self.base.training.epochs, self.span(candidate)
-        simulated = simulated_epochs(SIMULATED_EPOCHS, span)
+        simulated = count_simulated_epochs(SIMULATED_EPOCHS, span)
         return epochs if epochs <= simulated else simulated - span
 
     def _luck(self, candidate: Candidate) -> tuple[float, float]:
@@ -270,8 +272,8 @@ class Question:
         """Return the candidate with the quickest functions and usual hosts. Candidates of one shape differ only in computing, so that
         they share a profile.
         """
-        network = figures.instances().get(candidate.host)
-        usual = figures.instances().get(USUAL_HOST)
+        network = figures.load_instances().get(candidate.host)
+        usual = figures.load_instances().get(USUAL_HOST)
         alike = network and usual and network.bytes_s == usual.bytes_s
         return replace(
             candidate,
@@ -289,7 +291,7 @@ class Question:
         """
         found = self._profile(shape, self._on_its_hosts)
         queue = shape.host and shape.memory_mb and shape.workers > 1 and not side_by_side(shape.form)
-        return replace(found, unshared=self._profile(shape, self._on_its_hosts.unshared())) if queue else found
+        return replace(found, unshared=self._profile(shape, self._on_its_hosts.without_sharing())) if queue else found
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
         """Return the profile of a shape under the calibration `cloud`, extrapolated linearly in epochs and rounds."""

@@ -270,7 +270,7 @@ def estimate_of_known(experiment: Experiment, wishes: Wishes) -> str:
         return ""
     training, _ = data_sizes.split(experiment) or (0, 0)
     question = Question(
-        replace(experiment, baseline="none"), workload, training, AWS.unsure_of(workload.model), prices.load()
+        replace(experiment, baseline="none"), workload, training, AWS.with_uncertainty_of(workload.model), prices.load()
     )
     return first_estimate(
         question, Sizes(vector_bytes=workload.vector_bytes, kept_bytes=0.0, evaluation_bytes=0), wishes

@@ -87,7 +87,7 @@ def _given(candidate: Candidate) -> tuple[str, float]:
     """Return where gradients are computed, in words, and how much memory that has, in MB (infinite if unknown)."""
     if candidate.memory_mb:
         return f"the function of {candidate.memory_mb:,} MB", float(candidate.memory_mb)
-    known = figures.instances().get(candidate.instance)
+    known = figures.load_instances().get(candidate.instance)
     if known is None or known.memory_gb is None:
         return candidate.instance, float("inf")
     return candidate.instance, 1_024 * (known.gpu_gb or known.memory_gb)
@@ -97,7 +97,7 @@ def _of_host(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
     """Return (kind, sentence) if the database host lacks memory for the vectors of two rounds (for SPIRT: a worker's gradients and
     all averages), otherwise two empty texts.
     """
-    known = figures.instances().get(candidate.host)
+    known = figures.load_instances().get(candidate.host)
     if known is None or known.memory_gb is None:
         return "", ""
     every = 64 if candidate.every == "epoch" else candidate.every
@@ -117,7 +117,7 @@ def quota(candidate: Candidate, gpu_quota: int = 0) -> str:
     `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account.
     """
     if candidate.gpu:
-        vcpus = candidate.workers * figures.instances().get(candidate.instance, UNKNOWN_INSTANCE).vcpus
+        vcpus = candidate.workers * figures.load_instances().get(candidate.instance, UNKNOWN_INSTANCE).vcpus
         if vcpus <= gpu_quota:
             return ""
         may = (
@@ -302,7 +302,7 @@ def of(
         evaluation_bytes=found.evaluation_bytes,
         fixed_bytes=found.fixed_bytes,
     )
-    calibration = calibration.unsure_of(workload.model)
+    calibration = calibration.with_uncertainty_of(workload.model)
     if measured is not None:
         calibration = replace(calibration, level_sigma=BY_RATIO)
     return Question(_plain(experiment), workload, training, calibration, prices.load()), bounds, [note]

@@ -56,35 +56,37 @@ def breakeven(
     from crossover.advice.question import sizes
     from crossover.reports import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
-    from crossover.simulation.breakeven import breakeven as swept
+    from crossover.simulation.breakeven import breakeven as compare_axes
 
     experiments = [accepted(config, override) for config in configs]
     cloud = _calibration(calibration, experiments[0].architecture)
     with waiting(f"{repetitions} repetitions of each run, over four axes"):
-        found = swept(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
+        found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
     for axis in page.AXES:
-        if found.of(axis):
+        if found.points_of_axis(axis):
             tables.show(
-                TextTable(f"[projected] over {axis}: p50 (p5/p95)", page.head(found, axis), page.rows(found, axis))
+                TextTable(
+                    f"[projected] over {axis}: p50 (p5/p95)", page.axis_head(found, axis), page.axis_rows(found, axis)
+                )
             )
-    leads = page.crossings(found)
+    leads = page.crossing_rows(found)
     if leads:
         tables.show(TextTable("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
     else:
         tables.show("[projected] nowhere in these ranges does one overtake the other")
-    for note in page.notes(found):
+    for note in page.list_notes(found):
         tables.show(f"note: {note}")
     if play:
         from crossover.simulation import breakeven_page
 
         with waiting(f"{repetitions} repetitions of each run, over a grid"):
-            cells = breakeven_page.grid(
+            cells = breakeven_page.simulate_grid(
                 experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0])
             )
         tables.show(f"sliders: {breakeven_page.write_sliders(cells, out)}")
     given_ = [*map(str, configs), *set_options(override), "--out", str(out)]
-    tables.show(f"report: {page.write(found, out, shlex.join(['crossover', 'breakeven', *given_, '--play']))}")
-    tables.show(page.verdict(found))
+    tables.show(f"report: {page.write_page(found, out, shlex.join(['crossover', 'breakeven', *given_, '--play']))}")
+    tables.show(page.describe_winner(found))
     given = {each.name for each in experiments}
     if not any(point.would_run for point in found.here if point.name in given):
         raise NoProjection("AWS would run none of these as its file says; the notes above say why")
@@ -141,14 +143,13 @@ def project(
 def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
     from crossover.simulation.calibration import AWS, NAMED
     from crossover.simulation.measured import calibrate_from_runs
-    from crossover.simulation.papers import PAPERS
-    from crossover.simulation.papers import calibration as fitted
+    from crossover.simulation.papers import PAPERS, calibration_of
 
     given = given or []
     named = [name for name in given if name in PAPERS or name in NAMED]
     if len(named) > 1:
         raise ConfigError(f"--calibration: {' and '.join(named)} are deployments of their own; give one of them")
-    base = AWS if not named else NAMED[named[0]] if named[0] in NAMED else fitted(named[0], architecture)
+    base = AWS if not named else NAMED[named[0]] if named[0] in NAMED else calibration_of(named[0], architecture)
     return calibrate_from_runs([Path(name) for name in given if name not in named], base)
 
 

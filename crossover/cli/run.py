@@ -62,9 +62,9 @@ def compare(
     from crossover.reports import tables
     from crossover.reports.report_pages import write_comparison
     from crossover.reports.tables import comparison
-    from crossover.simulation.repetitions import on_aws
+    from crossover.simulation.repetitions import project_results
 
-    found = comparing.read(folders, at=at, mixed=mixed, simulated=on_aws)
+    found = comparing.read(folders, at=at, mixed=mixed, simulated=project_results)
     report = write_comparison(found, out)
     if as_json:
         print_json(comparing.as_json(found))
@@ -222,12 +222,12 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
     from crossover.reports import tables
     from crossover.reports.report_pages import write_report
     from crossover.reports.tables import summary
-    from crossover.simulation.repetitions import on_aws
+    from crossover.simulation.repetitions import project_results
 
     def missing(reason: str) -> None:
         tables.show(f"note: no {PROJECTION}: {reason}")
 
-    (projected,) = on_aws([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
+    (projected,) = project_results([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
     if projected is not None:
         write_atomically(folder.path / PROJECTION, json.dumps(projected.as_json(), indent=1).encode() + b"\n")
         write_report(folder, projected)

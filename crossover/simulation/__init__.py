@@ -7,7 +7,7 @@ result.json), `steps` (by name: invocations, mean_s, stages), `epoch_s`, `epochs
 would not run it), and, with keep_records, `records` as a step writes them: `reports.folder.build(label="projected", ...)` takes them.
 
 `Calibration` holds how fast everything is. `AWS` is measured by others, documented or assumed, as config/calibration/ says;
-`measured.calibrate_from_runs(folders)` takes computing from records; `papers.calibration(paper, architecture)` fits the papers'
+`measured.calibrate_from_runs(folders)` takes computing from records; `papers.calibration_of(paper, architecture)` fits the papers'
 deployments to the rows that config/held-out.yaml does not hold out. `Workload` holds sizes: `Workload.of(experiment)`,
 `.sized(parameters)`, `.uniform(minibatches=, batch_size=)`.
 """

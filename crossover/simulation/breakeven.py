@@ -27,9 +27,9 @@ from crossover.simulation.repetitions import (
     Draw,
     Outcome,
     RepeatedRun,
-    draws,
     figures,
     keep_feasible,
+    list_draws,
     problems,
     run_repetitions,
     simulate_draw,
@@ -56,7 +56,7 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run at one value of an axis, with its outcome per draw. All points of one break-even have the same draws."""
+    """One run at one value of an axis, with one outcome per draw. All points of one break-even have the same draws."""
 
     axis: str
     value: int
@@ -68,29 +68,33 @@ class Point:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Reasons why AWS would not run it, or not in every repetition."""
+        """Reasons why AWS would not run this point at all, or not in every repetition."""
         return problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
-        """True if AWS would run it in more than half of the repetitions; otherwise it cannot win."""
+        """True if AWS would run this point in more than half of the repetitions; otherwise it cannot win."""
         return 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     def by_draw(self, figure: str) -> list[float]:
-        """Return one of FIGURES per draw; infinite for repetitions that AWS would not run."""
+        """Return the value of one of FIGURES in each draw; infinite for repetitions that AWS would not run. `figure`:
+        name of the figure.
+        """
         return figures(self.outcomes, FIGURES[figure])
 
     def band(self, figure: str) -> Band:
-        """Return the figure's percentiles over the repetitions that AWS would run; NaN if it would run none."""
+        """Return the percentiles of one of FIGURES over the repetitions that AWS would run; NaN if it would run none. `figure`: name of the
+        figure.
+        """
         return band_of(self.by_draw(figure))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """A change of lead in `figure` between two neighbouring values of an axis.
+    """A change of the leader in `figure` between two neighbouring values of an axis.
 
-    `value`: where it happens, interpolated on a logarithmic scale, over the `count` of `of` repetitions that have it. `before`, `after`:
-    who leads.
+    `value`: place of the change on the axis, interpolated on a logarithmic scale, as a band over the `count` of `of` repetitions that have
+    it. `before`, `after`: names of the leaders on both sides.
     """
 
     axis: str
@@ -104,7 +108,9 @@ class Crossing:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakeven:
-    """All points by axis and value. `here`: the experiments with the settings of their files."""
+    """Result of comparing experiments along several axes: all points by axis and value, and the changes of leader. `here`: points with the
+    settings of the experiments' own files.
+    """
 
     experiments: tuple[Experiment, ...]
     calibration: Calibration
@@ -115,8 +121,8 @@ class Breakeven:
     prices_basis: str
     rests: str = ""  # on what the cheapest, as the files say, does; empty where that is too close to call
 
-    def of(self, axis: str) -> list[Point]:
-        """Return the points of one axis."""
+    def points_of_axis(self, axis: str) -> list[Point]:
+        """Return the points of this break-even on one axis, such as "workers"."""
         return [point for point in self.points if point.axis == axis]
 
 
@@ -129,7 +135,8 @@ def breakeven(
     processes: int | None = None,
     sizes: Callable[[Experiment], Workload] = Workload.of,
 ) -> Breakeven:
-    """Compare the experiments with their rivals along all axes, with the draws of the first experiment's seed.
+    """Compare the experiments with their rivals along all axes, and return the points and the changes of leader. All have the draws of the
+    first experiment's seed.
 
     `sizes`: function that returns an experiment's workload. An experiment that cannot be projected is left out. Raises NoProjection if
     nothing is left to compare or a size is not known, ConfigError if the experiments differ in model, data set, workers or batch size.
@@ -158,7 +165,7 @@ def breakeven(
             asked.append(
                 PlannedPoint(axis, value, entrant.name, is_rival(entrant), experiment.workers, tasks.index(task))
             )
-    drawn = draws(entrants[0].seed, repetitions)
+    drawn = list_draws(entrants[0].seed, repetitions)
     done = run_repetitions(tasks, drawn, processes=processes)
     found = [
         Point(axis=a.axis, value=a.value, name=a.name, rival=a.rival, workers=a.workers, outcomes=done[a.task])
@@ -172,7 +179,7 @@ def breakeven(
         calibration=calibration,
         here=here,
         points=points,
-        crossings=tuple(crossings_of(points)),
+        crossings=tuple(find_crossings(points)),
         left_out=tuple(left_out),
         prices_basis=price_list.basis,
         rests=_describe_assumptions(here, filed, calibration),
@@ -180,8 +187,10 @@ def breakeven(
 
 
 def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration: Calibration) -> str:
-    """Return a sentence about the assumptions on which the cheapest run depends, in the middle session; empty if the lead is not sure."""
-    led = lead(draws_of(here, "dollars"))
+    """Return a sentence about the assumptions on which the cheapest run depends, in the middle session; empty if no run is significantly
+    cheapest. `here`: points with the settings of the files; `filed`: their simulations, by name.
+    """
+    led = lead(figures_by_draw(here, "dollars"))
     if led is None or not led.is_sure:
         return ""
     running = [point.name for point in here if point.would_run]
@@ -197,15 +206,15 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
 def prepare_entrants(
     experiments: Sequence[Experiment], calibration: Calibration
 ) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
-    """Return the experiments and rivals that can be simulated, the reasons why others cannot, and the calibration with its uncertainty for
-    their model.
+    """Return three values: the experiments and rivals that can be simulated, the reasons why others cannot, and the calibration with its
+    uncertainty for their model.
     """
     entrants, left_out = keep_projectable(add_rivals(experiments))
-    return entrants, left_out, calibration.unsure_of(entrants[0].training.model)
+    return entrants, left_out, calibration.with_uncertainty_of(entrants[0].training.model)
 
 
 def keep_projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
-    """Return the experiments that can be simulated, and the reasons why others cannot. Raises NoProjection if only rivals are left."""
+    """Return the experiments that can be simulated, and one reason for each of the others. Raises NoProjection if only rivals are left."""
     known, unknown = list[Experiment](), list[str]()
     for experiment in experiments:
         try:
@@ -219,8 +228,8 @@ def keep_projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experimen
 
 
 def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """Return the experiments and those rivals that are not among them. Raises ConfigError if they cannot be compared, or if two have the
-    same name.
+    """Return the experiments together with those rivals (GPU fleet, single workers) that are not among them. Raises ConfigError if the
+    experiments cannot be compared, or if two have the same name.
     """
     if not experiments:
         raise ConfigError(
@@ -250,12 +259,12 @@ def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
 
 
 def is_rival(experiment: Experiment) -> bool:
-    """Return whether the experiment is one that architectures are compared with: a GPU fleet, or a single worker."""
+    """Return True if the experiment is one that architectures are compared with: a GPU fleet, or a single worker."""
     return experiment.module in ("gpu", "single")
 
 
 def _rival_of(experiment: Experiment) -> str:
-    """Return the experiment's name among the rivals; empty for other architectures."""
+    """Return the name under which this experiment is a rival, such as "gpu" or "one-function"; empty for other architectures."""
     if experiment.module == "single":
         on = experiment.sections.get("single", {}).get("on", "function")
         return next(name for name, where in ALONE.items() if where == on)
@@ -263,7 +272,9 @@ def _rival_of(experiment: Experiment) -> str:
 
 
 def _build_single_rival(first: Experiment, name: str, on: str) -> Experiment:
-    """Build the rival with a single worker, with a thread for every vCPU that it pays for. `on`: where it runs."""
+    """Build the experiment of a single worker with the settings of `first`, with a thread for every vCPU that it pays for. `name`: its
+    name; `on`: where it runs ("function", "instance" or "gpu").
+    """
     training = replace(first.training, threads="auto")
     return replace(single_worker(first, name), training=training, sections={**first.sections, "single": {"on": on}})
 
@@ -273,7 +284,7 @@ Change = Callable[[Experiment, Workload], Changed]
 
 
 class PlannedPoint(NamedTuple):
-    """A point to be computed. `task`: number of the task whose outcomes it takes."""
+    """A point of a break-even that is to be simulated. `task`: index of the task whose outcomes it takes."""
 
     axis: str
     value: int
@@ -284,8 +295,8 @@ class PlannedPoint(NamedTuple):
 
 
 def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
-    """Yield (axis, value, change), one axis at a time with the others as in the files. `change` returns an experiment and its workload at
-    that value. `base`: the workload of the first of `entrants`.
+    """Yield (axis, value, change) for each value of each axis; the other axes stay as in the files. A change takes an experiment
+    and its workload and returns both at that value. `base`: workload of the first of `entrants`.
     """
     first, every = entrants[0], entrants[0].exchange.every
     together = [each.workers for each in entrants if not architecture_of(each).alone]
@@ -304,13 +315,13 @@ def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str,
 
 
 def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
-    """Return the experiment and its workload with another batch size."""
+    """Return the experiment and its workload `own` with another batch size, on the same data."""
     batches = own.uniform(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
 
 def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
-    """Return the experiment and its workload with the same data divided among `workers`.
+    """Return the experiment and its workload `own` with the same data divided among `workers` workers.
 
     A single worker stays single, and averages as many minibatches per update as the workers do together. `filed`: number of workers for
     which its file is meant.
@@ -331,8 +342,8 @@ def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
 
 
 def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
-    """Return the experiment and workload with the number of workers, of COUNTS and its own, that makes the run cheapest in the middle
-    session. Rivals are returned unchanged.
+    """Return the experiment and its workload with the number of workers that makes the run cheapest in the middle session, chosen from
+    COUNTS and the experiment's own number. Rivals are returned unchanged.
     """
     if is_rival(experiment):
         return experiment, own
@@ -353,8 +364,8 @@ def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calib
 # --- who leads where --------------------------------------------------------------------------------------------------
 
 
-def crossings_of(points: Sequence[Point]) -> Iterator[Crossing]:
-    """Yield every change of lead between an architecture and its cheapest or fastest rival, by the medians."""
+def find_crossings(points: Sequence[Point]) -> Iterator[Crossing]:
+    """Yield every change of the leader between an architecture and its cheapest or fastest rival, on every axis, by the medians."""
     for axis in dict.fromkeys(point.axis for point in points):
         ours = [point for point in points if point.axis == axis and point.would_run]
         rivals: dict[int, list[Point]] = {}
@@ -364,11 +375,15 @@ def crossings_of(points: Sequence[Point]) -> Iterator[Crossing]:
         for name in dict.fromkeys(point.name for point in ours if not point.rival):
             mine = [point for point in ours if point.name == name and point.value in rivals]
             for figure in FIGURES:
-                yield from _find_crossings(mine, [best(rivals[point.value], figure) for point in mine], figure)
+                yield from _find_crossings(
+                    mine, [sort_by_median(rivals[point.value], figure) for point in mine], figure
+                )
 
 
 def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
-    """Yield the changes of lead between one architecture and its rivals. `rivals`: for each of its values, the best rival first."""
+    """Yield the changes of the leader between one architecture and its rivals in `figure`. `mine`: points of the architecture along one
+    axis; `rivals`: for each of them the rivals at the same value, best first.
+    """
     values = [point.value for point in mine]
 
     def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float, int]]:
@@ -407,11 +422,11 @@ def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], fi
         )
 
 
-def best(points: Sequence[Point], figure: str) -> list[Point]:
-    """Return the points that AWS would run, the lowest median of the figure first."""
+def sort_by_median(points: Sequence[Point], figure: str) -> list[Point]:
+    """Return the points that AWS would run, sorted by the median of `figure`, lowest first."""
     return sorted((point for point in points if point.would_run), key=lambda point: point.band(figure).p50)
 
 
-def draws_of(points: Sequence[Point], figure: str) -> dict[str, list[float]]:
-    """Return the figure per draw, by name, of the points that AWS would run."""
+def figures_by_draw(points: Sequence[Point], figure: str) -> dict[str, list[float]]:
+    """Return the values of `figure` in each draw, by point name, for the points that AWS would run."""
     return {point.name: point.by_draw(figure) for point in points if point.would_run}

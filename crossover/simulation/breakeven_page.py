@@ -27,15 +27,22 @@ from crossover.simulation.breakeven import (
     WORKERS,
     Breakeven,
     Point,
-    best,
-    draws_of,
+    figures_by_draw,
     is_rival,
     prepare_entrants,
     set_epochs,
     set_workers,
+    sort_by_median,
 )
 from crossover.simulation.calibration import Calibration
-from crossover.simulation.repetitions import LIMITS, REPETITIONS, SIMULATED_EPOCHS, RepeatedRun, draws, run_repetitions
+from crossover.simulation.repetitions import (
+    LIMITS,
+    REPETITIONS,
+    SIMULATED_EPOCHS,
+    RepeatedRun,
+    list_draws,
+    run_repetitions,
+)
 from crossover.simulation.workload import Workload, calendar
 from crossover.workflow.architecture import architecture_of
 
@@ -56,12 +63,12 @@ LEADS = (("dollars", "cheapest"), ("time", "soonest"))
 PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
-def write(found: Breakeven, out: Path, command: str = "") -> Path:
-    """Write `breakeven.html`, `breakeven.csv` and one SVG per plot into `out`, and return the page's path. `command`: command that the page
-    suggests next.
+def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
+    """Write the page of a break-even (breakeven.html, breakeven.csv and one SVG per plot) into `out`, and return the page's path.
+    `command`: command that the page suggests next.
     """
     out.mkdir(parents=True, exist_ok=True)
-    page = replace(_page(found, command), links=links_of(out, CSV, SLIDERS_PAGE))
+    page = replace(_build_page(found, command), links=links_of(out, CSV, SLIDERS_PAGE))
     for each in page.plots:
         name = each.title.lower().replace(" ", "-").replace(",", "").replace("'", "")
         write_atomically(out / f"{name}.svg", as_svg_file(str(each.svg)).encode())
@@ -71,13 +78,15 @@ def write(found: Breakeven, out: Path, command: str = "") -> Path:
 
 
 def links_of(out: Path, *names: str) -> list[tuple[str, str]]:
-    """Return links to the named files that are written beside the page: CSV always, others if they exist."""
+    """Return links, as (file name, words), from a page to files in the same folder. The CSV file is always linked, others only if they
+    exist. `out`: the folder; `names`: the files.
+    """
     words = {PAGE: "the curves", SLIDERS_PAGE: "sliders", CSV: CSV}
     return [(name, words[name]) for name in names if name == CSV or (out / name).is_file()]
 
 
 def to_csv(found: Breakeven) -> str:
-    """Return a CSV table with one row per point: raw figures with their percentiles."""
+    """Return the break-even as a CSV table with one row per point: raw figures with their percentiles."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in display.Band._fields]
@@ -114,22 +123,23 @@ def to_csv(found: Breakeven) -> str:
     return text.getvalue()
 
 
-def verdict(found: Breakeven) -> str:
+def describe_winner(found: Breakeven) -> str:
     """Return one line: which run wins with the settings of the files, by how much and how surely."""
     parts = [
         part
         for figure in ("dollars", "time")
-        if (part := display.won(draws_of(found.here, figure), *WORDS[figure], SHOWN[figure]))
+        if (part := display.won(figures_by_draw(found.here, figure), *WORDS[figure], SHOWN[figure]))
     ]
     if not parts:
         return "[projected] no verdict: fewer than two of these would run on AWS"
     return f"[projected] with these settings: {'; '.join(parts)}."
 
 
-def crossings(found: Breakeven) -> list[list[str]]:
-    """Return the table's rows: axis, figure, value with p5 and p95, number of draws, leader before, leader after."""
+def crossing_rows(found: Breakeven) -> list[list[str]]:
+    """Return one table row for each change of leader: axis, figure, value with p5 and p95, number of draws, leader before, leader after."""
 
     def rounded(value: float) -> str:
+        """Return the number with two significant digits."""
         return display.number(float(f"{value:.2g}"))
 
     return [
@@ -148,34 +158,36 @@ def crossings(found: Breakeven) -> list[list[str]]:
 CROSSINGS_HEAD = ["over", "by", "at about", "in draws", "until there", "from there on"]
 
 
-def rows(found: Breakeven, axis: str) -> list[list[str]]:
-    """Return the table of one axis: two rows per value, dollars and time, each with the leader and every run's p50, p5 and p95."""
-    points = found.of(axis)
+def axis_rows(found: Breakeven, axis: str) -> list[list[str]]:
+    """Return the table rows of one axis: for each value one row of dollars and one of time, with the leader and with p50, p5 and p95 of
+    every run.
+    """
+    points = found.points_of_axis(axis)
     names = list(dict.fromkeys(point.name for point in points))
     table = []
     for value in dict.fromkeys(point.value for point in points):
         by_name = {point.name: point for point in points if point.value == value}
         for figure, what in LEADS:
-            cells = [_cell(by_name.get(name), figure) for name in names]
-            table.append([f"{value:,}", figure, f"{what}: {_leader(list(by_name.values()), figure)}", *cells])
+            cells = [_describe_point(by_name.get(name), figure) for name in names]
+            table.append([f"{value:,}", figure, f"{what}: {_describe_leader(list(by_name.values()), figure)}", *cells])
     return table
 
 
-def head(found: Breakeven, axis: str) -> list[str]:
-    """Return the column titles of `rows`."""
-    return [axis, "figure", "who leads", *dict.fromkeys(point.name for point in found.of(axis))]
+def axis_head(found: Breakeven, axis: str) -> list[str]:
+    """Return the column titles of the rows that `axis_rows` returns."""
+    return [axis, "figure", "who leads", *dict.fromkeys(point.name for point in found.points_of_axis(axis))]
 
 
-def _leader(points: Sequence[Point], figure: str) -> str:
-    """Return who leads the points in the figure, and in how many draws if that is not sure."""
-    led = display.lead(draws_of(points, figure))
+def _describe_leader(points: Sequence[Point], figure: str) -> str:
+    """Return the name of the point that leads in `figure`; if its lead is not significant, also in how many draws it leads."""
+    led = display.lead(figures_by_draw(points, figure))
     if led is None:
-        return next((point.name for point in best(points, figure)), "none")
+        return next((point.name for point in sort_by_median(points, figure)), "none")
     return led.first if led.is_sure else f"{led.first} in {led.wins} of {led.of} draws, {display.OPEN}"
 
 
-def _cell(point: Point | None, figure: str) -> str:
-    """Return the table's text for one point: its p50 and spread, or why there is none."""
+def _describe_point(point: Point | None, figure: str) -> str:
+    """Return the table cell of one point: its p50 and spread, or why there is none. `point`: None if the setting is not possible."""
     if point is None:
         return "not possible"
     if not point.would_run:
@@ -184,8 +196,8 @@ def _cell(point: Point | None, figure: str) -> str:
     return f"{SHOWN[figure](band.p50)} {display.spread(*band)}{'' if not point.problems else ' *'}"
 
 
-def notes(found: Breakeven) -> list[str]:
-    """Return the assumptions and caveats that a reader must know."""
+def list_notes(found: Breakeven) -> list[str]:
+    """Return the assumptions and caveats that a reader of a break-even must know, one sentence each."""
     problems = dict.fromkeys(
         f"* {point.name}, {point.axis} {point.value:,}: {problem}"
         for point in found.points
@@ -203,16 +215,18 @@ def notes(found: Breakeven) -> list[str]:
         "a model of another size computes and stores as much per parameter as the files' own",
         *([found.rests] if found.rests else []),
         *own,
-        *_outside(found),
+        *_list_extrapolations(found),
         *problems,
         *found.left_out,
     ]
 
 
-def _outside(found: Breakeven) -> Iterator[str]:
-    """Yield how far the runs lie beyond what was measured: with the settings of the files, and at the last value of each axis."""
+def _list_extrapolations(found: Breakeven) -> Iterator[str]:
+    """Yield one sentence for each run that lies beyond what was measured, with the settings of the files and at the last value of each
+    axis.
+    """
     said = set[tuple[str, str]]()
-    for axis, points in (("here", found.here), *((axis, found.of(axis)) for axis in AXES)):
+    for axis, points in (("here", found.here), *((axis, found.points_of_axis(axis)) for axis in AXES)):
         for point in points:
             where = "" if axis == "here" else f", {axis} {point.value:,}"
             for limit in point.outcomes[0].outside if axis == "here" or point.value == points[-1].value else ():
@@ -222,8 +236,8 @@ def _outside(found: Breakeven) -> Iterator[str]:
 
 
 def _describe_leaders(points: Sequence[Point]) -> str:
-    """Return which of the points is cheapest and which is fastest, as one sentence; empty if fewer than two would run."""
-    leads = [display.leader(draws_of(points, figure), what, SHOWN[figure]) for figure, what in LEADS]
+    """Return one sentence: which of the points is cheapest and which is fastest. Empty if fewer than two would run on AWS."""
+    leads = [display.leader(figures_by_draw(points, figure), what, SHOWN[figure]) for figure, what in LEADS]
     return f"With these settings {'; '.join(filter(None, leads))}." if any(leads) else ""
 
 
@@ -231,12 +245,12 @@ NO_LEADER = "Nothing to compare: fewer than two of these would run on AWS."
 
 
 def choose_looks(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
-    """Return how each experiment is drawn, by name."""
+    """Return the colour, line and mark with which each experiment is drawn, by the experiment's name."""
     return {each.name: of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
 
 
-def _page(found: Breakeven, command: str = "") -> Page:
-    """Build the page as data. `command`: command that the page suggests next."""
+def _build_page(found: Breakeven, command: str = "") -> Page:
+    """Build the page of a break-even as data. `command`: command that the page suggests next."""
     first = found.experiments[0]
     return Page(
         kind="Break-even",
@@ -244,36 +258,42 @@ def _page(found: Breakeven, command: str = "") -> Page:
         subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs; "
         f"{found.prices_basis}",
         labels=["projected"],
-        choices={"over": [axis for axis in AXES if found.of(axis)], "figure": list(DRAWN)},
-        verdict=verdict(found),
+        choices={"over": [axis for axis in AXES if found.points_of_axis(axis)], "figure": list(DRAWN)},
+        verdict=describe_winner(found),
         commands=[command] if command else [],
-        caveats=notes(found)[:5],
-        plots=[drawn for axis in AXES if found.of(axis) for drawn in _curves(found, axis)],
+        caveats=list_notes(found)[:5],
+        plots=[drawn for axis in AXES if found.points_of_axis(axis) for drawn in _plot_curves(found, axis)],
         sheets=[
-            Sheet(title="With these settings", head=HERE_HEAD, rows=_here(found), words=1, label="projected"),
+            Sheet(
+                title="With these settings",
+                head=HERE_HEAD,
+                rows=_rows_at_own_settings(found),
+                words=1,
+                label="projected",
+            ),
             Sheet(
                 title="Where an architecture overtakes its cheapest or soonest rival, or falls behind it",
                 head=CROSSINGS_HEAD,
-                rows=crossings(found) or [["nowhere in these ranges", *[""] * (len(CROSSINGS_HEAD) - 1)]],
+                rows=crossing_rows(found) or [["nowhere in these ranges", *[""] * (len(CROSSINGS_HEAD) - 1)]],
                 words=2,
                 label="projected",
             ),
             *(
                 Sheet(
                     title=f"Over {axis}",
-                    head=head(found, axis),
-                    rows=rows(found, axis),
+                    head=axis_head(found, axis),
+                    rows=axis_rows(found, axis),
                     words=3,
                     label="projected",
                     folded=True,
                 )
                 for axis in AXES
-                if found.of(axis)
+                if found.points_of_axis(axis)
             ),
             Sheet(
                 title="What stands behind it",
                 head=["", "note"],
-                rows=[[str(n), note] for n, note in enumerate(notes(found), start=1)],
+                rows=[[str(n), note] for n, note in enumerate(list_notes(found), start=1)],
                 words=2,
                 folded=True,
                 note=f"{found.prices_basis.capitalize()}.",
@@ -285,9 +305,9 @@ def _page(found: Breakeven, command: str = "") -> Page:
 HERE_HEAD = ["", "time", "p5 to p95", "dollars", "p5 to p95"]
 
 
-def _here(found: Breakeven) -> list[list[str]]:
-    """Return one row for each run with the settings of the files, the cheapest first; last those that AWS would not run."""
-    ran = best(found.here, "dollars")
+def _rows_at_own_settings(found: Breakeven) -> list[list[str]]:
+    """Return one table row for each run with the settings of the files, the cheapest first; those that AWS would not run come last."""
+    ran = sort_by_median(found.here, "dollars")
     table = []
     for point in ran:
         cells = ((SHOWN[figure], point.band(figure)) for figure in ("time", "dollars"))
@@ -307,9 +327,9 @@ def _here(found: Breakeven) -> list[list[str]]:
 DRAWN = {"dollars": "dollars", "time": "seconds"}  # figures, with what their axis counts
 
 
-def _curves(found: Breakeven, axis: str) -> list[Plot]:
-    """Return the plots of one axis: dollars and time, each with its band."""
-    points = found.of(axis)
+def _plot_curves(found: Breakeven, axis: str) -> list[Plot]:
+    """Return two plots of one axis, dollars and time, each with its band."""
+    points = found.points_of_axis(axis)
     fleet = frozenset(point.name for point in points if point.rival)
     drawn = []
     for figure, y in DRAWN.items():
@@ -347,7 +367,7 @@ def _curves(found: Breakeven, axis: str) -> list[Plot]:
 
 
 def _format_short(value: float) -> str:
-    """Return the number with a unit letter, such as `3 M`."""
+    """Return the number with at most one unit letter (k, M or B), such as `3 M`."""
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g} {letter}"
@@ -362,10 +382,11 @@ GridSetting = tuple[int, int, int]  # epochs, parameters, workers
 
 @dataclass(frozen=True, kw_only=True)
 class PlayGrid:
-    """A simulated grid of settings. All settings have the same draws.
+    """Simulated results for each combination of epochs, parameters and workers, for the page with sliders. All combinations have the same
+    draws.
 
-    `cells`: by setting, the runs that AWS would run, in the order of `experiments`; `refused`: by setting, why it would not run the others,
-    by name.
+    `cells`: by combination, the runs that AWS would run, in the order of `experiments`; `refused`: by combination and name, why AWS would
+    not run the others.
     """
 
     experiments: tuple[Experiment, ...]
@@ -379,7 +400,7 @@ class PlayGrid:
     left_out: tuple[str, ...]
 
 
-def grid(
+def simulate_grid(
     experiments: Sequence[Experiment],
     calibration: Calibration,
     price_list: Prices,
@@ -388,9 +409,10 @@ def grid(
     processes: int | None = None,
     sizes: Callable[[Experiment], Workload] = Workload.of,
 ) -> PlayGrid:
-    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, which includes the first file's own values.
+    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, and return the grid. The grid includes the
+    values of the first experiment's file.
 
-    `sizes`: function that returns an experiment's workload. Raises what `breakeven` raises.
+    `sizes`: function that returns an experiment's workload. Raises NoProjection and ConfigError as `breakeven` does.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
@@ -414,7 +436,7 @@ def grid(
         asked.append((setting, each))
     cells: dict[GridSetting, list[Point]] = {setting: [] for setting in settings}
     for (setting, each), outcomes in zip(
-        asked, run_repetitions(tasks, draws(first.seed, repetitions), processes=processes), strict=True
+        asked, run_repetitions(tasks, list_draws(first.seed, repetitions), processes=processes), strict=True
     ):
         point = Point(axis="grid", value=0, name=each.name, rival=is_rival(each), outcomes=outcomes)
         if point.would_run:
@@ -435,7 +457,7 @@ def grid(
 
 
 def find_surely_behind(points: Sequence[Point], figure: str) -> list[list[str]]:
-    """Return, for each point, the names of the points that it surely leads, in the sense of `breakeven`."""
+    """Return, for each point, the names of the points that it leads significantly in `figure`."""
     found: dict[str, list[str]] = {point.name: [] for point in points}
     for one, other in combinations(points, 2):
         led = lead({one.name: one.by_draw(figure), other.name: other.by_draw(figure)})
@@ -461,17 +483,19 @@ WITHOUT = (
 
 
 def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
-    """Write `play.html` into `out` and return its path. `uplot`: folder with uPlot; if its files do not match UPLOT_SHA256, the page has
-    words and figures but no curves.
+    """Write the page with sliders (play.html) into `out` and return its path. `uplot`: folder with uPlot; if its files do not match
+    UPLOT_SHA256, the page has words and figures but no curves.
     """
     out.mkdir(parents=True, exist_ok=True)
-    made = replace(page(found, uplot), links=[(PAGE, "the curves"), (CSV, CSV)])  # `write` writes both afterwards
+    made = replace(
+        build_sliders_page(found, uplot), links=[(PAGE, "the curves"), (CSV, CSV)]
+    )  # `write_page` writes both afterwards
     write_atomically(out / SLIDERS_PAGE, render(made).encode())
     return out / SLIDERS_PAGE
 
 
-def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
-    """Build the page of sliders as data. `uplot`: folder with uPlot."""
+def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
+    """Build the page with sliders as data. `uplot`: folder with uPlot's files."""
     first = found.experiments[0]
     scripts, styles = _load_uplot(uplot)
     notes = [
@@ -492,7 +516,7 @@ def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
         subtitle=f"{first.training.model} on {first.data.dataset}; {found.prices_basis}",
         labels=["projected"],
         play=Markup((SCRIPTS / "play.html").read_text(encoding="utf-8")),
-        data=json.dumps(as_json(found), separators=(",", ":"), allow_nan=False),
+        data=json.dumps(grid_as_json(found), separators=(",", ":"), allow_nan=False),
         styles=styles,
         scripts=[*scripts, Markup((SCRIPTS / "play.js").read_text(encoding="utf-8"))],
         sheets=[Sheet(title="What stands behind it", head=["note"], rows=[[note] for note in notes], folded=True)],
@@ -500,7 +524,9 @@ def page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
 
 
 def _load_uplot(uplot: Path) -> tuple[list[Markup], list[Markup]]:
-    """Return uPlot's script and its style; two empty lists if a file is missing or does not match UPLOT_SHA256."""
+    """Return uPlot's script and its style, each in a list; two empty lists if a file is missing or does not match UPLOT_SHA256. `uplot`:
+    folder with the files.
+    """
     paths = [uplot / name for name in UPLOT_SHA256]
     files = [path.read_bytes() for path in paths if path.is_file()]
     if [hashlib.sha256(file).hexdigest() for file in files] != list(UPLOT_SHA256.values()):
@@ -509,8 +535,8 @@ def _load_uplot(uplot: Path) -> tuple[list[Markup], list[Markup]]:
     return [script], [style]
 
 
-def as_json(found: PlayGrid) -> Mapping[str, Any]:
-    """Return the data that the page's script reads.
+def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
+    """Return the simulated grid as the data that the script of the page with sliders reads.
 
     `cells`: one list per setting, the last axis varying fastest; each run is [number, seconds p5, p50, p95, dollars p5, p50, p95, numbers
     of the runs it is surely cheaper than, numbers of those it is surely faster than]. `refused`: in the same order, [number, index into
@@ -520,6 +546,7 @@ def as_json(found: PlayGrid) -> Mapping[str, Any]:
     numbers = {each.name: n for n, each in enumerate(found.experiments)}
 
     def rounded(value: float) -> float:
+        """Return the number with six significant digits."""
         return float(f"{value:.6g}")
 
     cells = [

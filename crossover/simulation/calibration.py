@@ -21,16 +21,18 @@ VCPU_MB = 1_769  # of a function's memory: one vCPU (AWS Lambda, "Configuring me
 
 @cache
 def vcpus(memory_mb: float) -> float:
-    """Return how many vCPUs a function may use: its share of CPU time by memory, at most the number of vCPUs that it sees."""
+    """Return how many vCPUs a Lambda function of `memory_mb` MB may use: its share of CPU time, but not more than the number of vCPUs that
+    it sees.
+    """
     seen = next((count for most_mb, count in figures.function_vcpus() if memory_mb <= most_mb), inf)
     return min(seen, memory_mb / VCPU_MB)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBucket:
-    """A network limit as a token bucket, separate for each direction: `burst_bytes` at once, then `floor_bytes_s`.
+    """A network limit as a token bucket, separate for each direction: `burst_bytes` at once, then `floor_bytes_s` per second.
 
-    `by_memory`: (MB, bytes per second) pairs of a rule by which the floor grows with a function's memory, linear between them.
+    `by_memory`: pairs (MB, bytes per second) of a rule by which the floor grows with a function's memory, linear between them.
     """
 
     burst_bytes: float
@@ -38,7 +40,7 @@ class TokenBucket:
     by_memory: Sequence[tuple[float, float]] = ()
 
     def floor_at(self, memory_mb: float) -> float:
-        """Return the bytes per second that a function of that memory can sustain."""
+        """Return the bytes per second that a function of `memory_mb` MB can sustain after the burst."""
         if not self.by_memory:
             return self.floor_bytes_s
         below, *above = self.by_memory
@@ -52,7 +54,7 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Requests of one kind (read or write), as one client sees them."""
+    """Speed of one kind of requests to a service (reads or writes), as one client sees them: latency, bandwidth, burst."""
 
     latency_s: float
     bytes_s: float = inf  # the slowest of connection, processor and host
@@ -60,7 +62,9 @@ class Direction:
     floor_bytes_s: float = inf
 
     def seconds(self, bytes_: float, requests: int = 1) -> float:
-        """Return the seconds of `requests` one after another that move `bytes_` in all, from a full bucket and without other clients."""
+        """Return the seconds of `requests` requests, one after another, that move `bytes_` bytes in all, with a full burst and without
+        other clients.
+        """
         seconds = bytes_ / self.bytes_s
         if bytes_ > self.burst_bytes:
             seconds = max(seconds, (bytes_ - self.burst_bytes) / self.floor_bytes_s)
@@ -69,7 +73,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """A service as one client sees it."""
+    """Speed of a service as one client sees it, for reads and for writes."""
 
     read: Direction
     write: Direction
@@ -94,8 +98,8 @@ class Service:
     write_client_bytes_s: float | None = None
     write_cpu_s_byte: float | None = None
 
-    def slowed(self, factor: float) -> "Service":
-        """Return the service in a session whose requests take `factor` times as long. The limits of the client's processor and of the
+    def slow_down(self, factor: float) -> "Service":
+        """Return this service in a session whose requests take `factor` times as long. The limits of the client's processor and of the
         host's link do not change.
         """
         writes = self.write_latency_s
@@ -107,11 +111,12 @@ class Service:
         )
 
     def at(self, *, vcpus: float = 1.0, burst_bytes: float = inf, floor_bytes_s: float = inf) -> ServiceClient:
-        """Return the service as a client sees it. `vcpus`: vCPUs of the client, whose one thread uses at most one; `burst_bytes`,
-        `floor_bytes_s`: its network's token bucket.
+        """Return the speed of this service as one client sees it. `vcpus`: vCPUs of the client, whose one thread uses at most one;
+        `burst_bytes`, `floor_bytes_s`: the token bucket of the client's network.
         """
 
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
+            """Return the speed of reads or of writes, from the figures of that direction."""
             processor = min(vcpus, 1.0) / cpu_s_byte if cpu_s_byte else inf
             rate = min(client_bytes_s / self.slowdown, self.host_bytes_s, processor)
             floor = floor_bytes_s / self.slowdown
@@ -132,7 +137,7 @@ class Service:
 
 
 def _or(own: float | None, reading: float) -> float:
-    """Return the figure of writing, or that of reading if it is None."""
+    """Return the figure of writing (`own`), or that of reading if it is None."""
     return reading if own is None else own
 
 
@@ -170,7 +175,9 @@ INIT_LIMIT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All seconds that do not follow from an experiment's sizes. A default without a source is assumed."""
+    """All speeds and delays that a simulation needs and that do not follow from an experiment's sizes. A default without a source is
+    assumed.
+    """
 
     name: str
     basis: tuple[str, ...] = ()  # where the figures come from, for people
@@ -252,12 +259,16 @@ class Calibration:
     measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def unsure_of(self, model: str) -> "Calibration":
-        """Return this calibration with the uncertainty of the model's speed on processors: 0 for models that were measured."""
+    def with_uncertainty_of(self, model: str) -> "Calibration":
+        """Return this calibration with the uncertainty of a model's speed on processors, which is 0 if the model was measured. `model`: the
+        model's name.
+        """
         return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
 
     def slow_computing(self, processors: float, gpus: float) -> "Calibration":
-        """Return this calibration with computing that takes so many times as long: `processors` for processors, `gpus` for GPUs."""
+        """Return this calibration with slower computing. `processors`, `gpus`: how many times as long computing takes on processors and on
+        GPUs.
+        """
         return replace(
             self,
             sample_s={name: seconds * processors for name, seconds in self.sample_s.items()},
@@ -268,15 +279,15 @@ class Calibration:
         )
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
-        """Return the seconds of one minibatch's gradient on a processor. `threads`: vCPUs, or a part of one; `speed`: of each, in reference
-        vCPUs; `batch_s`: constant per minibatch.
+        """Return the seconds in which a processor computes the gradient of one minibatch of `samples` samples. `threads`: number of vCPUs,
+        or a part of one; `speed`: speed of each, in reference vCPUs; `batch_s`: constant seconds per minibatch.
         """
         if not samples:
             return 0.0
-        return batch_s + samples * self.of_sample(workload) / (self.speed_up(threads) * speed)
+        return batch_s + samples * self.sample_gradient_s(workload) / (self.speed_up(threads) * speed)
 
     def speed_up(self, threads: float) -> float:
-        """Return how much faster `threads` vCPUs, or a part of one, are than one whole vCPU."""
+        """Return how many times as fast as one whole vCPU `threads` vCPUs are, by Amdahl's law. A part of a vCPU gives that part."""
         if threads <= 1:
             return threads
         two = _amdahl(self.parallel_share, min(threads, MEASURED_THREADS))
@@ -285,29 +296,35 @@ class Calibration:
         share = self.parallel_share if self.parallel_beyond is None else self.parallel_beyond
         return two * _amdahl(share, threads) / _amdahl(share, MEASURED_THREADS)
 
-    def of_sample(self, workload: Workload) -> float:
-        """Return the seconds of one sample's gradient on the reference vCPU."""
+    def sample_gradient_s(self, workload: Workload) -> float:
+        """Return the seconds of one sample's gradient of the workload's model on the reference vCPU."""
         known = self.sample_s.get(workload.scaled_from or workload.model)
         whole = (1 + BACKWARD) * workload.macs * self.mac_s if known is None else known * workload.times
         return workload.training_share * whole
 
-    def in_function(self, experiment: Experiment, workload: Workload, samples: int, *, memory_mb: int) -> float:
-        """Return the seconds of one minibatch's gradient in a function of that memory."""
+    def function_gradient_s(self, experiment: Experiment, workload: Workload, samples: int, *, memory_mb: int) -> float:
+        """Return the seconds in which a Lambda function of `memory_mb` MB computes the gradient of one minibatch of `samples` samples."""
         threads = min(threads_of(experiment), vcpus(memory_mb))
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.function_speed, batch_s=self.function_batch_s
         )
 
-    def on_instance(self, experiment: Experiment, workload: Workload, samples: int, *, instance_type: str) -> float:
-        """Return the seconds of one minibatch's gradient on an instance."""
+    def instance_gradient_s(
+        self, experiment: Experiment, workload: Workload, samples: int, *, instance_type: str
+    ) -> float:
+        """Return the seconds in which the processor of an EC2 instance computes the gradient of one minibatch of `samples` samples."""
         known = self.instances.get(instance_type, UNKNOWN_INSTANCE)
         threads = min(threads_of(experiment), known.vcpus)
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.instance_speed, batch_s=self.instance_batch_s
         )
 
-    def on_gpu(self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32") -> float:
-        """Return the seconds of one minibatch's gradient on a GPU. Raises NoProjection if the card is not known or lacks the precision."""
+    def gpu_gradient_s(
+        self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32"
+    ) -> float:
+        """Return the seconds in which the GPU of an EC2 instance computes the gradient of one minibatch of `samples` samples. Raises
+        NoProjection if the card is not known or lacks the precision.
+        """
         if not samples:
             return 0.0
         card, counts = card_of(instance_type), workload.step.times(workload.training_share, fixed=False)
@@ -316,22 +333,22 @@ class Calibration:
         share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
         return self.gpu_batch_s + self.gpu_pace * unsure * seconds / share
 
-    def starts_cold(self, *, torch: bool, factor: float) -> tuple[float, float]:
-        """Return the seconds of a cold start: (those before the handler that are not billed, those of INIT, which are billed). `factor`: of
-        this start, drawn.
+    def cold_start_parts_s(self, *, torch: bool, factor: float) -> tuple[float, float]:
+        """Return the seconds of a cold start as a pair: those before the handler that are not billed, and those of INIT, which are billed.
+        `torch`: whether the function imports torch; `factor`: random factor of this start.
         """
         init_s = factor * (self.cold_torch_s if torch else self.cold_s)
         return factor * self.sandbox_s + cold_start_s(init_s) - init_s, init_s
 
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
-        """Return the seconds of vector arithmetic by one thread of a function, or of an instance if no memory is given. `bytes_`: of all
-        vectors read and written.
+        """Return the seconds of vector arithmetic by one thread of a function, or of an instance if no memory is given. `bytes_`: bytes of
+        all vectors that are read and written.
         """
         share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
         return bytes_ / (self.arithmetic_bytes_s * share)
 
     def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> ServiceClient:
-        """Return the service as a function of that memory sees it."""
+        """Return the speed of a service as a function of `memory_mb` MB sees it. `in_vpc`: whether the function is in a VPC."""
         network = self.vpc_network if in_vpc else self.network
         if network is None:
             return service.at(vcpus=vcpus(memory_mb))
@@ -339,21 +356,21 @@ class Calibration:
         return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
 
     def base_s(self, bytes_: float, *, memory_mb: float, in_vpc: bool) -> float:
-        """Return the seconds a function's fresh environment takes to read base weights of `bytes_` bytes and to check their digest."""
+        """Return the seconds in which a fresh environment of a function reads base weights of `bytes_` bytes and checks their digest."""
         read = self.client(self.objects, memory_mb=memory_mb, in_vpc=in_vpc).read
         return read.seconds(bytes_) + self.arithmetic_s(bytes_, memory_mb=memory_mb)
 
     def on_host(self, service: Service, instance_type: str) -> Service:
-        """Return the service on a host of that instance type, whose documented network bandwidth all its clients share."""
+        """Return the service on a host of that instance type. All clients share the host's documented network bandwidth, if it is known."""
         known = self.instances.get(instance_type)
         return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
 
-    def calm(self) -> "Calibration":
-        """Return this calibration without stragglers."""
+    def without_stragglers(self) -> "Calibration":
+        """Return this calibration with all random factors set to 1, so that there are no stragglers."""
         return replace(self, **dict.fromkeys(SIGMAS, 0.0))  # type: ignore[arg-type]  # numbers
 
-    def unshared(self) -> "Calibration":
-        """Return this calibration with unlimited bandwidth of the hosts, so that no client waits for another's transfers."""
+    def without_sharing(self) -> "Calibration":
+        """Return this calibration with unlimited network bandwidth of the hosts, so that no client waits for the transfers of others."""
         return replace(
             self,
             tensors=replace(self.tensors, host_bytes_s=inf),
@@ -361,8 +378,10 @@ class Calibration:
             instances={name: replace(each, bytes_s=None) for name, each in self.instances.items()},
         )
 
-    def outside(self, **figures: float) -> tuple[str, ...]:
-        """Return a sentence for each of `figures` (named as in `measured`) that lies beyond what the fits have seen."""
+    def list_extrapolations(self, **figures: float) -> tuple[str, ...]:
+        """Return one sentence for each of `figures` that lies beyond the range that the fits have seen. The names are those of `measured`:
+        memory_mb, object_bytes, functions, branches.
+        """
         found = []
         for name, value in figures.items():
             least, most = self.measured.get(name, (0.0, inf))
@@ -376,26 +395,28 @@ class Calibration:
         return tuple(found)
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":
-        """Return this calibration with other figures. `facts`: where they come from; added to `basis`."""
+        """Return this calibration with the fields in `changes` replaced. `facts`: sentences that say where the new figures come from; they
+        are added to `basis`.
+        """
         return replace(self, basis=(*self.basis, *facts), **changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Return every figure as plain data; an infinite bandwidth is null."""
+        """Return every figure of this calibration as plain data. An infinite bandwidth is None."""
         return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def threads_of(experiment: Experiment) -> float:
-    """Return `training.threads` as a number; `auto` is infinite, so that callers take all vCPUs."""
+    """Return the experiment's `training.threads` as a number. `auto` is infinite, so that callers take all vCPUs that there are."""
     return inf if experiment.training.threads == "auto" else float(experiment.training.threads)
 
 
 def _amdahl(share: float, threads: float) -> float:
-    """Return the speed-up by Amdahl's law. `share`: part of the work that the threads share."""
+    """Return the speed-up of `threads` threads by Amdahl's law. `share`: part of the work that the threads can share."""
     return 1 / (1 - share + share / threads)
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as plain data for JSON; infinite numbers become None."""
+    """Return a value as plain data for JSON. Data classes and mappings become dictionaries, infinite numbers None."""
     if is_dataclass(value):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
@@ -406,12 +427,14 @@ def _plain(value: Any) -> Any:
 
 
 def cold_start_s(init_s: float) -> float:
-    """Return the seconds until the handler is called, of which `init_s` are billed. An INIT beyond INIT_LIMIT_S begins again."""
+    """Return the seconds from an invocation to the call of its handler, of which `init_s` are billed. An INIT longer than INIT_LIMIT_S is
+    ended and begins again.
+    """
     return init_s + (INIT_LIMIT_S if init_s > INIT_LIMIT_S else 0.0)
 
 
 FREE = Service(latency_s=0.0)
-FIGURES = figures.figures()
+FIGURES = figures.load_figures()
 CLOCKS: Mapping[str, Any] = {
     name: FIGURES[""][name]
     for name in ("task_s", "payload_s_byte", "branch_s", "distributed_s", "sandbox_s", "cold_s", "cold_torch_s")
@@ -434,7 +457,7 @@ ASSUMED = Calibration(
 
 
 def _aws() -> Calibration:
-    """Return `ASSUMED` with the figures of config/calibration/."""
+    """Return the calibration AWS: `ASSUMED` with the figures of config/calibration/."""
     found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
     changes["inits"] = {
@@ -457,9 +480,9 @@ def _aws() -> Calibration:
         ASSUMED,
         name="AWS",
         basis=basis,
-        instances=figures.instances(),
-        measured=figures.measured(),
-        elsewhere=figures.elsewhere(),
+        instances=figures.load_instances(),
+        measured=figures.load_measured_ranges(),
+        elsewhere=figures.load_caveats(),
         **changes,
     )
 
@@ -470,7 +493,7 @@ assert AWS.network is not None
 AWS_2026_08 = AWS.with_facts(
     "functions outside a VPC: 625 Mbps at 2 GB to 3,000 Mbps at 10 GB (the rule of August 2026, seen second-hand)",
     name="aws-2026-08",
-    network=replace(AWS.network, by_memory=figures.network_2026_08()),
+    network=replace(AWS.network, by_memory=figures.load_network_2026_08()),
 )
 AWS_2022 = AWS.with_facts("state machines and sandboxes: as of 2022", name="aws-2022", **FIGURES["year_2022"])
 NAMED = {each.name: each for each in (AWS_2026_08, AWS_2022)}
@@ -500,7 +523,7 @@ PURE_COMPUTE = Calibration(
     **STARTING,
     concurrency=None,
     session_sigma=0.0,
-).calm()
+).without_stragglers()
 
 
 # --- assumptions ------------------------------------------------------------------------------------------------------
@@ -514,8 +537,8 @@ AnswerOf = Callable[[Calibration], str]
 
 
 class Turn(NamedTuple):
-    """A change of the answer: it is the same if computing takes `before` times as long as assumed, and `other` if it takes `after` times as
-    long.
+    """A change of the answer. The answer stays if computing takes `before` times as long as assumed; it is `other` if computing takes
+    `after` times as long.
     """
 
     before: float
@@ -524,10 +547,11 @@ class Turn(NamedTuple):
 
 
 def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[Turn]:
-    """Return the first change of the answer if computing is faster, and if it is slower. A direction in which none of FACTORS changes the
-    answer is left out.
+    """Return the first change of the answer if computing is faster than assumed, and if it is slower. A direction in which none of FACTORS
+    changes the answer is left out.
 
-    `answer`: function from a calibration to the answer; `paced`: function from a factor to the calibration with computing that slow.
+    `answer`: function from a calibration to the answer; `paced`: function from a factor to the calibration in which computing takes that
+    many times as long.
     """
     now, found = answer(paced(1.0)), []
     for sign in (-1, 1):
@@ -542,7 +566,9 @@ def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[
 
 
 def _between(before: float, after: float, other: str, now: str, answer: Callable[[float], str]) -> Turn:
-    """Return the change of the answer between two factors, narrowed down by bisection to EXACT. `now`: the answer at `before`."""
+    """Return the change of the answer between the factors `before` and `after`, narrowed down by bisection to TURN_PRECISION. `now`: the
+    answer at `before`; `other`: the answer at `after`; `answer`: function from a factor to the answer.
+    """
     while max(before / after, after / before) > TURN_PRECISION:
         middle = sqrt(before * after)
         said = answer(middle)
@@ -551,8 +577,8 @@ def _between(before: float, after: float, other: str, now: str, answer: Callable
 
 
 def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, Callable[[float], Calibration]]]:
-    """Yield (assumption in words, function from a factor to the calibration in which it is off by that factor). `gpus`: whether GPUs are
-    used.
+    """Yield the assumptions about computing, each as (assumption in words, function from a factor to the calibration `cloud` in which the
+    assumption is off by that factor). `gpus`: whether GPUs are used.
     """
     yield "a core of this machine for a vCPU of ARM", lambda times: cloud.slow_computing(times, 1.0)
     if gpus:
@@ -560,7 +586,9 @@ def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, C
 
 
 def describe_assumptions(answer: AnswerOf, cloud: Calibration, *, gpus: bool) -> str:
-    """Return one sentence: the assumptions on which the answer depends, and the factors at which it changes."""
+    """Return one sentence that names the assumptions on which the answer depends, and the factors at which the answer changes. `answer`:
+    function from a calibration to the answer; `gpus`: whether GPUs are used.
+    """
     parts = [
         f"{what} ({_describe_turns(find_turns(answer, paced))})" for what, paced in list_assumptions(cloud, gpus=gpus)
     ]

@@ -21,8 +21,8 @@ FORMAT, BITS = 1, 8
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """An EC2 instance type. `bytes_s`: its sustained network bandwidth; `memory_gb`, `gpu_gb`: in GiB. None if it is not documented.
-    `gpu_share`: the part of a card that the instance has.
+    """Documented size of an EC2 instance type. `bytes_s`: sustained network bandwidth in bytes per second; `memory_gb`, `gpu_gb`: memory in
+    GiB of the instance and of its GPU; None if not documented. `gpu_share`: part of a GPU card that the instance has.
     """
 
     vcpus: int
@@ -36,8 +36,10 @@ UNKNOWN_INSTANCE = InstanceType(vcpus=2)
 
 
 @cache
-def _read(path: Path) -> dict[str, Any]:
-    """Return a calibration file's content. Raises ConfigError if it is not one, or if a figure has no number or no source."""
+def _read_figures(path: Path) -> dict[str, Any]:
+    """Return the content of a calibration file. Raises ConfigError if the file is not a calibration, or if a figure has no number or no
+    source.
+    """
     try:
         plain: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if plain["format"] != FORMAT:
@@ -50,19 +52,21 @@ def _read(path: Path) -> dict[str, Any]:
     return plain
 
 
-def figures() -> Mapping[str, Mapping[str, float]]:
-    """Return the figures by service or network, then by field; those of no service are under "". Fitted figures replace documented ones."""
+def load_figures() -> Mapping[str, Mapping[str, float]]:
+    """Return all figures of the calibration files by service or network, then by field. Figures of no service are under "". Fitted figures
+    replace documented ones.
+    """
     found: dict[str, dict[str, float]] = {}
     for path in (DOCUMENTED, FITTED):
-        for each in _read(path)["figures"]:
+        for each in _read_figures(path)["figures"]:
             group, _, name = each["figure"].rpartition(".")
             found.setdefault(group, {})[name] = float(each["value"])
     return found
 
 
 @cache
-def instances() -> Mapping[str, InstanceType]:
-    """Return the known EC2 instance types by name."""
+def load_instances() -> Mapping[str, InstanceType]:
+    """Return the EC2 instance types that documented.yaml lists, by name."""
     return {
         name: InstanceType(
             vcpus=each["vcpus"],
@@ -71,14 +75,14 @@ def instances() -> Mapping[str, InstanceType]:
             gpu_gb=each.get("gpu_gb"),
             gpu_share=each.get("gpu_share", 1.0),
         )
-        for name, each in _read(DOCUMENTED)["instances"]["types"].items()
+        for name, each in _read_figures(DOCUMENTED)["instances"]["types"].items()
     }
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpotMarket:
-    """The market of spot instances of one type in one zone, as observed. `lost_per_hour`: interruptions per hour that an instance is held;
-    `wait_s`: mean seconds until there is another.
+    """Observed market of spot instances of one type in one zone. `lost_per_hour`: interruptions per hour for which an instance is held;
+    `wait_s`: mean seconds until another instance is to be had.
     """
 
     lost_per_hour: float
@@ -90,9 +94,11 @@ MOST_LOST_PER_HOUR = 60.0
 
 @cache
 def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
-    """Return the markets that projections draw from. Raises ConfigError if a pair is malformed, or a rate is above one a minute."""
+    """Return the spot markets that projections draw from, as documented.yaml lists them. Raises ConfigError if an entry is malformed, or a
+    rate is above one interruption a minute.
+    """
     field, found = f"{path.name}: spot.lost_per_hour_and_wait_h", []
-    for pair in _read(path)["spot"]["lost_per_hour_and_wait_h"]:
+    for pair in _read_figures(path)["spot"]["lost_per_hour_and_wait_h"]:
         given = isinstance(pair, list) and len(pair) == 2 and all(type(each) in (int, float) for each in pair)
         if not given or not 0 <= pair[0] <= MOST_LOST_PER_HOUR or not 0 <= pair[1] < inf:
             raise ConfigError(
@@ -107,33 +113,36 @@ def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
 
 @cache
 def function_vcpus() -> tuple[tuple[int, int], ...]:
-    """Return (memory in MB, vCPUs) pairs: functions up to that memory see that many vCPUs."""
-    return tuple((memory_mb, count) for memory_mb, count in _read(DOCUMENTED)["function_vcpus"]["up_to_mb"])
+    """Return pairs (memory in MB, vCPUs): Lambda functions of up to that memory see that many vCPUs."""
+    return tuple((memory_mb, count) for memory_mb, count in _read_figures(DOCUMENTED)["function_vcpus"]["up_to_mb"])
 
 
-def network_2026_08() -> tuple[tuple[float, float], ...]:
-    """Return (memory in MB, bytes per second) pairs for functions outside a VPC."""
-    listed = _read(DOCUMENTED)["network_2026_08"]["gbps_by_memory_mb"]
+def load_network_2026_08() -> tuple[tuple[float, float], ...]:
+    """Return pairs (memory in MB, bytes per second): the network bandwidth of functions outside a VPC by the rule of August 2026."""
+    listed = _read_figures(DOCUMENTED)["network_2026_08"]["gbps_by_memory_mb"]
     return tuple((float(memory_mb), gbps * 1e9 / BITS) for memory_mb, gbps in listed)
 
 
-def elsewhere() -> Mapping[str, tuple[str, ...]]:
-    """Return caveats about fits that have seen only other processors, runtimes or years, by subject: "functions" or "databases"."""
-    return {name: tuple(words) for name, words in _read(FITTED)["elsewhere"].items()}
+def load_caveats() -> Mapping[str, tuple[str, ...]]:
+    """Return sentences about fits whose measurements come from other processors, runtimes or years, by subject:
+    "functions" or "databases".
+    """
+    return {name: tuple(words) for name, words in _read_figures(FITTED)["elsewhere"].items()}
 
 
-def measured() -> Mapping[str, tuple[float, float]]:
-    """Return the (smallest, largest) value that the fits have seen, of "memory_mb", "object_bytes", "functions" and "branches"."""
-    return {name: (least, most) for name, (least, most) in _read(FITTED)["measured"].items()}
+def load_measured_ranges() -> Mapping[str, tuple[float, float]]:
+    """Return the smallest and largest value that the fits have seen, of "memory_mb", "object_bytes", "functions" and "branches"."""
+    return {name: (least, most) for name, (least, most) in _read_figures(FITTED)["measured"].items()}
 
 
 @cache
 def find_equivalent_type(instance: str) -> str:
-    """Return the name of the first type with as many vCPUs and the same network as `instance`, or `instance` itself if it is unknown.
+    """Return the name of the first instance type with as many vCPUs and the same network as `instance`, or `instance` itself if it is not
+    known. Simulations of both are equal.
 
-    `instance`: a type without a GPU; nothing else of it is simulated.
+    `instance`: name of a type without a GPU.
     """
-    known = instances()
+    known = load_instances()
     alike = known.get(instance)
     return next(
         (name for name, each in known.items() if alike and (each.vcpus, each.bytes_s) == (alike.vcpus, alike.bytes_s)),
@@ -142,19 +151,19 @@ def find_equivalent_type(instance: str) -> str:
 
 
 @cache
-def gpus() -> Mapping[str, Mapping[str, Any]]:
-    """Return the content of config/calibration/gpus.yaml, by the card's name."""
-    return {name: dict(each) for name, each in _plain(GPUS)["cards"].items()}
+def load_gpus() -> Mapping[str, Mapping[str, Any]]:
+    """Return the GPU cards of config/calibration/gpus.yaml as plain data, by the card's name."""
+    return {name: dict(each) for name, each in _read_yaml(GPUS)["cards"].items()}
 
 
 @cache
-def models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return the sizes of the project's own models, by model and by image, such as `3x32x32`."""
-    return {name: dict(each) for name, each in _plain(MODELS)["models"].items()}
+def load_models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return the sizes of the project's own models as plain data, by model and by image, such as `3x32x32`."""
+    return {name: dict(each) for name, each in _read_yaml(MODELS)["models"].items()}
 
 
-def _plain(path: Path) -> Mapping[str, Any]:
-    """Return a YAML file's content. Raises ConfigError if it cannot be read or has another format."""
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    """Return the content of a YAML file. Raises ConfigError if the file cannot be read or has another format."""
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         plain: Mapping[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe

@@ -20,8 +20,8 @@ OPTIMIZER_BYTES = 20  # of each parameter: SGD with momentum reads three vectors
 
 @dataclass(frozen=True)
 class StepFactors:
-    """A card's factors in one precision. `image_bytes`, `matrix_bytes`: factors on the bytes of models made of convolutions alone and of
-    matrix products alone; other models lie between, by their multiply-accumulates.
+    """Fitted factors of one GPU card in one precision. `image_bytes`, `matrix_bytes`: factors on the bytes of models made of convolutions
+    alone and of matrix products alone; other models lie between, by their multiply-accumulates.
     """
 
     constant_s: float
@@ -35,7 +35,7 @@ class StepFactors:
 
 @dataclass(frozen=True)
 class GpuCard:
-    """A GPU. `bytes_s`: its memory's bandwidth; `macs_s`: its peak of multiply-accumulates per second, by precision; both of the data
+    """A GPU card. `bytes_s`: bandwidth of its memory; `macs_s`: peak of multiply-accumulates per second, by precision; both from the data
     sheet.
 
     `sigmas`: uncertainty of a step's time, as a sigma of its logarithm, for `convolution` and `matrix` models.
@@ -50,7 +50,9 @@ class GpuCard:
     basis: str
 
     def step_s(self, counts: StepCounts, samples: float, *, parameters: int, precision: Precision = "fp32") -> float:
-        """Return the seconds of one step of `samples` samples. Raises NoProjection if the card lacks the precision."""
+        """Return the seconds of one training step of `samples` samples on this card. `counts`: operations, bytes and multiply-accumulates
+        of the step; `parameters`: number of the model's parameters. Raises NoProjection if the card lacks the precision.
+        """
         if precision not in self.factors:
             has = ", ".join(self.factors)
             raise NoProjection(f"training.precision: a {self.name} has no {precision}; expected one of {has}")
@@ -69,24 +71,25 @@ class GpuCard:
         )
 
     def sigma(self, counts: StepCounts) -> float:
-        """Return the uncertainty of a step's time, as a sigma of its logarithm."""
+        """Return the uncertainty of a step's time on this card, as a sigma of its logarithm."""
         share = _share_of_convolutions(counts)
         return share * self.sigmas["convolution"] + (1 - share) * self.sigmas["matrix"]
 
 
 def _share_of_convolutions(counts: StepCounts) -> float:
-    """Return the share of convolutions in the step's multiply-accumulates."""
+    """Return the share of convolutions in a training step's multiply-accumulates, from 0 to 1."""
     convolution = counts.of_sample_convolution + counts.of_sample_depthwise
     return convolution / max(1.0, convolution + counts.of_sample_matrix)
 
 
 @cache
 def cards() -> Mapping[str, GpuCard]:
-    """Return the known cards by name."""
-    return {name: _card(name, plain) for name, plain in figures.gpus().items()}
+    """Return the GPU cards whose speed is known, by name."""
+    return {name: _build_card(name, plain) for name, plain in figures.load_gpus().items()}
 
 
-def _card(name: str, plain: Mapping[str, Any]) -> GpuCard:
+def _build_card(name: str, plain: Mapping[str, Any]) -> GpuCard:
+    """Return one GPU card from its entry in config/calibration/gpus.yaml."""
     return GpuCard(
         name=name,
         instances=tuple(plain["instances"]),
@@ -99,7 +102,7 @@ def _card(name: str, plain: Mapping[str, Any]) -> GpuCard:
 
 
 def card_of(instance_type: str) -> GpuCard:
-    """Return the card of an EC2 instance type. Raises NoProjection if none of the known cards is in it."""
+    """Return the GPU card of an EC2 instance type. Raises NoProjection if the type has none of the known cards."""
     family = instance_type.split(".")[0]
     for each in cards().values():
         if family in each.instances:

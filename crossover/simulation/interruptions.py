@@ -15,8 +15,8 @@ MAX_LOSSES = 1_000  # losses after which a run is given up
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """The interruptions of one run. `held_s`: seconds in which it held its instances, all at once; `waited_s`: seconds without any.
-    `ended`: whether it finished.
+    """The interruptions of one run on spot instances. `count`: how many; `held_s`: seconds in which the run held its instances; `waited_s`:
+    seconds without instances; `ended`: whether the run finished.
     """
 
     count: int
@@ -34,8 +34,9 @@ def draw_losses(
     interval_s: float,
     rng: random.Random,
 ) -> Losses:
-    """Draw the interruptions of a run of `work_s` seconds on `instances` spot instances. `boot_s`: seconds until a new instance works;
-    `interval_s`: between two checkpoints.
+    """Draw the interruptions of a run that needs `work_s` seconds on `instances` spot instances. `market`: how often instances are lost and
+    how long the next takes; `boot_s`: seconds until a new instance works; `interval_s`: seconds between two checkpoints; `rng`: source of
+    chance.
     """
     rate = instances * market.lost_per_hour / 3_600
     if not rate:

@@ -15,7 +15,9 @@ SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Link:
-    """One direction of a host's network. All clients share `bytes_s`; the two directions are independent."""
+    """One direction of a host's network link in a simulation. All clients share its bandwidth `bytes_s` and are served in the order of
+    their requests; the two directions of a host are independent.
+    """
 
     __slots__ = ("bytes_s", "free_s")
 
@@ -23,14 +25,17 @@ class Link:
         self.bytes_s, self.free_s = bytes_s, 0.0
 
     def reserve(self, at: float, bytes_: float) -> float:
-        """Return when a transfer requested at the time `at` begins, and reserve the link for it. Calls must come in the order of time."""
+        """Return the time at which a transfer of `bytes_` bytes, requested at the time `at`, begins, and reserve the link until it ends.
+        Calls must come in the order of time.
+        """
         start = at if at > self.free_s else self.free_s
         self.free_s = start + bytes_ / self.bytes_s
         return start
 
 
 class Host:
-    """A database host or broker. `tour`: link that stands for all hosts when every client visits all of them in the same order.
+    """A simulated database host or broker with its two network links. `tour`: one link that stands for all hosts, if every client visits
+    all of them in the same order.
 
     Equal transfers that visit equal hosts in one order queue at the first host only: there they are spaced, and stay so. So a tour of any
     length is one request to the first host's link. It is neglected that a client leaves out its own host.
@@ -49,7 +54,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a step: requests one after another with their transfers, or computing. `link`: the host's link that it needs."""
+    """A part of a simulated step: requests one after another with their transfers, or computing. `link`: name of the host's link that the
+    transfers need, or "".
+    """
 
     stage: str
     request_s: float = 0.0  # latencies and transfers, as if nobody else were there
@@ -58,14 +65,16 @@ class Phase:
     bytes_: float = 0.0  # that the link is busy with
 
     def end(self, at: float, host: Host | None, request: float, compute: float) -> float:
-        """Return when the phase ends if it begins at the time `at`. `request`, `compute`: the invocation's random factors."""
+        """Return the time at which this phase of a step ends if it begins at the time `at`. `host`: host whose link the phase reserves, or
+        None; `request`, `compute`: random factors on the seconds of requests and of computing.
+        """
         if self.link and host is not None:
             at = host.link(self.link).reserve(at, self.bytes_)
         return at + self.request_s * request + self.compute_s * compute
 
 
 class Gate:
-    """A gate that opens when `needed` members have arrived. It remembers when, and who came last."""
+    """A barrier in simulated time, which opens when `needed` members have arrived. It remembers when it opened, and who came last."""
 
     __slots__ = ("arrived", "event", "last", "needed", "opened_s")
 
@@ -74,12 +83,14 @@ class Gate:
         self.opened_s = -1.0
 
     @property
-    def open(self) -> bool:
-        """True if enough members have arrived."""
+    def is_open(self) -> bool:
+        """True if enough members have arrived at this gate."""
         return self.opened_s >= 0.0
 
     def arrive(self, env: simpy.Environment, member: int = -1) -> None:
-        """Count an arrival, and open the gate if it is the last one needed. `member`: who arrived."""
+        """Count one arrival at this gate, and open it if the arrival is the last one needed. `member`: number of the
+        worker that arrived.
+        """
         self.arrived += 1
         self.last = member
         if self.arrived == self.needed:
@@ -87,13 +98,15 @@ class Gate:
             self.event.succeed()
 
     def wait(self) -> SimProcess:
-        """Wait until the gate is open."""
-        if not self.open:
+        """Wait in simulated time until this gate is open."""
+        if not self.is_open:
             yield self.event
 
 
 class Slots:
-    """The account's concurrent executions, first come, first served. On AWS the state machine retries a throttled invocation."""
+    """The account's concurrent function executions, given out first come, first served. On AWS the state machine would retry a throttled
+    invocation; here it waits.
+    """
 
     def __init__(self, env: simpy.Environment, limit: int | None) -> None:
         self._env, self.limit = env, limit
@@ -102,7 +115,7 @@ class Slots:
         self.throttled, self.longest_wait_s = 0, 0.0
 
     def take(self) -> SimProcess:
-        """Take one slot, and wait for it if none is free."""
+        """Take one execution slot. If none is free, wait in simulated time for one."""
         if self.limit is not None and self.busy >= self.limit:
             self.throttled += 1
             asked, mine = self._env.now, self._env.event()
@@ -110,15 +123,15 @@ class Slots:
             yield mine  # whoever gives its slot back hands it on
             self.longest_wait_s = max(self.longest_wait_s, self._env.now - asked)
             return
-        self.grow(1)
+        self.take_at_once(1)
 
-    def grow(self, count: int) -> None:
-        """Take `count` slots without waiting, even beyond the limit."""
+    def take_at_once(self, count: int) -> None:
+        """Take `count` execution slots without waiting, even beyond the account's limit."""
         self.busy += count
         self.most = max(self.most, self.busy)
 
-    def give(self, count: int = 1) -> None:
-        """Give slots back; those who wait get them first."""
+    def give_back(self, count: int = 1) -> None:
+        """Give `count` execution slots back. Invocations that wait get them first."""
         for _ in range(count):
             if self._waiting:
                 self._waiting.popleft().succeed()
@@ -127,8 +140,8 @@ class Slots:
 
 
 class Environments:
-    """Warm environments of one function. A token bucket limits new ones: `at_once`, and `per_s` more a second. `keep_s`: how long idle ones
-    stay.
+    """The warm execution environments of one Lambda function. A token bucket limits new ones: `at_once`, then `per_s` more a second.
+    `keep_s`: seconds for which an idle environment stays warm.
     """
 
     __slots__ = ("_due_s", "_idle", "_since_s", "at_once", "keep_s", "longest_wait_s", "per_s")
@@ -139,7 +152,9 @@ class Environments:
         self._due_s = self.longest_wait_s = 0.0
 
     def enter(self, now: float, count: int = 1) -> int:
-        """Return how many of `count` invocations start cold at the time `now`; the others take idle environments."""
+        """Take environments for `count` invocations that start at the time `now`, and return how many of them start cold; the others get
+        idle environments.
+        """
         if now - self._since_s > self.keep_s:
             self._idle = 0
         warm = min(self._idle, count)
@@ -147,22 +162,23 @@ class Environments:
         return count - warm
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until a new environment requested at `now` may start, and take it from the token bucket."""
+        """Return the seconds until a new environment requested at the time `now` may start, and take one token from the bucket."""
         self._due_s = max(self._due_s, now) + 1 / self.per_s
         wait_s = max(0.0, self._due_s - now - self.at_once / self.per_s) if self.per_s < inf else 0.0
         self.longest_wait_s = max(self.longest_wait_s, wait_s)
         return wait_s
 
     def leave(self, now: float, count: int = 1) -> None:
-        """Return `count` environments, which are idle from the time `now` on."""
+        """Give `count` environments back. They are idle from the time `now` on."""
         self._idle += count
         self._since_s = now
 
 
-class Luck:
-    """Random factors of one worker, which make stragglers. They depend on the seed and the worker alone.
+class RandomFactors:
+    """Random factors on the seconds of one worker, which make stragglers. The same seed and worker number give the same factors.
 
-    All are lognormal: those of computing, requests and hosts have mean 1, those of task starts and cold starts have median 1.
+    All are lognormal. Those of computing, requests and hosts have mean 1; those of task starts and cold starts have median 1. Each `sigma`
+    is that of the logarithm; 0 gives factors of 1.
     """
 
     __slots__ = ("_clock", "_cold", "_compute", "_gauss", "_host", "_hosts", "_request", "_task")
@@ -185,16 +201,16 @@ class Luck:
         self._hosts: dict[str, list[float]] = {}
 
     def task(self) -> float:
-        """Return the factor on the time from one task to the start of the next; the branches of a Map share it."""
+        """Draw the factor on the time from the end of one state machine task to the start of the next. The branches of a Map share one."""
         return exp(self._clock(0.0, self._task)) if self._task else 1.0
 
     def cold(self) -> float:
-        """Return the factor on a cold start: sandbox and INIT."""
+        """Draw the factor on the seconds of a cold start (sandbox and INIT)."""
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
     def hosts(self, step: str, count: int = 1) -> list[float]:
-        """Return factors on computing in the worker's environments of that step, at least `count` of them; they stay the same through the
-        run.
+        """Return at least `count` factors on the computing speed of the worker's environments, one per environment of the step called
+        `step`. They stay the same through the run.
         """
         drawn, sigma = self._hosts.setdefault(step, []), self._host
         while len(drawn) < count:
@@ -202,12 +218,12 @@ class Luck:
         return drawn
 
     def compute(self) -> float:
-        """Return the factor on the computing of an invocation."""
+        """Draw the factor on the computing of one invocation."""
         sigma = self._compute
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
     def request(self) -> float:
-        """Return the factor on the requests of an invocation."""
+        """Draw the factor on the requests of one invocation."""
         sigma = self._request
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
@@ -220,10 +236,10 @@ CHANNELS = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 @dataclass(slots=True)
 class WhereInRun:
-    """Position of an invocation in the run: the fields of the event that change.
+    """Position of a simulated invocation in the run: worker, epoch, round, minibatch and the other fields of the event that change.
 
-    `debt_s`: seconds that states have taken since the last wait; `started`: factor on the first task's start that branches share, 0 if a
-    task has its own.
+    `debt_s`: seconds that state transitions have taken since the last wait; `started`: random factor on the start of the first task, which
+    branches share, or 0 if each task has its own.
     """
 
     worker: int = 0
@@ -238,7 +254,7 @@ class WhereInRun:
     started: float = 0.0
 
     def copy(self, **changes: Any) -> "WhereInRun":
-        """Return a copy with `changes`."""
+        """Return a copy of this position with the fields named in `changes` replaced."""
         twin = WhereInRun(
             self.worker,
             self.epoch,
@@ -258,14 +274,16 @@ class WhereInRun:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of requests by channel and operation, and the bytes they moved."""
+    """Counts of requests by channel ("objects", "tensors" or "bus") and operation, and the bytes that they moved."""
 
     bytes_in: dict[str, int] = field(default_factory=dict)
     bytes_out: dict[str, int] = field(default_factory=dict)
     operations: dict[str, Counter[str]] = field(default_factory=dict)
 
     def count(self, channel: str, operation: str, times: int = 1, *, into: int = 0, out: int = 0) -> "Tally":
-        """Count requests and return the tally. `into`, `out`: bytes that all of them read and wrote together."""
+        """Count `times` requests of one operation on one channel, and return this tally. `into`, `out`: bytes that all of them together
+        read and wrote.
+        """
         if times:
             self.operations.setdefault(channel, Counter())[operation] += times
         if into:
@@ -275,7 +293,7 @@ class Tally:
         return self
 
     def add(self, other: "Tally", times: int = 1) -> None:
-        """Add another tally `times` times."""
+        """Add the counts of `other` to this tally, `times` times."""
         for channel, operations in other.operations.items():
             mine = self.operations.setdefault(channel, Counter())
             for operation, count in operations.items():
@@ -286,7 +304,9 @@ class Tally:
             self.bytes_out[channel] = self.bytes_out.get(channel, 0) + times * bytes_
 
     def as_traffic(self) -> dict[str, dict[str, Any]]:
-        """Return the counts in the form of a record's traffic."""
+        """Return the counts as the `traffic` of a step's record: for each store its bytes in and out, its requests, and their number by
+        operation.
+        """
         return {
             name: {
                 "bytes_in": self.bytes_in.get(channel, 0),
@@ -303,8 +323,8 @@ Stages = Sequence[tuple[str, float, int]]  # name, seconds, how often
 
 @dataclass(slots=True)
 class StepUse:
-    """Usage of one step, summed over its invocations. `memory_mb`: 0 for a program on an instance; `base_bytes`: base weights that a cold
-    invocation reads besides the run's configuration.
+    """Usage of one step, summed over its invocations. `memory_mb`: 0 for a program on an instance; `base_bytes`: bytes of base weights that
+    a cold invocation reads besides the run configuration.
     """
 
     step: str
@@ -321,27 +341,31 @@ class StepUse:
 
     @property
     def mean_s(self) -> float:
-        """Mean seconds of an invocation."""
+        """Mean seconds of one invocation of this step; 0 if there were none."""
         return self.wall_s / self.invocations if self.invocations else 0.0
 
     def stage_mean_s(self, stage: str) -> float:
-        """Return the mean seconds of a stage per invocation."""
+        """Return the seconds of the stage called `stage`, as a mean over the invocations of this step."""
         return self.stages.get(stage, [0.0, 0])[0] / max(1, self.invocations)
 
 
 @dataclass
 class Usage:
-    """Usage of all invocations of a run. `records` stays empty unless `keep_records` is set."""
+    """Usage of all invocations of a simulated run, summed by step. `records` holds one record per invocation if `keep_records` is set, else
+    nothing.
+    """
 
     architecture: str
     keep_records: bool = False
     steps: dict[str, StepUse] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
-    facts_bytes: int = 2_600  # the run's facts, which each fresh environment reads once
+    facts_bytes: int = 2_600  # the run configuration, which each fresh environment reads once
     _tallies: dict[int, tuple[Tally, list[int]]] = field(default_factory=dict)
 
     def of(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
-        """Return the step's usage, created at the first call."""
+        """Return the usage of the step with that name; create an empty one at the first call. `memory_mb`: memory of its function;
+        `base_bytes`: bytes of base weights that a cold invocation reads.
+        """
         found = self.steps.get(step)
         if found is None:
             found = self.steps[step] = StepUse(step, memory_mb, base_bytes=base_bytes)
@@ -362,8 +386,12 @@ class Usage:
         notes: Mapping[str, Any] | None = None,
         times: int = 1,
     ) -> None:
-        """Add one invocation of a step. `times`: add that many equal ones, of which no more than one starts cold; only if no records are
-        kept.
+        """Add one invocation of a step to the usage of the run.
+
+        `use`: usage of the step; `place`: position in the run; `started_at`: its start in simulated seconds; `wall_s`, `init_s`: seconds of
+        the handler and of INIT; `cold`: whether it started cold; `tally`: its requests; `stages`: its stages; `minibatch`: number to record
+        instead of the place's; `notes`: further fields of the record. `times`: add that many equal ones, of which at most one starts cold;
+        only if no records are kept.
         """
         use.invocations += times
         wall_s = round(wall_s, 6)
@@ -404,7 +432,7 @@ class Usage:
         stages: Stages,
         notes: Mapping[str, Any],
     ) -> None:
-        """Append the record of one invocation, as a step would write it."""
+        """Append the record of one invocation, with the fields that a real step writes."""
         traffic = tally.as_traffic()
         if cold and use.memory_mb:
             for bytes_ in filter(None, (self.facts_bytes, use.base_bytes)):
@@ -436,7 +464,7 @@ class Usage:
         )
 
     def total(self) -> Tally:
-        """Return all requests and bytes of the run, with those that cold starts make."""
+        """Return all requests and bytes of the simulated run in one tally, with the reads that cold starts make."""
         whole = Tally()
         for tally, times in self._tallies.values():
             whole.add(tally, times[0])
@@ -447,7 +475,7 @@ class Usage:
 
 
 def _count_read(traffic: dict[str, dict[str, Any]], bytes_: int) -> None:
-    """Count one read of an object in a record's traffic."""
+    """Add one read of an object of `bytes_` bytes to `traffic`, the traffic of one record."""
     objects = traffic["object_store"]
     objects["bytes_in"] += bytes_
     objects["requests"] += 1

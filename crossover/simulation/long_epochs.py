@@ -43,6 +43,7 @@ def simulate_run(
     saves_by_time = architecture.alone and architecture.program is not None
 
     def simulate_rounds(rounds: int) -> Simulated:
+        """Simulate the run with only the first `rounds` rounds of each epoch."""
         samples = workload.samples[: rounds * days.sync_every]
         return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
 
@@ -59,25 +60,29 @@ def simulate_run(
         if enough:
             left = sum(workload.samples) - sum(longer.workload.samples)
             more = left / (sum(longer.workload.samples) - sum(short.workload.samples))
-            return _extended(short, longer, more, workload, price_list)
+            return _extend_run(short, longer, more, workload, price_list)
         short_rounds, longer_rounds = 3 * short_rounds, 3 * longer_rounds
     return simulate(experiment, calibration, workload=workload, price_list=price_list)
 
 
 def _count_puts(run: Simulated) -> int:
+    """Return how many objects a simulated run wrote to the object store."""
     return int(run.traffic["object_store"]["operations"].get("put", 0))
 
 
-def _extended(short: Simulated, longer: Simulated, more: float, workload: Workload, price_list: Prices) -> Simulated:
-    """Return the run of `workload`. `more`: how often the difference between `short` and `longer` is added to `longer`."""
+def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Workload, price_list: Prices) -> Simulated:
+    """Return the simulated run of `workload`, extrapolated from two shorter ones. `more`: how often the difference between `short` and
+    `longer` is added to `longer`.
+    """
 
     def extend(low: float, high: float) -> float:
+        """Return a figure of the whole run from its values in the two shorter ones."""
         return high + more * max(0.0, high - low)
 
     seconds = extend(short.seconds, longer.seconds)
     used = bill.Quantities(
         **{
-            each.name: _like(
+            each.name: _round_like(
                 getattr(longer.used, each.name), extend(getattr(short.used, each.name), getattr(longer.used, each.name))
             )
             for each in fields(bill.Quantities)
@@ -93,8 +98,8 @@ def _extended(short: Simulated, longer: Simulated, more: float, workload: Worklo
         paper_method_usd=extend(short.paper_method_usd, longer.paper_method_usd),
         used=used,
         lines=tuple(line for line in lines if line.quantity > 0),
-        traffic={name: _extended_numbers(short.traffic[name], longer.traffic[name], more) for name in longer.traffic},
-        steps={name: _extended_use(short.steps.get(name), use, more) for name, use in longer.steps.items()},
+        traffic={name: _extend_numbers(short.traffic[name], longer.traffic[name], more) for name in longer.traffic},
+        steps={name: _extend_use(short.steps.get(name), use, more) for name, use in longer.steps.items()},
         epochs_end_s={
             epoch: extend(short.epochs_end_s.get(epoch, end), end) for epoch, end in longer.epochs_end_s.items()
         },
@@ -103,12 +108,14 @@ def _extended(short: Simulated, longer: Simulated, more: float, workload: Worklo
     )
 
 
-def _extended_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
-    """Return a step's invocations, summed over the run; its longest one is as long as it was simulated."""
+def _extend_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
+    """Return the usage of one step, extrapolated from two shorter runs. Its longest invocation stays as long as it was simulated. `more`:
+    how often the difference between `short` and `longer` is added to `longer`.
+    """
     if short is None:
         return longer
     summed = ("invocations", "cold", "wall_s", "init_s", "billed_ms")
-    values: dict[str, Any] = _extended_numbers(
+    values: dict[str, Any] = _extend_numbers(
         {name: getattr(short, name) for name in summed}, {name: getattr(longer, name) for name in summed}, more
     )
     stages = {
@@ -120,18 +127,18 @@ def _extended_use(short: StepUse | None, longer: StepUse, more: float) -> StepUs
     return replace(longer, **values, stages=stages)
 
 
-def _extended_numbers(short: Mapping[str, Any], longer: Mapping[str, Any], more: float) -> dict[str, Any]:
-    """Return `longer` with each number, also of inner mappings, extended by `more` times its distance to that of `short`."""
+def _extend_numbers(short: Mapping[str, Any], longer: Mapping[str, Any], more: float) -> dict[str, Any]:
+    """Return `longer` with each number, also of inner mappings, increased by `more` times its difference to that of `short`."""
     found: dict[str, Any] = {}
     for name, high in longer.items():
         low = short.get(name, Counter() if isinstance(high, Mapping) else 0)
         if isinstance(high, Mapping):
-            found[name] = _extended_numbers(low, high, more)
+            found[name] = _extend_numbers(low, high, more)
         else:
-            found[name] = _like(high, high + more * max(0.0, high - low))
+            found[name] = _round_like(high, high + more * max(0.0, high - low))
     return found
 
 
-def _like(example: float, value: float) -> Any:
-    """Return `value` rounded to an integer if `example` is one."""
+def _round_like(example: float, value: float) -> Any:
+    """Return `value`, rounded to an integer if `example` is an integer."""
     return round(value) if isinstance(example, int) else value

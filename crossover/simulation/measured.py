@@ -23,7 +23,9 @@ FEWEST = 5  # equal computations, before their spread says anything
 
 
 def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calibration:
-    """Return `base` with what the runs in `paths` measured. Raises DataError if a folder is no run, or measured no computing."""
+    """Return the calibration `base` with the speed of computing, its spread and other figures that runs measured. `paths`: folders of the
+    runs. Raises DataError if a folder is not a run, or if its run measured no computing.
+    """
     found = base
     for path in paths:
         found = _learn_from_run(folder.read(path), found)
@@ -31,7 +33,7 @@ def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calib
 
 
 def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
-    """Return `base` with what one run measured. Raises DataError if the run says nothing about functions."""
+    """Return the calibration `base` with the figures that one run measured. Raises DataError if the run says nothing about functions."""
     experiment, on_aws = from_resolved(run.result["experiment"]), run.result["where"] == "aws"
     if experiment.architecture == "gpu":
         raise DataError(
@@ -42,7 +44,7 @@ def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
             f"{run.path}: its images grew with the epochs (training.image_size), and so did its seconds; give a run on images as they are"
         )
     good = [record for record in run.records if record["outcome"] == "ok"]
-    timed = list(_computations(good, experiment.training.batch_size, processor=not on_aws))
+    timed = list(_iter_computations(good, experiment.training.batch_size, processor=not on_aws))
     if not timed:
         raise DataError(f"{run.path}: no record has a stage {' or '.join(COMPUTING)}: nothing to calibrate with")
     per_sample = median(seconds / samples for seconds, samples in timed)
@@ -56,14 +58,14 @@ def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
     size = MODELS.get(model, {}).get(image)
     if size is not None and size.macs:
         changes["mac_s"] = per_sample / (3 * size.macs)
-    if (sigma := _spread(timed)) is not None:
+    if (sigma := _computing_sigma(timed)) is not None:
         changes["compute_sigma"] = sigma
     if on_aws:
-        changes |= _cold_starts(good)
+        changes |= _init_seconds(good)
     if (
         experiment.architecture == "mlless"
         and size is not None
-        and (share := _significant(good, size.parameters, size.buffers))
+        and (share := _significant_share(good, size.parameters, size.buffers))
     ):
         changes["significant"] = share
     where = "on AWS" if on_aws else "on one machine"
@@ -71,10 +73,12 @@ def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
     return base.with_facts(fact, name=f"{base.name}, {run.name}", **changes)
 
 
-def _computations(
+def _iter_computations(
     records: Iterable[Mapping[str, Any]], batch_size: int, *, processor: bool
 ) -> Iterable[tuple[float, int]]:
-    """Yield seconds and samples of each minibatch. `processor`: take processor time instead of wall time, which other processes disturb."""
+    """Yield (seconds, samples) of each minibatch that warm invocations computed. `batch_size`: samples per minibatch if a record does not
+    say; `processor`: take processor time instead of wall time, which other processes disturb.
+    """
     figure = "cpu_s" if processor else "wall_s"
     for record in records:
         for stage in record["stages"]:
@@ -88,8 +92,10 @@ def _computations(
                 yield float(stage[figure]) / count, batch_size
 
 
-def _spread(timed: Sequence[tuple[float, int]]) -> float | None:
-    """Return the sigma of the logarithms of the seconds, over the largest group of equal sizes; None if it has fewer than FEWEST."""
+def _computing_sigma(timed: Sequence[tuple[float, int]]) -> float | None:
+    """Return the standard deviation of the logarithm of computing seconds, over the largest group of minibatches of equal size; None if the
+    group has fewer than FEWEST. `timed`: pairs (seconds, samples).
+    """
     groups: dict[int, list[float]] = defaultdict(list)
     for seconds, samples in timed:
         groups[samples].append(log(seconds))
@@ -100,8 +106,10 @@ def _spread(timed: Sequence[tuple[float, int]]) -> float | None:
     return sqrt(fmean((each - middle) ** 2 for each in largest))
 
 
-def _cold_starts(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the seconds of INIT without and with torch: the smallest and the largest of the steps' medians."""
+def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the seconds of INIT without and with torch, as fields of a calibration: the smallest and the largest of the steps' medians.
+    Empty without cold starts.
+    """
     by_step: dict[str, list[float]] = defaultdict(list)
     for record in records:
         if record.get("cold") and record.get("init_s"):
@@ -112,9 +120,9 @@ def _cold_starts(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {"cold_s": means[0], "cold_torch_s": means[-1]}
 
 
-def _significant(records: Iterable[Mapping[str, Any]], parameters: int, buffers: int) -> float | None:
-    """Return the share of coordinates in an update, from the bytes that workers stored: 8 per pair, the buffers in full, and a report. None
-    without a stored update.
+def _significant_share(records: Iterable[Mapping[str, Any]], parameters: int, buffers: int) -> float | None:
+    """Return the share of a gradient's coordinates in an MLLess update, from the bytes that workers stored: 8 per pair, the buffers in
+    full, and a report. None if no update was stored.
     """
     stored = rounds = 0
     for record in records:

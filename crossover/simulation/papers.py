@@ -24,20 +24,20 @@ from crossover.simulation.workload import Workload
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
-Set = Callable[[Calibration, float], Calibration]
+Setter = Callable[[Calibration, float], Calibration]
 
 
 @dataclass(frozen=True)
 class PrintedFigure:
-    """A printed figure. `project`: function that projects it with a calibration."""
+    """A figure that a paper prints, in seconds. `project`: function that projects the figure with a calibration."""
 
     printed: float
     project: Callable[[Calibration], float]
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A fitted figure of the calibration, with its unit and source."""
+class FittedFigure:
+    """A figure of the calibration that was fitted, with its unit and its source."""
 
     figure: str
     value: float
@@ -45,13 +45,15 @@ class Fitted:
     source: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the figure as a dictionary, its value rounded to four digits."""
+        """Return this figure as a dictionary, with its value rounded to four digits."""
         return {"figure": self.figure, "value": float(f"{self.value:.4g}"), "unit": self.unit, "source": self.source}
 
 
 @dataclass(frozen=True)
 class FitResidual:
-    """A measured time beside what the fitted figures give, for one `part` of a session or row, with that many functions."""
+    """A measured time beside the time that the fitted figures give. `part`: what was timed; `session`, `level`: the measurement's session
+    and row; `functions`: how many ran at once.
+    """
 
     part: str
     session: str
@@ -61,7 +63,7 @@ class FitResidual:
     fitted_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return the residual as a dictionary, with the relative error."""
+        """Return this residual as a dictionary, with the relative error of the fitted time."""
         return {
             **asdict(self),
             "measured_s": float(f"{self.measured_s:.4g}"),
@@ -71,12 +73,12 @@ class FitResidual:
 
 
 def fit_unknowns(
-    base: Calibration, unknowns: Sequence[Set], observed: Sequence[PrintedFigure], *, probe: float = 1.0
+    base: Calibration, unknowns: Sequence[Setter], observed: Sequence[PrintedFigure], *, probe: float = 1.0
 ) -> Calibration:
-    """Return `base` with its unknowns set to the values that fit the observed figures best.
+    """Return `base` with its unknown figures set to the values that fit the observed figures best. No value is negative.
 
-    `unknowns`: functions that set one figure of a calibration. `probe`: step with which slopes are measured; figures are taken to be linear
-    in the unknowns. No value is negative.
+    `unknowns`: functions that set one figure of a calibration each; `observed`: printed figures to fit to. `probe`: step with which slopes
+    are measured; the observed figures are taken to be linear in the unknowns.
     """
     found = base
     for unknown in unknowns:
@@ -87,21 +89,30 @@ def fit_unknowns(
         for each, zero in zip(observed, at_zero, strict=True)
     ]
     left = [each.printed - zero for each, zero in zip(observed, at_zero, strict=True)]
-    values = _one(slopes, left) if len(unknowns) == 1 else _several(slopes, left, [each.printed for each in observed])
+    values = (
+        _solve_for_one(slopes, left)
+        if len(unknowns) == 1
+        else _solve_for_several(slopes, left, [each.printed for each in observed])
+    )
     for unknown, value in zip(unknowns, values, strict=True):
         found = unknown(found, value)
     return found
 
 
-def _one(slopes: Sequence[Sequence[float]], left: Sequence[float]) -> list[float]:
-    """Solve for a single unknown: the median over the figures, at least 0. `left`: what of each figure is not explained with the unknown at
-    0.
+def _solve_for_one(slopes: Sequence[Sequence[float]], left: Sequence[float]) -> list[float]:
+    """Return the value of a single unknown in a list: the median over the figures, at least 0. `slopes`: for each figure its growth per
+    unit of the unknown; `left`: the part of each figure that is not explained with the unknown at 0.
     """
     return [max(0.0, median(rest / slope[0] for slope, rest in zip(slopes, left, strict=True)))]
 
 
-def _several(slopes: Sequence[Sequence[float]], left: Sequence[float], printed: Sequence[float]) -> list[float]:
-    """Solve for several unknowns by least squares of relative errors. Negative ones are set to zero and the rest are fitted again."""
+def _solve_for_several(
+    slopes: Sequence[Sequence[float]], left: Sequence[float], printed: Sequence[float]
+) -> list[float]:
+    """Return the values of several unknowns by least squares of relative errors. Negative values are set to 0 and the rest is fitted again.
+    `slopes`: for each figure its growth per unit of each unknown; `left`: the part of each figure that is not explained with the unknowns
+    at 0; `printed`: the printed figures.
+    """
     weights = 1 / np.asarray(printed)
     matrix, right = np.asarray(slopes) * weights[:, None], np.asarray(left) * weights
     kept = list(range(matrix.shape[1]))
@@ -131,15 +142,15 @@ AVERAGED_EPOCHS = 4  # 2023, Table I: averages of four epochs
 
 
 @cache
-def held_out() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
-    """Return the figures that fits may not see, by paper, table and row."""
+def held_out_figures() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
+    """Return the names of the figures that fits may not use, by (paper, table, row), from config/held-out.yaml."""
     plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
     return {(each["paper"], each["table"], each["row"]): tuple(each["figures"]) for each in plain["held_out"]}
 
 
 @cache
-def _measured() -> Mapping[tuple[str, str, int, int], bool]:
-    """Return whether each measured cell is held out, by gradient, design, aggregators and memory."""
+def _held_out_cells() -> Mapping[tuple[str, str, int, int], bool]:
+    """Return whether each measured cell is held out, by (gradient, design, aggregators, memory in MB), from config/held-out.yaml."""
     plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
     return {
         (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]): each["held_out"]
@@ -147,23 +158,23 @@ def _measured() -> Mapping[tuple[str, str, int, int], bool]:
     }
 
 
-def measured_held_out(key: tuple[str, str, int, int]) -> bool:
-    """Return whether fits may not see a measured cell. `key`: gradient, design, aggregators, memory in MB. Raises DataError if it is not
-    listed.
+def is_cell_held_out(key: tuple[str, str, int, int]) -> bool:
+    """Return True if fits may not use a measured cell. `key`: gradient, design, aggregators, memory in MB. Raises DataError if
+    config/held-out.yaml does not list the cell.
     """
-    if key not in _measured():
+    if key not in _held_out_cells():
         raise DataError(
             f"{HELD_OUT.name}: measured: {key} is not listed: which side it is on must be said before it is fitted to"
         )
-    return _measured()[key]
+    return _held_out_cells()[key]
 
 
 def is_held_out(row: Row) -> bool:
-    """Return whether any figure of the row is held out."""
-    return (row.paper, row.table, row.row) in held_out()
+    """Return True if any figure of the paper's row is held out, so that fits may not use it."""
+    return (row.paper, row.table, row.row) in held_out_figures()
 
 
-def _experiment(
+def _build_experiment(
     architecture: str,
     model: str,
     *,
@@ -173,7 +184,7 @@ def _experiment(
     epochs: int = 1,
     **parts: Any,
 ) -> Experiment:
-    """Build the experiment of a printed row; without momentum. `parts`: other sections of the experiment."""
+    """Build the experiment that a printed row was, without momentum. `parts`: other sections of the experiment."""
     training = Training(model=model, epochs=epochs, batch_size=batch, momentum=0.0)
     functions = Functions(memory_mb={"default": memory_mb})
     return Experiment(
@@ -181,9 +192,9 @@ def _experiment(
     )
 
 
-def _workload(model: str, *, minibatches: int, batch: int = 512, validation: int = 0) -> Workload:
-    """Build a workload of the paper's batches of CIFAR-sized images. `model`: our name; a model in STATED gets the parameters that the 2023
-    paper states.
+def _build_workload(model: str, *, minibatches: int, batch: int = 512, validation: int = 0) -> Workload:
+    """Build a workload of the papers' batches of CIFAR-sized images. `model`: the project's name of the model; a model in STATED gets the
+    parameters that the 2023 paper states. `validation`: number of validation samples.
     """
     size = SIZES[model][(3, 32, 32)]
     parameters, buffers = (STATED[model], 0) if model in STATED else (size.parameters, size.buffers)
@@ -199,78 +210,90 @@ def _workload(model: str, *, minibatches: int, batch: int = 512, validation: int
     )
 
 
-def _run(experiment: Experiment, workload: Workload, calibration: Calibration) -> Simulated:
-    """Simulate the experiment without stragglers."""
-    return simulate(experiment, calibration.calm(), workload=workload)
+def _simulate_calm(experiment: Experiment, workload: Workload, calibration: Calibration) -> Simulated:
+    """Simulate the experiment without stragglers, and return the simulated run."""
+    return simulate(experiment, calibration.without_stragglers(), workload=workload)
 
 
 def _stages_s(run: Simulated, step: str, stages: tuple[str, ...] | None = None) -> float:
-    """Return a worker's seconds per minibatch in `stages`, by default in all but those that the papers leave out (checkpoint, evaluate)."""
+    """Return the seconds that a worker spends per minibatch in `stages` of a step. By default all stages count but those that the papers
+    leave out (checkpoint, evaluate).
+    """
     kept = {name: seconds for name, (seconds, _) in run.steps[step].stages.items()}
     names = stages or tuple(name for name in kept if name not in ("checkpoint", "evaluate"))
     return sum(kept.get(name, 0.0) for name in names) / (run.experiment.workers * run.workload.minibatches)
 
 
 def function_s(row: Row, calibration: Calibration) -> float:
-    """Return the projected figure of a row of the 2025 paper's Table 2: seconds of one function, which computes one batch; for GPUs the
-    epoch's seconds.
+    """Return the projected figure of a row of the 2025 paper's Table 2: the seconds of one function, which computes one batch; for GPUs the
+    seconds of the epoch.
     """
     figures, architecture = row.figures, row.figures["architecture"]
     model = VARIANT[figures["model"]]
-    workload = _workload(model, minibatches=figures["functions_per_worker"])
+    workload = _build_workload(model, minibatches=figures["functions_per_worker"])
     if architecture == "gpu":
         gpu = Gpu(instances=4, instance_type=figures["instance_type"])
-        return _run(_experiment("gpu", model, gpu=gpu), workload, calibration).epoch_s
+        return _simulate_calm(_build_experiment("gpu", model, gpu=gpu), workload, calibration).epoch_s
     exchange = Exchange(minibatches_per_invocation=1)
-    run = _run(
-        _experiment(architecture, model, memory_mb=figures["memory_mb"], exchange=exchange), workload, calibration
+    run = _simulate_calm(
+        _build_experiment(architecture, model, memory_mb=figures["memory_mb"], exchange=exchange), workload, calibration
     )
     return run.steps["compute_gradients"].mean_s if architecture == "spirt" else _stages_s(run, "train")
 
 
 def communication_s(row: Row, calibration: Calibration) -> float:
-    """Return a worker's projected seconds of communication in a round (2025, section 4.2)."""
+    """Return the projected seconds that a worker of the 2025 paper communicates in a round (section 4.2)."""
     model = VARIANT[row.figures["model"]]
     workers = row.figures.get("workers", WORKERS_OF_THE_HIGHEST)
-    run = _run(
-        _experiment(row.figures["architecture"], model, workers=workers), _workload(model, minibatches=2), calibration
+    run = _simulate_calm(
+        _build_experiment(row.figures["architecture"], model, workers=workers),
+        _build_workload(model, minibatches=2),
+        calibration,
     )
     return _stages_s(run, "train", COMMUNICATION)
 
 
 def in_database_s(row: Row, calibration: Calibration, compute: str) -> float:
-    """Return the projected seconds of averaging or update (2025, section 4.2). `compute`: "fetch_s" for fetching the vectors, else inside
-    the database.
+    """Return the projected seconds of averaging or of the model update (2025 paper, section 4.2). `compute`: "fetch_s" if functions fetch
+    the vectors and compute, else the database computes.
     """
     model, step = VARIANT[row.figures["model"]], {"averaging": "average_in_database", "update": "update_model"}
     database = Database(compute="fetch" if compute == "fetch_s" else "in_database")
-    run = _run(_experiment("spirt", model, database=database), _workload(model, minibatches=24), calibration)
+    run = _simulate_calm(
+        _build_experiment("spirt", model, database=database), _build_workload(model, minibatches=24), calibration
+    )
     stage = "average" if row.figures["stage"] == "averaging" else "update"
     return run.steps[step[row.figures["stage"]]].stage_mean_s(stage)
 
 
 def peer_s(row: Row, calibration: Calibration, figure: str) -> float:
-    """Return a peer's projected seconds of a stage in an epoch (2023, Table I), or per batch for "compute". `figure`: the column."""
-    workload = _workload(row.figures["model"], minibatches=30, validation=DATA["cifar10"].test or 0)
+    """Return the projected seconds of one stage of a peer in an epoch (2023 paper, Table I); for "compute" the seconds per batch. `figure`:
+    column of the table.
+    """
+    workload = _build_workload(row.figures["model"], minibatches=30, validation=DATA["cifar10"].test or 0)
     peers = PeerToPeer(instance_type=row.figures["instance_type"])
-    run = _run(_experiment("p2p_instance", workload.model, p2p=peers, epochs=AVERAGED_EPOCHS), workload, calibration)
+    run = _simulate_calm(
+        _build_experiment("p2p_instance", workload.model, p2p=peers, epochs=AVERAGED_EPOCHS), workload, calibration
+    )
     seconds = run.steps["train_peer"].stage_mean_s(STAGES[row.figures["columns"].index(figure)])
     return seconds / workload.minibatches if figure == "compute" else seconds
 
 
 def batches_s(row: Row, calibration: Calibration) -> float:
-    """Return the projected seconds of computing an epoch's batches (2023, Tables II and III): side by side in functions, or one after
-    another.
+    """Return the projected seconds in which the batches of an epoch are computed (2023 paper, Tables II and III): side by side in
+    functions, or one after another on an instance.
     """
     figures = row.figures
     batches = figures.get("batches") or next(
         r.figures["batches"] for r in rows(paper=B, table="Table II") if r.row == row.row
     )
-    workload = _workload("vgg11", minibatches=batches, batch=figures["batch_size"])
+    workload = _build_workload("vgg11", minibatches=batches, batch=figures["batch_size"])
     peers = PeerToPeer(instance_type=figures["instance_type"])
     memory_mb = figures.get("memory_mb", 1_769)
-    run = _run(
-        _experiment(figures["architecture"], "vgg11", memory_mb=memory_mb, batch=figures["batch_size"], p2p=peers),
+    run = _simulate_calm(
+        _build_experiment(
+            figures["architecture"], "vgg11", memory_mb=memory_mb, batch=figures["batch_size"], p2p=peers
+        ),
         workload,
         calibration,
     )
@@ -280,20 +303,21 @@ def batches_s(row: Row, calibration: Calibration) -> float:
 
 
 # --- papers deployments -----------------------------------------------------------------------------------------------
-# The papers' deployments, fitted to their rows that are not held out (config/held-out.yaml): a row that is, `_row` refuses.
+# The papers' deployments, fitted to their rows that are not held out (config/held-out.yaml): a row that is, `_find_fit_row` refuses.
 
 
-def _row(paper: str, table: str, name: str) -> Row:
-    """Return a row that fits may see. Raises AssertionError if it is held out."""
+def _find_fit_row(paper: str, table: str, name: str) -> Row:
+    """Return the row of a paper's table with that name, for a fit. Raises AssertionError if the row is held out."""
     found = next(each for each in rows(paper=paper, table=table) if each.row == name)
     assert not is_held_out(found), f"{found.source} is held out"
     return found
 
 
-def _tensors(latency: bool) -> Callable[[Calibration, float], Calibration]:
-    """Return a setter for the database's latency, or for its seconds per byte."""
+def _tensor_setter(latency: bool) -> Callable[[Calibration, float], Calibration]:
+    """Return a function that sets the database's latency in a calibration, or its seconds per byte if `latency` is false."""
 
     def change(calibration: Calibration, value: float) -> Calibration:
+        """Return the calibration with the database's figure set to `value`."""
         known = calibration.tensors
         tensors = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_rate(value))
         return replace(calibration, tensors=tensors)
@@ -302,29 +326,29 @@ def _tensors(latency: bool) -> Callable[[Calibration, float], Calibration]:
 
 
 def _rate(seconds_per_byte: float) -> float:
-    """Return bytes per second for seconds per byte; infinite for 0."""
+    """Return bytes per second for `seconds_per_byte`; infinite for 0."""
     return 1 / seconds_per_byte if seconds_per_byte > 0 else float("inf")
 
 
-def _set(name: str) -> Callable[[Calibration, float], Calibration]:
-    """Return a setter for the calibration's field `name`."""
+def _field_setter(name: str) -> Callable[[Calibration, float], Calibration]:
+    """Return a function that sets the field `name` of a calibration to a value."""
     return lambda calibration, value: replace(calibration, **{name: value})  # type: ignore[arg-type]
 
 
-def _inverse(name: str) -> Callable[[Calibration, float], Calibration]:
-    """Return a setter for the calibration's field `name` from its inverse, such as bytes per second from seconds per byte."""
+def _inverse_setter(name: str) -> Callable[[Calibration, float], Calibration]:
+    """Return a function that sets the field `name` of a calibration to the inverse of a value: bytes per second from seconds per byte."""
     return lambda calibration, value: replace(calibration, **{name: _rate(value)})  # type: ignore[arg-type]
 
 
-def _computing(calibration: Calibration, value: float) -> Calibration:
-    """Set the speed of a function's vCPU. `value`: how many times slower it is than the reference."""
+def _set_function_speed(calibration: Calibration, value: float) -> Calibration:
+    """Return the calibration with another speed of a function's vCPU. `value`: how many times slower the vCPU is than the reference."""
     return replace(calibration, function_speed=_rate(value))
 
 
 @cache
-def lambdaml() -> Calibration:
-    """Return the 2025 paper's deployment of AllReduce, ScatterReduce and MLLess, also used for SPIRT's computing. Its store is fitted to
-    ScatterReduce in section 4.2, its computing to Table 2.
+def fit_lambdaml() -> Calibration:
+    """Return the calibration of the 2025 paper's AllReduce, ScatterReduce and MLLess, also used for SPIRT's computing. Its store is fitted
+    to ScatterReduce in section 4.2, its computing to Table 2.
     """
     base = replace(
         ASSUMED,
@@ -334,42 +358,45 @@ def lambdaml() -> Calibration:
         arithmetic_bytes_s=ASSUMED.arithmetic_bytes_s,
         sample_s=REFERENCE_SAMPLE_S,
     )
-    scatter = [_row(A, "Section 4.2", f"ScatterReduce / {model}") for model in ("ResNet-50", "MobileNet")]
+    scatter = [_find_fit_row(A, "Section 4.2", f"ScatterReduce / {model}") for model in ("ResNet-50", "MobileNet")]
     observed = [PrintedFigure(r.figures["communication_s"], lambda c, r=r: communication_s(r, c)) for r in scatter]  # type: ignore[misc]
-    stored = fit_unknowns(base, [_tensors(True), _tensors(False)], observed, probe=1e-6)
+    stored = fit_unknowns(base, [_tensor_setter(True), _tensor_setter(False)], observed, probe=1e-6)
     functions = [
-        _row(A, "Table 2", name) for name in ("MobileNet / SPIRT", "MobileNet / AllReduce", "ResNet-18 / ScatterReduce")
+        _find_fit_row(A, "Table 2", name)
+        for name in ("MobileNet / SPIRT", "MobileNet / AllReduce", "ResNet-18 / ScatterReduce")
     ]
     timed = [PrintedFigure(r.figures["function_s"], lambda c, r=r: function_s(r, c)) for r in functions]  # type: ignore[misc]
-    computed = fit_unknowns(stored, [_set("function_batch_s"), _computing], timed)
-    mlless = _row(A, "Table 2", "ResNet-18 / MLLess")
+    computed = fit_unknowns(stored, [_field_setter("function_batch_s"), _set_function_speed], timed)
+    mlless = _find_fit_row(A, "Table 2", "ResNet-18 / MLLess")
     return fit_unknowns(
-        computed, [_set("supervisor_s")], [PrintedFigure(mlless.figures["function_s"], lambda c: function_s(mlless, c))]
+        computed,
+        [_field_setter("supervisor_s")],
+        [PrintedFigure(mlless.figures["function_s"], lambda c: function_s(mlless, c))],
     )
 
 
 @cache
-def spirt() -> Calibration:
-    """Return the 2025 paper's deployment of SPIRT: `lambdaml` with the time of averaging (section 4.2) fitted, both fetched and inside the
-    database.
+def fit_spirt() -> Calibration:
+    """Return the calibration of the 2025 paper's SPIRT: that of `fit_lambdaml` with the time of averaging fitted to section 4.2, both in
+    functions that fetch and inside the database.
     """
-    averaging = _row(A, "Section 4.2", "SPIRT averaging / ResNet-18")
+    averaging = _find_fit_row(A, "Section 4.2", "SPIRT averaging / ResNet-18")
     naive = PrintedFigure(averaging.figures["fetch_s"], lambda c: in_database_s(averaging, c, "fetch_s"))
     inside = PrintedFigure(averaging.figures["in_database_s"], lambda c: in_database_s(averaging, c, "in_database_s"))
-    fetching = fit_unknowns(lambdaml(), [_inverse("arithmetic_bytes_s")], [naive], probe=1e-6)
-    return fit_unknowns(fetching, [_inverse("database_bytes_s")], [inside], probe=1e-6)
+    fetching = fit_unknowns(fit_lambdaml(), [_inverse_setter("arithmetic_bytes_s")], [naive], probe=1e-6)
+    return fit_unknowns(fetching, [_inverse_setter("database_bytes_s")], [inside], probe=1e-6)
 
 
 @cache
-def peers() -> Calibration:
-    """Return the 2023 paper's deployment of peers, fitted to Table I on MNIST: each model's computing, broker, object store, and a peer's
-    own work.
+def fit_peers() -> Calibration:
+    """Return the calibration of the 2023 paper's peers, fitted to Table I on MNIST: computing of each model, broker, object store, and a
+    peer's own work on a message.
     """
     names = ("SqueezeNet 1.1 / MNIST", "MobileNet V3 Small / MNIST", "VGG-11 / MNIST")
-    squeezenet, mobilenet, vgg = table = [_row(B, "Table I", name) for name in names]
+    squeezenet, mobilenet, vgg = table = [_find_fit_row(B, "Table I", name) for name in names]
 
     def seen(row: Row, figure: str) -> PrintedFigure:
-        """Return a stage's printed time with the function that projects it."""
+        """Return the printed time of a stage together with the function that projects it."""
         printed = row.figures["wall_s"][row.figures["columns"].index(figure)]
         return PrintedFigure(printed, lambda c: peer_s(row, c, figure))
 
@@ -380,13 +407,19 @@ def peers() -> Calibration:
         model = row.figures["model"]
 
         def sample(calibration: Calibration, value: float, model: str = model) -> Calibration:
+            """Return the calibration with the seconds per sample of one model set to `value`."""
             return replace(calibration, sample_s={**calibration.sample_s, model: value})
 
         found = fit_unknowns(found, [sample], [seen(row, "compute")])
-    found = fit_unknowns(found, [_inverse("arithmetic_bytes_s")], [seen(row, "update") for row in table], probe=1e-9)
+    found = fit_unknowns(
+        found, [_inverse_setter("arithmetic_bytes_s")], [seen(row, "update") for row in table], probe=1e-9
+    )
 
     def bus(latency: bool) -> Callable[[Calibration, float], Calibration]:
+        """Return a function that sets the broker's latency in a calibration, or its seconds per byte if `latency` is false."""
+
         def change(calibration: Calibration, value: float) -> Calibration:
+            """Return the calibration with the broker's figure set to `value`, and with no limit of its host."""
             known = calibration.instance_bus
             new = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_rate(value))
             return replace(calibration, instance_bus=new, bus=replace(calibration.bus, host_bytes_s=float("inf")))
@@ -394,21 +427,22 @@ def peers() -> Calibration:
         return change
 
     def objects(calibration: Calibration, value: float) -> Calibration:
+        """Return the calibration with the object store's seconds per byte set to `value`."""
         return replace(calibration, instance_objects=replace(calibration.instance_objects, client_bytes_s=_rate(value)))
 
     small = (squeezenet, mobilenet)  # within the broker's limit; VGG-11 goes through the object store
     found = fit_unknowns(found, [bus(True), bus(False)], [seen(row, "send") for row in small], probe=1e-6)
     found = fit_unknowns(found, [objects], [seen(vgg, "send"), seen(vgg, "receive")], probe=1e-6)
-    found = fit_unknowns(found, [_set("mailbox_s")], [seen(row, "receive") for row in small])
-    return fit_unknowns(found, [_set("evaluate_share")], [seen(row, "convergence") for row in table])
+    found = fit_unknowns(found, [_field_setter("mailbox_s")], [seen(row, "receive") for row in small])
+    return fit_unknowns(found, [_field_setter("evaluate_share")], [seen(row, "convergence") for row in table])
 
 
 @cache
-def vgg_functions() -> Calibration:
-    """Return the 2023 paper's deployment of VGG-11 in functions, fitted to Table II. Every function has one thread, so memory beyond one
-    vCPU adds no speed.
+def fit_vgg_functions() -> Calibration:
+    """Return the calibration of the 2023 paper's VGG-11 in functions, fitted to Table II. Every function has one thread, so memory beyond
+    one vCPU adds no speed.
     """
-    table = [_row(B, "Table II", name) for name in ("batch 1024", "batch 128")]
+    table = [_find_fit_row(B, "Table II", name) for name in ("batch 1024", "batch 128")]
     base = replace(
         ASSUMED,
         name="2023 paper, Table II",
@@ -417,45 +451,47 @@ def vgg_functions() -> Calibration:
         torch_step_s=0.0,
     )
     observed = [PrintedFigure(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
-    return fit_unknowns(base, [_set("function_batch_s"), _sample_of_vgg], observed)
+    return fit_unknowns(base, [_field_setter("function_batch_s"), _set_vgg_sample_s], observed)
 
 
 @cache
-def vgg_instances() -> Calibration:
-    """Return the 2023 paper's deployment of VGG-11 on an instance, fitted to Table III."""
-    table = [_row(B, "Table III", name) for name in ("batch 1024", "batch 128")]
+def fit_vgg_instances() -> Calibration:
+    """Return the calibration of the 2023 paper's VGG-11 on an instance, fitted to Table III."""
+    table = [_find_fit_row(B, "Table III", name) for name in ("batch 1024", "batch 128")]
     base = replace(
         ASSUMED, name="2023 paper, Table III", basis=("fitted to the 2023 paper's Table III",), instance_objects=FREE
     )
     observed = [PrintedFigure(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
-    return fit_unknowns(base, [_set("instance_batch_s"), _sample_of_vgg], observed)
+    return fit_unknowns(base, [_field_setter("instance_batch_s"), _set_vgg_sample_s], observed)
 
 
-def _sample_of_vgg(calibration: Calibration, value: float) -> Calibration:
-    """Set VGG-11's seconds per sample, and forget those of other models."""
+def _set_vgg_sample_s(calibration: Calibration, value: float) -> Calibration:
+    """Return the calibration with VGG-11's seconds per sample set to `value`, and without those of other models."""
     return replace(calibration, sample_s={"vgg11": value})
 
 
 @cache
-def gpus() -> Calibration:
-    """Return the 2025 paper's GPU fleet: seconds per batch fitted to MobileNet's epoch, the object store as for `peers`."""
-    row = _row(A, "Table 2", "MobileNet / GPU")
+def fit_gpus() -> Calibration:
+    """Return the calibration of the 2025 paper's GPU fleet. Its seconds per batch are fitted to MobileNet's epoch; its object store is that
+    of `fit_peers`.
+    """
+    row = _find_fit_row(A, "Table 2", "MobileNet / GPU")
     base = replace(
         ASSUMED,
         name="2025 paper, GPU",
         basis=("fitted to the 2025 paper's MobileNet epoch",),
-        instance_objects=peers().instance_objects,
+        instance_objects=fit_peers().instance_objects,
     )
     return fit_unknowns(
-        base, [_set("gpu_batch_s")], [PrintedFigure(row.figures["epoch_s"], lambda c: function_s(row, c))]
+        base, [_field_setter("gpu_batch_s")], [PrintedFigure(row.figures["epoch_s"], lambda c: function_s(row, c))]
     )
 
 
-def calibration(paper: str, architecture: str) -> Calibration:
-    """Return the paper's deployment of an architecture. `paper`: one of PAPERS."""
+def calibration_of(paper: str, architecture: str) -> Calibration:
+    """Return the calibration fitted to an architecture of one paper. `paper`: one of PAPERS."""
     if paper == B:
-        return peers()
-    return {"gpu": gpus, "spirt": spirt}.get(architecture, lambdaml)()
+        return fit_peers()
+    return {"gpu": fit_gpus, "spirt": fit_spirt}.get(architecture, fit_lambdaml)()
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------
@@ -467,8 +503,8 @@ Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class JudgedFigure:
-    """A printed figure of a row beside its projection. `held_out`: the fits have not seen it."""
+class ComparedFigure:
+    """A printed figure of a paper's row beside its projection. `held_out`: True if the fits have not seen it."""
 
     row: Row
     figure: str
@@ -482,58 +518,62 @@ class JudgedFigure:
         return abs(self.projected / self.printed - 1)
 
 
-def projections(row: Row) -> Figures:
-    """Return the projected figures of a row in seconds, by name; empty if the simulator knows none of them."""
+def project_row(row: Row) -> Figures:
+    """Return the projected figures of a paper's row in seconds, by name; empty if the simulator can project none of them."""
     figures = row.figures
     match (row.paper, row.table):
         case (str(), "Table 2") if row.paper == A:
             name = "epoch_s" if figures["architecture"] == "gpu" else "function_s"
-            fleet = {"gpu": gpus}.get(figures["architecture"], lambdaml)()
+            fleet = {"gpu": fit_gpus}.get(figures["architecture"], fit_lambdaml)()
             return {name: function_s(row, fleet)}
         case (str(), "Section 4.2") if "stage" in figures:
-            return {name: in_database_s(row, spirt(), name) for name in ("fetch_s", "in_database_s")}
+            return {name: in_database_s(row, fit_spirt(), name) for name in ("fetch_s", "in_database_s")}
         case (str(), "Section 4.2") if "communication_s" in figures:
-            return {"communication_s": communication_s(row, lambdaml())}
+            return {"communication_s": communication_s(row, fit_lambdaml())}
         case (str(), "Table I"):
-            return {f"wall_s.{name}": peer_s(row, peers(), name) for name in figures["columns"]}
+            return {f"wall_s.{name}": peer_s(row, fit_peers(), name) for name in figures["columns"]}
         case (str(), "Table II"):
-            return {"compute_s": batches_s(row, vgg_functions())}
+            return {"compute_s": batches_s(row, fit_vgg_functions())}
         case (str(), "Table III"):
-            return {"compute_s": batches_s(row, vgg_instances())}
+            return {"compute_s": batches_s(row, fit_vgg_instances())}
     return {}
 
 
 @cache
-def judge_figures() -> tuple[JudgedFigure, ...]:
-    """Return every figure that can be projected, in the order of the file, including those that were fitted to."""
+def compare_figures() -> tuple[ComparedFigure, ...]:
+    """Return all printed figures that can be projected, each beside its projection, in the order of the papers' file. Those that were
+    fitted to are included.
+    """
     found = []
     for row in rows():
-        for figure, value in projections(row).items():
+        for figure, value in project_row(row).items():
             name, _, part = figure.partition(".")
             printed = row.figures[name]
             if part:
                 printed = printed[row.figures["columns"].index(part)]
-            found.append(JudgedFigure(row, figure, float(printed), value, is_held_out(row)))
+            found.append(ComparedFigure(row, figure, float(printed), value, is_held_out(row)))
     return tuple(found)
 
 
 def row_errors(*, held_out_rows: bool = True) -> dict[str, float]:
-    """Return the median of each row's errors, by the row's source. `held_out_rows`: over held-out figures, else over the others."""
+    """Return the median relative error of each row's figures, by the row's source. `held_out_rows`: take the figures that are held out,
+    else the others.
+    """
     errors: dict[str, list[float]] = {}
-    for each in judge_figures():
+    for each in compare_figures():
         if each.held_out == held_out_rows:
             errors.setdefault(each.row.source, []).append(each.error)
     return {source: median(found) for source, found in errors.items()}
 
 
 def median_error() -> float:
-    """Return the median error over the rows held out: the headline number."""
+    """Return the median of the errors of all held-out rows."""
     return median(row_errors().values())
 
 
-def headline() -> str:
-    """Return the headline as text: errors over the rows held out and over their figures, with the worst."""
-    errors, figures = row_errors(), [each.error for each in judge_figures() if each.held_out]
+def describe_errors() -> str:
+    """Return one paragraph: the errors of the held-out rows and of their single figures, with the worst."""
+    errors, figures = row_errors(), [each.error for each in compare_figures() if each.held_out]
     off = sum(each > 0.15 for each in figures)
     return (
         f"Error over the {len(errors)} rows held out: {of_errors(list(errors.values()))} (goal: a median of at most 15 %). "

@@ -17,7 +17,9 @@ from crossover.workflow.architecture import architecture_of, steps, trees
 
 
 def count_paid_vcpus(experiment: Experiment) -> float:
-    """Return how many vCPUs a worker pays for: of its largest computing function, by memory; of its instance, by type; else 1."""
+    """Return how many vCPUs a worker pays for: those of its largest computing function, by memory; those of its
+    instance, by type; else 1.
+    """
     architecture = architecture_of(experiment)
     computing = [step.name for step in steps(architecture) if step.needs_torch(experiment)]
     if computing:
@@ -72,7 +74,7 @@ def describe_idle_vcpus(experiment: Experiment) -> str:
 
 
 def _epoch_usd(experiment: Experiment, count: int) -> float:
-    """Return the projected dollars of one epoch with `count` threads: the mean over the epochs of the first decision."""
+    """Return the projected dollars of one epoch if each worker has `count` threads: the mean over the epochs before the first decision."""
     architecture = architecture_of(experiment)
     sizes = Workload.of(experiment)
     epochs = calendar(architecture.resolve(experiment), sizes).decided(1)
@@ -107,7 +109,9 @@ def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
         """Return the seconds of each step of a round, on images of its epoch's size."""
         places = [days.place(round, minibatch) for minibatch in range(days.minibatches_in(round))]
         works = [(replace(workload, training_share=shares[epoch - 1]), n) for epoch, n in places]
-        return [calibration.in_function(experiment, work, work.samples[n], memory_mb=memory_mb) for work, n in works]
+        return [
+            calibration.function_gradient_s(experiment, work, work.samples[n], memory_mb=memory_mb) for work, n in works
+        ]
 
     taken = max((steps_of(round) for round in range(0, days.rounds, days.rounds_per_epoch)), key=sum)
     fit = sum(until_s <= limit_s for until_s in accumulate(taken))

@@ -39,8 +39,8 @@ LIMITS = "not in the band: prices, assumed figures, and whether the services are
 
 
 class Draw(NamedTuple):
-    """One repetition. `session`: by how many sigmas its requests are slower than the median; `level`: by how many sigmas its computing is
-    slower than assumed.
+    """Random numbers of one repetition of a simulation. `session`: by how many sigmas requests are slower than the median; `level`: by how
+    many sigmas computing is slower than assumed.
     """
 
     seed: int
@@ -49,7 +49,9 @@ class Draw(NamedTuple):
 
 
 class RepeatedRun(NamedTuple):
-    """A run to be simulated. `epochs`: the most that a repetition simulates; epochs after the first are alike."""
+    """A run that is to be simulated several times. `epochs`: largest number of epochs that a repetition simulates; epochs after the first
+    are alike.
+    """
 
     experiment: Experiment
     calibration: Calibration
@@ -60,7 +62,9 @@ class RepeatedRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one repetition. `problems`: why AWS would not have run it; its figures then end where AWS would have ended it."""
+    """The result of one repetition. `problems`: reasons why AWS would not have run it; the figures then end where AWS would have ended the
+    run.
+    """
 
     seconds: float
     epoch_s: float
@@ -73,7 +77,7 @@ class Outcome:
 
     @classmethod
     def of(cls, run: Simulated) -> "Outcome":
-        """Return the outcome of a simulated run."""
+        """Return the outcome of one simulated run, without interruptions."""
         return cls(
             seconds=run.seconds,
             epoch_s=run.epoch_s,
@@ -88,8 +92,8 @@ class Outcome:
 Outcomes = Sequence[Outcome]
 
 
-def draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
-    """Return the repetitions of a seed.
+def list_draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
+    """Return `count` draws for the repetitions of a seed. The same seed gives the same draws.
 
     Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order that the seed decides: drawn
     freely, the p5 and p95 of thirty would be off by 0.4 sigma. Their levels cycle through LEVELS.
@@ -110,7 +114,7 @@ def apply_session(calibration: Calibration, session: float) -> Calibration:
     factor = exp(calibration.session_sigma * session)
     services: dict[str, Any] = {each.name: getattr(calibration, each.name) for each in fields(calibration)}
     slowed: dict[str, Any] = {
-        name: found.slowed(factor) for name, found in services.items() if isinstance(found, Service)
+        name: found.slow_down(factor) for name, found in services.items() if isinstance(found, Service)
     }
     return replace(calibration, **slowed)
 
@@ -149,7 +153,9 @@ def run_repetitions(
 
 
 def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
-    """Return groups of task numbers. Tasks of a group differ in their number of epochs only, so that they can share simulations."""
+    """Return the numbers of the tasks in groups. The tasks of a group differ in their number of epochs only, so that they can share
+    simulations.
+    """
     groups: dict[str, list[int]] = {}
     for n, task in enumerate(tasks):
         training = replace(task.experiment.training, epochs=1)
@@ -159,12 +165,14 @@ def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
 
 
 def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Outcome]]:
-    """Return the outcomes of each task of a group. Simulations that several tasks need are run once."""
+    """Return for each task of one group the list of its outcomes, one per draw. Simulations that several tasks need are run once. `job`:
+    the tasks, and the draws.
+    """
     tasks, drawn = job
     known: dict[tuple[Draw, int], Simulated] = {}
 
     def once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
-        """Simulate, or return the result of an equal simulation."""
+        """Return the simulation of `epochs` epochs in one draw, and simulate them if that was not done yet."""
         if (draw, epochs) not in known:
             known[draw, epochs] = _simulate_epochs(task, draw, epochs)
         return known[draw, epochs]
@@ -173,7 +181,9 @@ def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Out
 
 
 def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
-    """Return the calibration in the draw's session and at its level of computing, with a random speed-up beyond two threads."""
+    """Return the calibration as one repetition sees it: requests slowed by the draw's session, computing by its level, and a random
+    speed-up beyond two threads.
+    """
     least, most = calibration.parallel_least, calibration.parallel_most
     if sure := calibration.level_sigma:
         calibration = calibration.slow_computing(exp(sure * draw.level), 1.0)
@@ -182,7 +192,7 @@ def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
 
 
 def _simulate_epochs(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
-    """Simulate the task's first `epochs` epochs in one draw."""
+    """Return the simulation of the first `epochs` epochs of the task's run in one draw."""
     training = task.experiment.training.of_epochs(epochs)
     return simulate_run(
         replace(task.experiment, seed=draw.seed, training=training),
@@ -192,9 +202,9 @@ def _simulate_epochs(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
     )
 
 
-def simulated_epochs(most: int, span: int) -> int:
-    """Return how many epochs of a longer run a repetition simulates. `most`: the limit; `span`: epochs between two decisions, of which at
-    least two whole spans are simulated if it exceeds 1.
+def count_simulated_epochs(most: int, span: int) -> int:
+    """Return how many epochs of a longer run a repetition simulates. `most`: the limit; `span`: epochs between two decisions. If the span
+    exceeds 1, at least two whole spans are simulated.
     """
     return max(2, most // span) * span if span > 1 else most
 
@@ -202,7 +212,7 @@ def simulated_epochs(most: int, span: int) -> int:
 def simulate_draw(
     task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _simulate_epochs
 ) -> Outcome:
-    """Return the outcome of one repetition. `simulated`: function that simulates a number of epochs.
+    """Return the outcome of one repetition of the task's run. `simulated`: function that simulates a number of its epochs.
 
     A run of many epochs is simulated for some of them and lengthened by the mean of those after the first. Their stragglers then count for
     all others too, so the band errs on the wide side.
@@ -210,7 +220,7 @@ def simulate_draw(
     epochs = task.experiment.training.epochs
     architecture = architecture_of(task.experiment)
     days = calendar(architecture.resolve(task.experiment), task.workload)
-    some = simulated_epochs(task.epochs, days.span)
+    some = count_simulated_epochs(task.epochs, days.span)
     run = simulated(task, draw, min(epochs, some))
     if epochs <= some or not run.finished:
         return Outcome.of(run)
@@ -219,13 +229,14 @@ def simulate_draw(
 
 
 def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Prices) -> Outcome:
-    """Return the outcome of `run` lengthened to `epochs` epochs by its mean epoch after `first`, a simulation of the first span alone.
-    Usage grows in proportion; the bill is computed for the whole, because hosts cost at least a minute.
+    """Return the outcome of `run` lengthened to `epochs` epochs by its mean epoch. `first`: simulation of the first span alone, which is
+    left out of the mean. Usage grows in proportion; the bill is computed for the whole, because hosts cost at least a minute.
     """
     simulated = run.experiment.training.epochs
     more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
 
     def longer(whole: float, short: float) -> float:
+        """Return a figure of the lengthened run from the figure of the whole simulation and of its first span."""
         return whole + more * max(0.0, whole - short)
 
     seconds = longer(run.seconds, first.seconds)
@@ -249,8 +260,8 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
 
 
 def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcome:
-    """Return the outcome on spot instances, in a market that the draw chooses: with interruptions, waits and their cost. Without spot
-    instances the outcome does not change.
+    """Return the outcome on spot instances, with interruptions, waits and their cost, in a market that the draw chooses. Without spot
+    instances the outcome does not change. `found`: outcome without interruptions.
     """
     fleets = [fleet for fleet in bill.of(task.experiment).fleets if fleet.spot]
     if not fleets:
@@ -283,17 +294,21 @@ def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcom
 
 
 def figures(outcomes: Outcomes, name: str) -> list[float]:
-    """Return one figure per draw, for comparisons; infinite if AWS would not have run it, so that it never leads."""
+    """Return one figure of each outcome, in draw order, for comparisons. It is infinite if AWS would not have run the repetition, so that
+    such a run never leads. `name`: field of Outcome.
+    """
     return [inf if each.problems else getattr(each, name) for each in outcomes]
 
 
 def keep_feasible(outcomes: Outcomes) -> list[Outcome]:
-    """Return the outcomes that AWS would have run."""
+    """Return only the outcomes of repetitions that AWS would have run."""
     return [each for each in outcomes if not each.problems]
 
 
 def problems(outcomes: Outcomes) -> tuple[str, ...]:
-    """Return why AWS would not run it, and in how many repetitions if not in all; the reasons are those of the median failed repetition."""
+    """Return the reasons why AWS would not run a run, and in how many of its repetitions if not in all. The reasons are those of the median
+    failed repetition; empty if none failed.
+    """
     failed = sorted((each for each in outcomes if each.problems), key=lambda each: each.seconds)
     if not failed:
         return ()
@@ -308,29 +323,31 @@ FIGURES = ("seconds", "epoch_s", "usd", "paper_method_usd")
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """A run in the middle session, and the outcomes of its repetitions."""
+    """Projection of one run: its simulation in the middle session, and the outcomes of its repetitions."""
 
     run: Simulated
     seed: int
     outcomes: tuple[Outcome, ...]
 
     def band(self, name: str) -> Band:
-        """Return the percentiles of one of FIGURES over the repetitions that AWS would run, or over all of them if it would run none."""
+        """Return the percentiles of one of FIGURES over the repetitions that AWS would run, or over all of them if it would run none.
+        `name`: name of the figure.
+        """
         return band_of([getattr(each, name) for each in keep_feasible(self.outcomes) or self.outcomes])
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Reasons why AWS would not run it, or not in every repetition."""
+        """Reasons why AWS would not run this run at all, or not in every repetition."""
         return self.run.problems or problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
-        """True if AWS would run it in the middle session and in more than half of the repetitions."""
+        """True if AWS would run this run in the middle session and in more than half of the repetitions."""
         return not self.run.problems and 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     @property
     def words(self) -> str:
-        """Sentence that says what the bands cover."""
+        """Sentence that says what the bands of this projection cover."""
         sigma = self.run.calibration.session_sigma
         return (
             f"{len(self.outcomes)} repetitions of seed {self.seed}, over stragglers and a session that slows all requests of a run alike "
@@ -338,7 +355,7 @@ class Projection:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the run in the middle session with the bands and every repetition, as plain data."""
+        """Return this projection as plain data: the run in the middle session, the bands, and every repetition."""
         said = {
             "label": LABEL,
             "count": len(self.outcomes),
@@ -359,11 +376,14 @@ def project(
     repetitions: int = REPETITIONS,
     processes: int | None = None,
 ) -> Projection:
-    """Simulate the experiment in the middle session, and its repetitions. Raises what `simulate` raises."""
+    """Return the projection of an experiment: simulate it in the middle session, and in `repetitions` random draws. `workload`: its sizes,
+    by default found from the experiment; `processes`: number of processes, which affects the time only. Raises NoProjection or ConfigError
+    as `simulate` does.
+    """
     work, price_list = workload or Workload.of(experiment), prices.load()
     run = simulate_run(experiment, calibration, workload=work, price_list=price_list)
-    task = RepeatedRun(experiment, calibration.unsure_of(work.model), work, price_list, SIMULATED_EPOCHS)
-    (outcomes,) = run_repetitions([task], draws(experiment.seed, repetitions), processes=processes)
+    task = RepeatedRun(experiment, calibration.with_uncertainty_of(work.model), work, price_list, SIMULATED_EPOCHS)
+    (outcomes,) = run_repetitions([task], list_draws(experiment.seed, repetitions), processes=processes)
     return Projection(run=run, seed=experiment.seed, outcomes=outcomes)
 
 
@@ -371,19 +391,19 @@ def project(
 # What finished runs would take on AWS: their own settings and epochs, simulated, for their reports.
 
 
-def on_aws(
+def project_results(
     results: Sequence[Mapping[str, Any]],
     *,
     repetitions: int = REPETITIONS,
     tell: Callable[[str], object] = lambda reason: None,
 ) -> list[OnAws | None]:
-    """Return what each finished run would take on AWS, all with the same draws; None for a run that cannot be simulated.
+    """Return the projection on AWS of each finished run, all with the same draws; None for a run that cannot be simulated.
 
-    `results`: contents of result.json. `tell`: called with the reason if one cannot be simulated.
+    `results`: contents of the runs' result.json. `tell`: called with the reason if a run cannot be simulated.
     """
-    tasks = [_task(result, tell) for result in results]
+    tasks = [_build_task(result, tell) for result in results]
     seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
-    done = iter(run_repetitions([task for task in tasks if task is not None], draws(seed, repetitions)))
+    done = iter(run_repetitions([task for task in tasks if task is not None], list_draws(seed, repetitions)))
     words = f"{AWS.name}; {repetitions} repetitions of seed {seed}; {LIMITS}"
     found = list[OnAws | None]()
     for task in tasks:
@@ -402,9 +422,9 @@ def on_aws(
     return found
 
 
-def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedRun | None:
-    """Return the simulation of a finished run, with as many epochs as it had. None if a size or step is not known or another version wrote
-    the result; `tell` gets the reason.
+def _build_task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedRun | None:
+    """Return the simulation to run for a finished run, with as many epochs as the run had. Returns None, and calls `tell` with the reason,
+    if a size or step is not known or another version wrote the result.
     """
     try:
         experiment = from_resolved(result["experiment"])
@@ -417,4 +437,4 @@ def _task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedR
     except (NoProjection, ConfigError, TypeError) as unknown:
         tell(str(unknown))
         return None
-    return RepeatedRun(experiment, AWS.unsure_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)
+    return RepeatedRun(experiment, AWS.with_uncertainty_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)

@@ -27,7 +27,7 @@ RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """A projected run. `label` is always "projected": nothing here was measured."""
+    """A projected run: its seconds, dollars, traffic and steps. `label` is always "projected", because nothing was measured."""
 
     experiment: Experiment
     workload: Workload
@@ -51,11 +51,11 @@ class Simulated:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that all channels moved, in and out."""
+        """Bytes that the run moved through all channels, in and out."""
         return sum(channel["bytes_in"] + channel["bytes_out"] for channel in self.traffic.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the projection as plain data, without its records."""
+        """Return this projected run as plain data, without its records."""
         return {
             "label": self.label,
             "experiment": self.experiment.resolved(),
@@ -78,7 +78,9 @@ class Simulated:
 
     @property
     def epoch_s(self) -> float:
-        """Mean seconds of an epoch after the first decision, since the first starts cold; up to the first decision if there is only one."""
+        """Mean seconds of an epoch after the first decision, because the first epoch starts cold. With a single decision, the mean of the
+        epochs up to it.
+        """
         ends = self.epochs_end_s
         if not ends:
             return self.seconds
@@ -108,12 +110,12 @@ def simulate(
     world = World(experiment, architecture, workload, calibration, days, usage)
     walk = Walk(world, models_of(architecture))
     whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, WhereInRun())
-    world.env.run(until=world.env.process(whole) | world.doomed)
-    return _result(world, price_list or prices.load())
+    world.env.run(until=world.env.process(whole) | world.ended_early)
+    return _build_result(world, price_list or prices.load())
 
 
-def _result(world: World, price_list: Prices) -> Simulated:
-    """Build the result from the state of the world after the simulation."""
+def _build_result(world: World, price_list: Prices) -> Simulated:
+    """Build the projected run from the state of the world after the simulation."""
     seconds, usage, experiment = float(world.env.now), world.usage, world.experiment
     fixed = infrastructure.of(experiment, world.architecture)
     total = usage.total()
@@ -146,15 +148,17 @@ def _result(world: World, price_list: Prices) -> Simulated:
         invocations=used.invocations,
         transitions=world.transitions,
         concurrency=world.slots.most,
-        problems=tuple(_problems(world)),
-        outside=_outside(world),
-        finished=not world.doomed.triggered,
+        problems=tuple(_list_problems(world)),
+        outside=_list_extrapolations(world),
+        finished=not world.ended_early.triggered,
         records=tuple(usage.records),
     )
 
 
 def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds: float) -> float:
-    """Return the dollars by the papers' own formulas, which are linear in an invocation's seconds."""
+    """Return the dollars of the simulated run by the papers' own formulas, which are linear in an invocation's seconds. `fixed`:
+    infrastructure of the run; `seconds`: duration of the run.
+    """
     if any(fleet.purpose in BY_THE_HOUR for fleet in fixed.fleets):
         _, usd = paper_method(world.experiment, (), infrastructure=fixed, prices=price_list, duration_s=seconds)
         return usd
@@ -164,20 +168,24 @@ def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds:
     return sum(paper_cost.lambda_usd(use.wall_s, memory_mb=use.memory_mb) for use in functions)
 
 
-def _outside(world: World) -> tuple[str, ...]:
-    """Return sentences about what lies beyond the measurements: the functions' memory, the bytes they move, their number at once."""
+def _list_extrapolations(world: World) -> tuple[str, ...]:
+    """Return one sentence for each size of the simulated run that lies beyond what was measured: memory of the functions, bytes they move,
+    their number at once.
+    """
     if not world.slots.most:
         return ()  # programs on instances alone
     memories = sorted({use.memory_mb for use in world.usage.steps.values() if use.memory_mb})
-    of_memory = (text for mb in memories for text in world.calibration.outside(memory_mb=mb))
+    of_memory = (text for mb in memories for text in world.calibration.list_extrapolations(memory_mb=mb))
     bytes_ = world.workload.vector_bytes
-    found = world.calibration.outside(object_bytes=bytes_, functions=world.slots.most, branches=world.branches or 1)
+    found = world.calibration.list_extrapolations(
+        object_bytes=bytes_, functions=world.slots.most, branches=world.branches or 1
+    )
     used = ("functions", "databases") if world.hosts else ("functions",)
     return (*of_memory, *found, *(words for each in used for words in world.calibration.elsewhere.get(each, ())))
 
 
-def _problems(world: World) -> list[str]:
-    """Return the reasons why the run would fail on AWS."""
+def _list_problems(world: World) -> list[str]:
+    """Return the reasons why the simulated run would fail on AWS, such as a timeout or a quota; empty if it would not."""
     experiment, found = world.experiment, list[str]()
     limit_s = experiment.functions.timeout_s
     longest_s = {use.step: _longest_s(world, use) for use in world.usage.steps.values() if use.memory_mb}
@@ -186,9 +194,9 @@ def _problems(world: World) -> list[str]:
         for step, seconds in longest_s.items()
         if seconds > limit_s * 1.001
     ]
-    found += _memory(world)
-    if world.doomed.triggered:
-        found.append(str(world.doomed.value))
+    found += _memory_problems(world)
+    if world.ended_early.triggered:
+        found.append(str(world.ended_early.value))
     if world.slots.longest_wait_s > RETRIES_S:
         found.append(
             f"the account's {world.slots.limit:,} concurrent executions: invocations waited up to {world.slots.longest_wait_s:,.0f} s, "
@@ -203,19 +211,20 @@ def _problems(world: World) -> list[str]:
 
 
 def _longest_s(world: World, use: StepUse) -> float:
-    """Return the seconds of the step's longest invocation.
+    """Return the seconds of a step's longest invocation, for the comparison with the timeout.
 
     If images grow during training, the run is simulated on the mean of its epochs. Its last rounds have full-size images, so the computing
-    of the longest invocation is scaled up to them before it is compared with the timeout. Long workers need no scaling: they continue in
-    their next function.
+    of the longest invocation is scaled up to them. Long workers need no scaling: they continue in their next function.
     """
     whole, mean = world.workload.evaluated.training_share, world.workload.training_share
     more = whole / mean - 1 if side_by_side(world.architecture) else 0.0
     return use.longest_s + more * use.longest_compute_s
 
 
-def _memory(world: World) -> list[str]:
-    """Return one problem if even the largest function is too small for three vectors: the model, the gradient, and one on its way."""
+def _memory_problems(world: World) -> list[str]:
+    """Return one problem if the memory of the largest function is too small for three vectors (the model, the gradient, and one on its
+    way), else an empty list.
+    """
     uses = [use for use in world.usage.steps.values() if use.memory_mb]
     least_mb = 3 * world.workload.vector_bytes / 2**20  # model, gradient, and one on its way
     memory_mb = max((use.memory_mb for use in world.usage.steps.values()), default=0)

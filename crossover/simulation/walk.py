@@ -24,7 +24,9 @@ EVENT_BYTES = len(json.dumps(START))  # all that travels as state, whatever a Ma
 
 
 class InvocationStart(NamedTuple):
-    """The start of an invocation. `wait_s`: seconds that are not billed; `init_s`: seconds of INIT, which are billed."""
+    """Start of an invocation. `cold`: whether it is a cold start; `wait_s`: seconds that are not billed; `init_s`: seconds of INIT, which
+    are billed.
+    """
 
     cold: bool = False
     wait_s: float = 0.0
@@ -35,7 +37,7 @@ WARM = InvocationStart()
 
 
 class Walk:
-    """Interpreter of the trees of one world. `models`: how each step is simulated, by name."""
+    """Interpreter that simulates the trees of an architecture's steps in one world. `models`: how each step is simulated, by its name."""
 
     def __init__(self, world: World, models: dict[str, Model]) -> None:
         self._world, self._models = world, models
@@ -47,69 +49,77 @@ class Walk:
 
     @cached_property
     def _most(self) -> int | None:
-        """Largest number of minibatches in one round; None if only loading the data set would tell it."""
+        """Largest number of minibatches in one round of the run; None if it is not known without loading the data set."""
         return most_minibatches(self._world.experiment)
 
     def run(self, node: Node, place: WhereInRun, *, last: bool = True) -> SimProcess:
-        """Simulate a node and all below it. `last`: whether the node ends its state machine."""
+        """Simulate a node of the tree and all nodes below it. `place`: position in the run, which the steps change; `last`: whether the
+        node ends its state machine.
+        """
         match node:
             case Step():
-                yield from self._step(node, place)
+                yield from self._run_step(node, place)
             case Sequence(nodes=nodes):
                 for child in nodes:
                     yield from self.run(child, place, last=last and child is nodes[-1])
             case Parallel(branches=branches):
                 self._world.transitions += 1
-                yield from self._together(place, [(branch, place.copy()) for branch in branches])
+                yield from self._run_branches(place, [(branch, place.copy()) for branch in branches])
             case ForEach():
-                yield from self._each(node, place)
+                yield from self._run_map(node, place)
             case Repeat():
-                yield from self._repeat(node, place, last=last)
+                yield from self._run_loop(node, place, last=last)
             case Child(body=body):
                 self._world.transitions += 1
                 place.debt_s += self._calibration.child_s
                 yield from self.run(body, place, last=True)
 
-    def _until_task(self, place: WhereInRun) -> float:
-        """Return the seconds from the end of the task before to the start of the next one, and clear what the place owes."""
-        factor = place.started or self._world.luck[place.worker].task()
+    def _seconds_until_task(self, place: WhereInRun) -> float:
+        """Return the seconds from the end of the last task to the start of the next one, with the state transitions between them, and reset
+        the seconds that the place owes.
+        """
+        factor = place.started or self._world.factors[place.worker].task()
         seconds, place.debt_s, place.started = place.debt_s + factor * self._task_s, 0.0, 0.0
         return seconds
 
-    def _branch(self, node: Node, place: WhereInRun) -> SimProcess:
-        """Simulate one branch, with the state that drops its result."""
+    def _run_branch(self, node: Node, place: WhereInRun) -> SimProcess:
+        """Simulate one branch of a Map or Parallel state, and count the state that drops its result."""
         yield from self.run(node, place, last=False)
         self._world.transitions += 1  # the state that drops the branch's result
 
-    def _together(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
-        """Simulate branches side by side; each begins `branch_s` after the one before."""
+    def _run_branches(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
+        """Simulate branches side by side until all have ended. Each begins `branch_s` seconds after the one before. `branches`: pairs of a
+        node and its position.
+        """
         factor, running = (
-            place.started or self._world.luck[place.worker].task(),
+            place.started or self._world.factors[place.worker].task(),
             list[Generator[simpy.Event, Any, None]](),
         )
         for number, (node, branch) in enumerate(branches):
             branch.started = factor
             branch.debt_s = place.debt_s + number * self._calibration.branch_s
-            running.append(self._branch(node, branch))
+            running.append(self._run_branch(node, branch))
         place.debt_s = place.started = 0.0
         yield self._env.all_of([self._env.process(branch) for branch in running])
 
-    def _each(self, node: ForEach, place: WhereInRun) -> SimProcess:
-        """Simulate a Map: as a group if its body is a script per minibatch, else as one process per branch."""
+    def _run_map(self, node: ForEach, place: WhereInRun) -> SimProcess:
+        """Simulate a Map state: as a group if its body is a script for each minibatch, else with one process per branch."""
         self._world.transitions += 2
         count = self._world.workers if node.count == "workers" else place.minibatches
         model = self._models.get(node.body.name) if isinstance(node.body, Step) else None
         grouped = self._grouped and node.item == "minibatch"
         if isinstance(node.body, Step) and model is not None and model.script is not None and grouped:
-            yield from self._group(node.body, model, place, count)
+            yield from self._run_group(node.body, model, place, count)
         else:
-            yield from self._together(place, [(node.body, place.copy(**{node.item: n})) for n in range(count)])
+            yield from self._run_branches(place, [(node.body, place.copy(**{node.item: n})) for n in range(count)])
         self._world.branches = max(self._world.branches, count)
         if not inline(self._world.workers if node.count == "workers" else self._most):
             yield self._env.timeout(self._calibration.distributed_s)
 
-    def _repeat(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
-        """Simulate a loop until its condition holds."""
+    def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
+        """Simulate a loop until its condition holds. Polling loops are computed, not stepped through. `last`: whether the loop ends its
+        state machine.
+        """
         self._world.transitions += 1
         place.synchronised = place.epoch_finished = place.finished = False
         polled = node.every_s and isinstance(node.body, Step) and self._models[node.body.name].polls
@@ -127,45 +137,50 @@ class Walk:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def _step(self, step: Step, place: WhereInRun) -> SimProcess:
-        """Simulate one invocation of a step, with its wait for a slot and for its environment."""
+    def _run_step(self, step: Step, place: WhereInRun) -> SimProcess:
+        """Simulate one invocation of a step, with its waits for an execution slot and for an environment, then apply the step's changes to
+        `place`.
+        """
         world, model = self._world, self._models[step.name]
         world.transitions += 1
-        yield self._env.timeout(self._until_task(place))
+        yield self._env.timeout(self._seconds_until_task(place))
         yield from world.slots.take()
         started = WARM
         if world.environments(step.name).enter(self._env.now):
-            started = self._cold(step, place, self._env.now)
+            started = self._start_cold(step, place, self._env.now)
             yield self._env.timeout(started.wait_s + started.init_s)
         if model.living is not None:
-            yield from self._live(step, model, place, started)
+            yield from self._run_process(step, model, place, started)
         else:
             assert model.script is not None
-            yield from self._play(step, model.script(world, place), place, started)
+            yield from self._run_script(step, model.script(world, place), place, started)
         world.environments(step.name).leave(self._env.now)
-        world.slots.give()
+        world.slots.give_back()
         if model.changes is not None:
             model.changes(world, place)
 
-    def _cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
-        """Return a cold start at the time `at`, and take a new environment."""
+    def _start_cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
+        """Return the cold start of a step's invocation requested at the time `at`, and take a new environment for it."""
         world = self._world
-        torch, factor = step.needs_torch(world.experiment), world.luck[place.worker].cold()
-        wait_s, init_s = self._calibration.starts_cold(torch=torch, factor=factor)
+        torch, factor = step.needs_torch(world.experiment), world.factors[place.worker].cold()
+        wait_s, init_s = self._calibration.cold_start_parts_s(torch=torch, factor=factor)
         return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s + world.base_s(step))
 
-    def _own_s(self, step: Step) -> float:
-        """Return the seconds that an invocation takes outside its stages."""
+    def _overhead_s(self, step: Step) -> float:
+        """Return the seconds that an invocation of the step takes outside its stages."""
         torch = step.needs_torch(self._world.experiment)
         return self._calibration.torch_step_s if torch else self._calibration.plain_step_s
 
-    def _play(self, step: Step, script: Script, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation by its script."""
+    def _run_script(self, step: Step, script: Script, place: WhereInRun, started: InvocationStart) -> SimProcess:
+        """Simulate an invocation by its script, phase after phase, and add it to the usage."""
         world, env = self._world, self._env
-        luck, host = world.luck[place.worker], world.host(place.worker)
-        request, compute = luck.request(), luck.compute() * luck.hosts(step.name, place.minibatch + 1)[place.minibatch]
+        factors, host = world.factors[place.worker], world.host(place.worker)
+        request, compute = (
+            factors.request(),
+            factors.compute() * factors.hosts(step.name, place.minibatch + 1)[place.minibatch],
+        )
         began, stages = env.now, []
-        at = began + self._own_s(step)
+        at = began + self._overhead_s(step)
         for phase in script.phases:
             if phase.link and at > env.now:
                 yield env.timeout(at - env.now)
@@ -174,7 +189,7 @@ class Walk:
         if at > env.now:
             yield env.timeout(at - env.now)
         world.usage.add(
-            world.use(step),
+            world.usage_of(step),
             place,
             started_at=began,
             wall_s=env.now - began,
@@ -184,18 +199,18 @@ class Walk:
             stages=stages,
         )
 
-    def _live(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation that waits for others."""
+    def _run_process(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
+        """Simulate an invocation of a step that waits for other workers, and add it to the usage."""
         world, env = self._world, self._env
         assert model.living is not None
         invocation = SimulatedInvocation(env.now, env.now + world.experiment.functions.timeout_s)
         entered = place.copy()
-        own_s = self._own_s(step)
+        own_s = self._overhead_s(step)
         if own_s:
             yield env.timeout(own_s)
         yield from model.living(world, place, invocation)
         world.usage.add(
-            world.use(step),
+            world.usage_of(step),
             entered,
             started_at=invocation.started_at,
             wall_s=env.now - invocation.started_at,
@@ -206,25 +221,30 @@ class Walk:
             notes=invocation.notes,
         )
 
-    def _group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
-        """Simulate one worker's minibatches side by side, without a process for each."""
+    def _run_group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
+        """Simulate `count` minibatches of one worker side by side, without a process for each, and add them to the usage."""
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result
-        yield env.timeout(self._until_task(place))
-        world.slots.grow(count)
+        yield env.timeout(self._seconds_until_task(place))
+        world.slots.take_at_once(count)
         cold = world.environments(step.name).enter(env.now, count)
         assert model.script is not None
-        luck, host, use, own_s = world.luck[place.worker], world.host(place.worker), world.use(step), self._own_s(step)
+        factors, host, use, own_s = (
+            world.factors[place.worker],
+            world.host(place.worker),
+            world.usage_of(step),
+            self._overhead_s(step),
+        )
         asked_s = [env.now + n * self._calibration.branch_s for n in range(count)]
-        starts = [self._cold(step, place, asked_s[n]) for n in range(cold)]
+        starts = [self._start_cold(step, place, asked_s[n]) for n in range(cold)]
         began = [asked_s[n] + each.wait_s + each.init_s for n, each in enumerate(starts)] + asked_s[cold:]
         at = [start + own_s for start in began]
-        scripts, request, compute, hosts = [], [], [], luck.hosts(step.name, count)
+        scripts, request, compute, hosts = [], [], [], factors.hosts(step.name, count)
         for n in range(count):
             place.minibatch = n
             scripts.append(model.script(world, place))
-            request.append(luck.request())
-            compute.append(luck.compute() * hosts[n])
+            request.append(factors.request())
+            compute.append(factors.compute() * hosts[n])
         place.minibatch = 0
         stages: list[list[tuple[str, float, int]]] = [[] for _ in range(count)]
         for number in range(len(scripts[0].phases)):
@@ -249,21 +269,23 @@ class Walk:
         if count:
             yield env.timeout(max(at) - env.now)
         world.environments(step.name).leave(env.now, count)
-        world.slots.give(count)
+        world.slots.give_back(count)
 
     def _poll(self, step: Step, node: Repeat, place: WhereInRun) -> SimProcess:
-        """Simulate a polling loop until its gate opens. The polls are computed afterwards, because only time passes between two of them."""
+        """Simulate a polling loop until its gate opens. The polls are computed afterwards, because nothing but time passes between two of
+        them.
+        """
         world, env, model = self._world, self._env, self._models[step.name]
         assert model.polls is not None
         assert model.script is not None
-        gate, script, own_s = model.polls(world, place), model.script(world, place), self._own_s(step)
+        gate, script, own_s = model.polls(world, place), model.script(world, place), self._overhead_s(step)
         look_s = own_s + sum(phase.request_s for phase in script.phases)
         between_s = self._task_s + node.every_s
         environments = world.environments(step.name)
-        began = env.now + self._until_task(place)
+        began = env.now + self._seconds_until_task(place)
         # The first may start cold, and holds its slot while it looks; later ones find its environment warm.
-        started = self._cold(step, place, began) if environments.enter(env.now) else WARM
-        world.slots.grow(1)
+        started = self._start_cold(step, place, began) if environments.enter(env.now) else WARM
+        world.slots.take_at_once(1)
         began += sum(started[1:])
         yield from gate.wait()
         opened = gate.opened_s
@@ -284,7 +306,7 @@ class Walk:
         if end > env.now:
             yield env.timeout(end - env.now)
         environments.leave(env.now)
-        world.slots.give()
+        world.slots.give_back()
         place.synchronised = True
 
     def _record_polls(
@@ -297,11 +319,11 @@ class Walk:
         started: InvocationStart,
         times: int = 1,
     ) -> None:
-        """Record the usage of one poll, or of `times` equal ones."""
+        """Add one poll to the usage, or `times` equal ones. `began`: start of the first; `wall_s`: seconds of each."""
         world = self._world
-        stage_s = wall_s - self._own_s(step)
+        stage_s = wall_s - self._overhead_s(step)
         world.usage.add(
-            world.use(step),
+            world.usage_of(step),
             place,
             started_at=began,
             wall_s=wall_s,

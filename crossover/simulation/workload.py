@@ -18,8 +18,8 @@ MACS_PER_PARAMETER = 50  # of a convolutional network on 32 x 32 images; ResNet-
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model. `macs`: multiply-accumulates of one sample's forward pass, on images of a given size; `step`: what a training step
-    asks of a device.
+    """Size of a model. `macs`: multiply-accumulates of the forward pass of one sample, on images of a given size; `step`: operations and
+    bytes of one training step.
     """
 
     parameters: int
@@ -28,10 +28,10 @@ class ModelSize:
     step: StepCounts
 
 
-def _models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
-    """Return the sizes of config/calibration/models.yaml by model and image (channels, height, width)."""
+def _load_models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
+    """Return the sizes of the models in config/calibration/models.yaml, by model name and by image (channels, height, width)."""
     found: dict[str, dict[tuple[int, int, int], ModelSize]] = {}
-    for model, images in figures.models().items():
+    for model, images in figures.load_models().items():
         for image, plain in images.items():
             channels, height, width = map(int, image.split("x"))
             step = StepCounts(**plain["step"])
@@ -41,14 +41,15 @@ def _models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
 
 
 # By model and image, at 10 classes; `python -m tools.model_sizes` counts them, and a test counts them anew.
-MODELS = _models()
+MODELS = _load_models()
 # What a model is taken for of which nothing but the number of parameters is known: as many times this one on its images.
 TYPICAL = MODELS["resnet18_cifar"][3, 32, 32]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Sizes of a run. `samples`: of each minibatch of a worker, the same for every worker (the largest partition's).
+    """Sizes of a run: its model, its minibatches and its images. `samples`: samples in each minibatch of a worker, the same for every
+    worker (those of the largest partition).
 
     `training_share`: mean share of `macs` that a training step takes, less than 1 if images are scaled down. `scaled_from`, `times`: for a
     model of another size, the name of the experiment's own model and the factor on its work. `base_bytes`: bytes of `training.weights`,
@@ -70,8 +71,8 @@ class Workload:
 
     @classmethod
     def of(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
-        """Return the experiment's workload. `parameters`: size of a model to use instead of its own. Raises NoProjection if the size of the
-        model or data set is not known, ConfigError if the workers cannot share the data.
+        """Return the workload of an experiment. `parameters`: number of parameters of a model to use instead of the experiment's own.
+        Raises NoProjection if the size of the model or data set is not known, ConfigError if the workers cannot share the data.
         """
         model, dataset, found = experiment.training.model, experiment.data.dataset, split(experiment)
         if found is None:
@@ -80,7 +81,7 @@ class Workload:
             raise NoProjection(f"training.model: the size of {model!r} is not known; one of {', '.join(MODELS)}")
         training, validation = found
         counts, image = plan(experiment, training).counts[0], DATA[dataset].image
-        size = MODELS[model][image] if parameters is None else _of_parameters(parameters)
+        size = MODELS[model][image] if parameters is None else _scale_typical_model(parameters)
         return cls(
             model=model if parameters is None else f"{parameters:,} parameters",
             parameters=size.parameters,
@@ -94,11 +95,12 @@ class Workload:
         )
 
     def sized(self, parameters: int) -> "Workload":
-        """Return the workload of the same model with another number of parameters: work, buffers and stored weights grow in proportion."""
+        """Return this workload for a model with `parameters` parameters. Computing, buffers and stored weights grow in proportion."""
         if parameters == self.parameters:
             return self
 
         def scaled(value: int) -> int:
+            """Return a value in proportion to the number of parameters."""
             return value * parameters // self.parameters
 
         return replace(
@@ -114,27 +116,29 @@ class Workload:
         )
 
     def uniform(self, *, minibatches: int, batch_size: int) -> "Workload":
-        """Return the workload with equal minibatches, regardless of the data set's size. `minibatches`: per worker."""
+        """Return this workload with equal minibatches, regardless of the data set's size. `minibatches`: number per worker; `batch_size`:
+        samples in each.
+        """
         return replace(self, samples=(batch_size,) * minibatches)
 
     @property
     def evaluated(self) -> "Workload":
-        """Workload of an evaluation, whose images are not scaled down."""
+        """This workload as an evaluation sees it, with images that are not scaled down."""
         return replace(self, training_share=1.0)
 
     @property
     def elements(self) -> int:
-        """Number of the model's values: parameters and buffers."""
+        """Number of values in the model: parameters and buffers."""
         return self.parameters + self.buffers
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of a model or a gradient."""
+        """Size in bytes of the model or of a gradient, as float32."""
         return 4 * self.elements
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of a worker in an epoch."""
+        """Number of minibatches that a worker computes in an epoch."""
         return len(self.samples)
 
     def batch_bytes(self, samples: int) -> int:
@@ -143,7 +147,7 @@ class Workload:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of a worker's minibatches and of the validation set, as they are staged."""
+        """Bytes of a worker's minibatches and of the validation set, as they are stored."""
         return sum(self.batch_bytes(samples) for samples in self.samples) + self.validation_bytes
 
     @property
@@ -159,7 +163,7 @@ class Workload:
         )
 
 
-def _of_parameters(parameters: int) -> ModelSize:
+def _scale_typical_model(parameters: int) -> ModelSize:
     """Return the size of a model of which only the number of parameters is known, in proportion to TYPICAL."""
     return ModelSize(
         parameters, 0, MACS_PER_PARAMETER * parameters, TYPICAL.step.times(parameters / TYPICAL.parameters)
@@ -167,7 +171,9 @@ def _of_parameters(parameters: int) -> ModelSize:
 
 
 def shares_by_epoch(experiment: Experiment) -> list[float]:
-    """Return for each epoch the share of a training step's work that its images take; 1 for full size. The data set must be known."""
+    """Return for each epoch the share of a training step's work that its images take: 1 for images of full size, less if they are scaled
+    down. The size of the data set's images must be known.
+    """
     training = experiment.training
     if training.image_size.begin is None:
         return [1.0] * training.epochs
@@ -177,8 +183,8 @@ def shares_by_epoch(experiment: Experiment) -> list[float]:
 
 
 def calendar(experiment: Experiment, workload: Workload) -> Calendar:
-    """Return the calendar of rounds, minibatches and epochs. Raises ConfigError if there are too few minibatches for `exchange.every` or
-    `training.steps`.
+    """Return the calendar of a run: which minibatches, rounds and epochs come when. Raises ConfigError if there are too few minibatches for
+    `exchange.every` or `training.steps`.
     """
     check_rounds(experiment, workload.minibatches)
     return calendar_of(experiment, {"minibatches": workload.minibatches})

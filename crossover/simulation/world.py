@@ -14,8 +14,8 @@ from crossover.simulation.kernel import (
     Gate,
     Host,
     Link,
-    Luck,
     Phase,
+    RandomFactors,
     SimProcess,
     Slots,
     StepUse,
@@ -31,27 +31,31 @@ from crossover.workflow.infrastructure import NETWORK, shared_stacks
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """An invocation that waits for no other: its phases, one after another, and all its requests."""
+    """Simulation of an invocation that waits for no other: its phases, one after another, and the tally of its requests."""
 
     phases: tuple[Phase, ...]
     tally: Tally
 
 
 class Phased(Protocol):
-    """Function that returns a step's script at a place. Equal places share one object, because thousands of invocations ask for it."""
+    """Type of a function that returns the script of a step at a position in the run. Equal positions share one script, because thousands of
+    invocations ask for it.
+    """
 
     def __call__(self, world: "World", place: WhereInRun) -> Script: ...
 
 
 class Living(Protocol):
-    """Function that starts a step which waits for others, as a process of its own. The step adds its usage to `invocation`."""
+    """Type of a function that simulates a step which waits for other workers, as a simpy process. The step adds its stages and requests to
+    `invocation`.
+    """
 
     def __call__(self, world: "World", place: WhereInRun, invocation: "SimulatedInvocation") -> SimProcess: ...
 
 
 @dataclass
 class SimulatedInvocation:
-    """Stages and requests so far of a program or of a step that waits for others."""
+    """Stages and requests so far of one simulated invocation, or of a program between two decisions."""
 
     started_at: float
     deadline_s: float
@@ -60,13 +64,13 @@ class SimulatedInvocation:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def add_seconds(self, stage: str, seconds: float) -> None:
-        """Add seconds to a stage, and count it once more."""
+        """Add seconds to the stage with that name, and count the stage once more."""
         known = self.stages.setdefault(stage, [0.0, 0])
         known[0] += seconds
         known[1] += 1
 
     def as_stages(self) -> list[tuple[str, float, int]]:
-        """Return (name, seconds, count) of each stage."""
+        """Return the invocation's stages as a list of (name, seconds, count)."""
         return [(name, seconds, int(count)) for name, (seconds, count) in self.stages.items()]
 
 
@@ -74,8 +78,8 @@ class SimulatedInvocation:
 class Model:
     """The way a step is simulated: by a `script`, or as a process (`living`).
 
-    `changes`: applies the step's changes to the event once it has finished. `polls`: returns the gate that the step polls for `patience_s`
-    before it gives up and is invoked again.
+    `changes`: function that applies the step's changes to the event once the step has finished. `polls`: function that returns the gate
+    which the step polls for `patience_s` seconds before it ends and is invoked again.
     """
 
     script: Phased | None = None
@@ -87,7 +91,9 @@ class Model:
 
 @dataclass
 class World:
-    """State that the walk and the models of the steps share."""
+    """State of one simulated run, shared by the walk and by the models of the steps: clock, hosts, environments, gates, random factors,
+    usage.
+    """
 
     experiment: Experiment
     architecture: Architecture
@@ -115,38 +121,40 @@ class World:
         self._memories = {step.name: self.memory_mb(step) for step in steps(self.architecture)}
         self._in_vpc = NETWORK in shared_stacks(experiment, self.architecture)
         self._clients: dict[tuple[str, str], ServiceClient] = {}
-        self.doomed = self.env.event()
+        self.ended_early = self.env.event()
         self.slots = Slots(self.env, calibration.concurrency)
         self._environments: dict[str, Environments] = {}
         self._gates: dict[Any, Gate] = {}
         self._uses: dict[str, StepUse] = {}
         sigmas = {name: getattr(calibration, name) for name in SIGMAS}
         # One more: the supervisor's, and that of steps before and after the workers.
-        self.luck = [Luck(experiment.seed, worker, **sigmas) for worker in range(experiment.workers + 1)]
+        self.factors = [RandomFactors(experiment.seed, worker, **sigmas) for worker in range(experiment.workers + 1)]
 
     @property
     def workers(self) -> int:
-        """Number of workers."""
+        """Number of workers of the simulated run."""
         return self.experiment.workers
 
     def host(self, worker: int) -> Host | None:
-        """Return a worker's database host; None if there is none, or if exchanges go through the object store."""
+        """Return the database host that a worker uses; None if the architecture has no databases, or if exchanges go through the object
+        store.
+        """
         if not self.hosts or self.through_objects:
             return None
         return self.hosts[worker % len(self.hosts)]
 
     @property
     def through_objects(self) -> bool:
-        """True if long workers exchange through S3."""
+        """True if long workers exchange their vectors through S3."""
         return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
 
     @property
     def new_environments_waited_s(self) -> float:
-        """Seconds of the longest wait of an invocation for a new environment."""
+        """Longest time in seconds that an invocation waited for a new environment."""
         return max((each.longest_wait_s for each in self._environments.values()), default=0.0)
 
     def environments(self, step: str) -> Environments:
-        """Return the environments of a step's function, created at the first call."""
+        """Return the execution environments of the function of the step with that name; create them at the first call."""
         found = self._environments.get(step)
         if found is None:
             found = self._environments[step] = Environments(
@@ -155,34 +163,40 @@ class World:
         return found
 
     def gate(self, *key: Any, needed: int | None = None) -> Gate:
-        """Return the gate of that name, created at the first call. `needed`: arrivals that open it, by default one per worker."""
+        """Return the gate with that name and key; create it at the first call. `needed`: arrivals that open it, by
+        default one per worker.
+        """
         found = self._gates.get(key)
         if found is None:
             found = self._gates[key] = Gate(self.env, self.workers if needed is None else needed)
         return found
 
-    def forget(self, *key: Any) -> None:
-        """Drop the gate of that name, if it exists."""
+    def drop_gate(self, *key: Any) -> None:
+        """Delete the gate with that name and key, if it exists, because no worker will ask for it again."""
         self._gates.pop(key, None)
 
     def memory_mb(self, step: Step) -> int:
-        """Return the memory of the step's function in MB."""
+        """Return the memory in MB of the function that runs `step`."""
         return self.experiment.functions.memory_of(step.name, torch=step.needs_torch(self.experiment))
 
     def memory_of(self, step: str) -> int:
-        """Return the memory in MB of the function of the step with that name."""
+        """Return the memory in MB of the function that runs the step with that name."""
         return self._memories[step]
 
     def objects(self, step: str) -> ServiceClient:
-        """Return the object store as the step's functions see it."""
+        """Return the object store with the latency and bandwidth that functions of the step with that name have."""
         return self._client("objects", step)
 
     def tensors(self, step: str) -> ServiceClient:
-        """Return a worker's database, or the shared one, as the step's functions see it."""
+        """Return the tensor database (a worker's, or the shared one) with the latency and bandwidth that functions of the step with that
+        name have.
+        """
         return self._client("tensors", step)
 
     def _client(self, service: str, step: str) -> ServiceClient:
-        """Return a service ("objects" or "tensors") as the step's functions see it."""
+        """Return a service with the latency and bandwidth that functions of a step have. `service`: "objects" or "tensors"; `step`: the
+        step's name.
+        """
         found = self._clients.get((service, step))
         if found is None:
             memory_mb = self._memories[step]
@@ -191,18 +205,22 @@ class World:
         return found
 
     def arithmetic_s(self, bytes_: float, step: str) -> float:
-        """Return the seconds of vector arithmetic in a function of the step. `bytes_`: of all vectors read and written."""
+        """Return the seconds of vector arithmetic in a function of the step with that name. `bytes_`: bytes of all vectors that are read
+        and written.
+        """
         return self.calibration.arithmetic_s(bytes_, memory_mb=self._memories[step])
 
     def base_s(self, step: Step) -> float:
-        """Return the seconds a fresh environment takes to read the base weights and to check their digest; 0 without base weights."""
+        """Return the seconds in which a fresh environment of the step reads the base weights and checks their digest; 0 if there are no
+        base weights.
+        """
         if not self.workload.base_bytes or step.torch is not True:
             return 0.0
         memory_mb = self._memories[step.name]
         return self.calibration.base_s(self.workload.base_bytes, memory_mb=memory_mb, in_vpc=self._in_vpc)
 
-    def use(self, step: Step) -> StepUse:
-        """Return the step's usage so far, created at the first call."""
+    def usage_of(self, step: Step) -> StepUse:
+        """Return the usage of `step` so far in this run; create it at the first call."""
         found = self._uses.get(step.name)
         if found is None:
             base_bytes = self.workload.base_bytes if step.torch is True else 0
@@ -211,17 +229,19 @@ class World:
         return found
 
     def evaluate_s(self, *, memory_mb: int) -> float:
-        """Return the seconds of a forward pass over the validation set in a function."""
-        whole = self.calibration.in_function(
+        """Return the seconds of an evaluation on the validation set in a function with that much memory."""
+        whole = self.calibration.function_gradient_s(
             self.experiment, self.workload.evaluated, self.workload.validation_samples, memory_mb=memory_mb
         )
         return self.calibration.evaluate_share * whole
 
     def end_simulation(self, why: str) -> None:
-        """End the simulation because AWS would end an invocation whose work no other can continue. The first reason is kept."""
-        if not self.doomed.triggered:
-            self.doomed.succeed(why)
+        """End the simulation, because AWS would end an invocation whose work no other can continue. `why`: sentence for the result; the
+        first one is kept.
+        """
+        if not self.ended_early.triggered:
+            self.ended_early.succeed(why)
 
     def note_epoch_end(self, epoch: int) -> None:
-        """Record now as the time at which the epoch's decision was made, unless there is one already."""
+        """Record the current simulated time as the time of the epoch's decision. A time that is recorded already stays."""
         self.epochs_end_s.setdefault(epoch, self.env.now)

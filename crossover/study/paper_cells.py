@@ -11,7 +11,7 @@ from typing import Any, Literal
 from crossover.reports import display
 from crossover.reports.folder import RunFolder
 from crossover.reports.published import Row
-from crossover.simulation.papers import JudgedFigure, judge_figures
+from crossover.simulation.papers import ComparedFigure, compare_figures
 from crossover.study.paper_runs import Measurement, Scale
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -369,9 +369,9 @@ def add_projections(section: Section) -> Section:
 
 
 @cache
-def _load_simulated() -> Mapping[tuple[str, str], JudgedFigure]:
+def _load_simulated() -> Mapping[tuple[str, str], ComparedFigure]:
     """Return the simulator's figure for each printed one, by source and name."""
-    return {(each.row.source, each.figure): each for each in judge_figures()}
+    return {(each.row.source, each.figure): each for each in compare_figures()}
 
 
 # --- part -------------------------------------------------------------------------------------------------------------

@@ -268,8 +268,8 @@ def test_plan_refuses_such_a_function_as_a_run_does(base: Weights) -> None:
 @pytest.mark.parametrize("architecture", architectures())
 def test_a_projection_counts_the_base_once_for_each_environment_and_program(architecture: str) -> None:
     experiment = small(architecture)
-    without = simulate(experiment, AWS.calm(), workload=(sizes := Workload.of(experiment)))
-    found = simulate(experiment, AWS.calm(), workload=replace(sizes, base_bytes=90 * 10**6))
+    without = simulate(experiment, AWS.without_stragglers(), workload=(sizes := Workload.of(experiment)))
+    found = simulate(experiment, AWS.without_stragglers(), workload=replace(sizes, base_bytes=90 * 10**6))
     readers = sum(use.cold for use in found.steps.values() if use.base_bytes)
     if architecture_of(architecture).program is not None:
         readers += experiment.workers

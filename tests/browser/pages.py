@@ -47,7 +47,7 @@ def breakeven_page_(out: Path) -> Path:
     found = breakeven.breakeven(
         [own, replace(own, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
     )
-    return breakeven_page.write(found, out)
+    return breakeven_page.write_page(found, out)
 
 
 def advice_page(out: Path) -> Path:
@@ -62,7 +62,7 @@ def small_grid() -> breakeven_page.PlayGrid:
     with pytest.MonkeyPatch.context() as patched:
         for name, values in (("EPOCHS", (1, 100)), ("PARAMETERS", (10_000_000, 300_000_000)), ("WORKERS", (16,))):
             patched.setattr(breakeven_page, name, values)
-        return breakeven_page.grid([own], AWS, prices.load(), repetitions=5, processes=1)
+        return breakeven_page.simulate_grid([own], AWS, prices.load(), repetitions=5, processes=1)
 
 
 def play_page_(out: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from crossover.reports import display
 from crossover.reports.report_pages import SCRIPTS
 from crossover.simulation import breakeven_page
-from crossover.simulation.breakeven import Point, best
+from crossover.simulation.breakeven import Point, sort_by_median
 from crossover.simulation.breakeven_page import PlayGrid, find_surely_behind
 from tests.browser.chromium import asked, judged
 from tests.browser.pages import small_grid
@@ -25,7 +25,7 @@ def found() -> PlayGrid:
     """A grid in which two are too close to call at one place, on the way of the epochs' slider."""
     grid = small_grid()
     at = (grid.axes["epochs"][-1], grid.own["parameters"], grid.own["workers"])
-    reversed_draws = best(grid.cells[at], "dollars")[0].outcomes[::-1]
+    reversed_draws = sort_by_median(grid.cells[at], "dollars")[0].outcomes[::-1]
     tied = [replace(each, outcomes=reversed_draws) if each.name == "one-machine" else each for each in grid.cells[at]]
     return replace(grid, cells={**grid.cells, at: tied})
 
@@ -53,13 +53,15 @@ def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
 def leaders(points: Sequence[Point]) -> list[Point]:
     """The cheapest, and whom it is not surely cheaper than."""
     names = dict(zip((each.name for each in points), find_surely_behind(points, "dollars"), strict=True))
-    return [each for first in best(points, "dollars")[:1] for each in points if each.name not in names[first.name]]
+    return [
+        each for first in sort_by_median(points, "dollars")[:1] for each in points if each.name not in names[first.name]
+    ]
 
 
 def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> list[list[str]]:
     """The table as it should be."""
     table = []
-    for each in best(points, "dollars"):
+    for each in sort_by_median(points, "dollars"):
         time, dollars = each.band("time"), each.band("dollars")
         beaten = any(o.band("time").p50 <= time.p50 and o.band("dollars").p50 < dollars.p50 for o in points)
         here = [*([] if beaten else ["on the front"]), *(["too late"] if time.p95 > late_s else [])]
@@ -86,7 +88,7 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
         kept = [each for each in points if each.band("time").p95 <= limit_s]
         assert (": nothing holds that at p95" in told["says"]) == (not kept)
         if kept:
-            cheapest, surely = best(kept, "dollars")[0], len(leaders(kept)) == 1
+            cheapest, surely = sort_by_median(kept, "dollars")[0], len(leaders(kept)) == 1
             words = f": {cheapest.name} {'is cheapest' if surely else 'and '}"
             assert words in told["says"], told["says"]
             assert surely or "too close to call as cheapest" in told["says"]
@@ -122,10 +124,10 @@ def test_no_other_script_or_style_than_the_published_one_gets_into_the_page(
     found: PlayGrid, tmp_path: Path, changed: str
 ) -> None:
     folder = shutil.copytree(breakeven_page.UPLOT, tmp_path / "uplot")
-    assert len(breakeven_page.page(found, folder).scripts) == 2
+    assert len(breakeven_page.build_sliders_page(found, folder).scripts) == 2
     with (folder / changed).open("a") as file:
         file.write("/* and more */")
-    page = breakeven_page.page(found, folder)
+    page = breakeven_page.build_sliders_page(found, folder)
     assert len(page.scripts) == 1 and page.styles == []
 
 

@@ -42,7 +42,7 @@ def _simulate_exchange(
         yield from simulate_arithmetic(worker_call, "aggregate", (others + 2) * back)
         yield from store.put("", back)
         merged = world.gate(f"merged{which}", worker_call.progress.round, needed=1)
-        if not merged.open:
+        if not merged.is_open:
             merged.arrive(world.env)
     else:
         merged = world.gate(f"merged{which}", worker_call.progress.round, needed=1)

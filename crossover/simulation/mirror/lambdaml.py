@@ -80,7 +80,7 @@ class StoreConnection:
         self.channel = "objects" if world.through_objects else "tensors"
         self.service = world.objects(worker_call.step) if world.through_objects else world.tensors(worker_call.step)
         self.host = world.host(worker_call.place.worker)
-        self.luck = world.luck[worker_call.place.worker]
+        self.factors = world.factors[worker_call.place.worker]
         self.header_bytes = VECTOR_HEADER_BYTES if world.through_objects else 0  # of a vector as an object
 
     def put(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
@@ -93,7 +93,7 @@ class StoreConnection:
             self.channel, "create" if self.channel == "tensors" else "put", requests, out=round(bytes_)
         )
         start = self.host.ingress.reserve(env.now, bytes_) if self.host else env.now
-        seconds = self.service.write.seconds(bytes_, requests) * self.luck.request()
+        seconds = self.service.write.seconds(bytes_, requests) * self.factors.request()
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def get(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
@@ -104,7 +104,7 @@ class StoreConnection:
         bytes_ += requests * self.header_bytes
         self.worker_call.tally.count(self.channel, "get", requests, into=round(bytes_))
         start = self.host.egress.reserve(env.now, bytes_) if self.host else env.now
-        seconds = self.service.read.seconds(bytes_, requests) * self.luck.request()
+        seconds = self.service.read.seconds(bytes_, requests) * self.factors.request()
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> SimProcess:
@@ -120,7 +120,7 @@ class StoreConnection:
         start = self.host.egress.reserve(env.now, count * bytes_) if self.host else env.now
         worker_call.tally.count(self.channel, "get", count, into=round(count * bytes_))
         yield from worker_call.spend("", start - env.now)
-        each_s = self.service.read.seconds(bytes_) * self.luck.request()
+        each_s = self.service.read.seconds(bytes_) * self.factors.request()
         waited = yield from worker_call.read_in_order(gate, stage, each_s=each_s, count=count, before=before)
         worker_call.tally.count(self.channel, "get", worker_call.count_polls(waited, self.channel))
 
@@ -181,7 +181,7 @@ def finish_round(worker_call: WorkerInvocation, store: StoreConnection) -> SimPr
     yield from store.delete()
     old = progress.round - 2
     for what in ("average", "merged", "chunks", "verdict", "average 1", "merged 1"):
-        world.forget(what, old)
+        world.drop_gate(what, old)
 
 
 def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str, Model]:

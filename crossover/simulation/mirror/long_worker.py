@@ -108,7 +108,7 @@ class WorkerInvocation:
     def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
         """Wait until the gate is open, and return the seconds waited. Raises Leave if the invocation must leave before."""
         env = self.world.env
-        if gate.open:
+        if gate.is_open:
             return 0.0
         began, left = env.now, self.remaining_s()
         if left <= 0:
@@ -220,13 +220,13 @@ class WorkerInvocation:
             raise Leave
         _, number = world.days.place(progress.round, progress.minibatch)
         samples = world.workload.samples[number]
-        batch, luck = world.workload.batch_bytes(samples), world.luck[self.place.worker]
+        batch, factors = world.workload.batch_bytes(samples), world.factors[self.place.worker]
         self.tally.count("objects", "get", into=batch)
-        fetch_s = self.objects.read.seconds(batch) * luck.request()
+        fetch_s = self.objects.read.seconds(batch) * factors.request()
         compute_s = (
-            world.calibration.in_function(world.experiment, world.workload, samples, memory_mb=self.memory_mb)
-            * luck.compute()
-            * luck.hosts(self.step)[0]
+            world.calibration.function_gradient_s(world.experiment, world.workload, samples, memory_mb=self.memory_mb)
+            * factors.compute()
+            * factors.hosts(self.step)[0]
         )
         yield from self.spend("fetch", fetch_s)
         yield from self.spend("compute", compute_s)
@@ -258,13 +258,13 @@ class WorkerInvocation:
         number = world.days.decision(epoch)
         self.tally.count("objects", "exists")
         yield from self.spend("", objects.read.latency_s)
-        if not decided.open:
+        if not decided.is_open:
             self.tally.count("objects", "put")
             evaluator = world.state.setdefault(taken, self.place.worker)
             yield from self.spend("", objects.write.latency_s)
             if evaluator == self.place.worker:
                 yield from self._evaluate(epoch)
-                if not decided.open:
+                if not decided.is_open:
                     decided.arrive(world.env)
                     world.note_epoch_end(epoch)
             else:  # whose claim there is, then its decision

@@ -76,8 +76,8 @@ def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
         yield from store.get("", others * telling, others)
     worker_call.invocation.add_seconds("synchronise", world.env.now - began)
     yield from simulate_arithmetic(worker_call, "update", (1 + others) * telling + 2 * size)
-    world.forget("word", round - 2)
-    world.forget("reported", round - 2)
+    world.drop_gate("word", round - 2)
+    world.drop_gate("reported", round - 2)
 
 
 def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
@@ -91,7 +91,7 @@ def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> S
 def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
     """Simulate one invocation of the supervisor. In each step the supervisor waits for the reports of all workers, then answers."""
     progress = world.state.setdefault("supervisor", WorkerProgress())
-    place.worker = world.workers  # whose luck it has
+    place.worker = world.workers  # the supervisor has random factors of its own
     worker_call = WorkerInvocation(
         world, place, invocation, progress, partial(supervisor_bytes, world), "supervise", adds=False
     )
@@ -118,10 +118,10 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
                 raise Leave
             progress.minibatch = REPORTS
             yield from store.gather("synchronise", "reported", 0, world.workers, before=lambda last: last)
-            yield from worker_call.spend("", calibration.supervisor_s * store.luck.compute())
+            yield from worker_call.spend("", calibration.supervisor_s * store.factors.compute())
             yield from store.put("", 4 * world.workers)
             word = world.gate("word", round, needed=1)
-            if not word.open:
+            if not word.is_open:
                 word.arrive(world.env)
             tally.count("bus", "arrive")
             yield from worker_call.spend("", calibration.bus.latency_s)

@@ -51,7 +51,9 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
     )  # result already there; run over
     tally.count("objects", "put", pieces, out=written)
     memory_mb = world.memory_of("compute_gradient")
-    compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
+    compute_s = sum(
+        calibration.function_gradient_s(world.experiment, workload, each, memory_mb=memory_mb) for each in samples
+    )
     return Script(
         (
             Phase("fetch", request_s=objects.read.seconds(read, 1 + gets)),

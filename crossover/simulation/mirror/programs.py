@@ -52,7 +52,7 @@ class _Peer:
         self.objects = world.calibration.instance_objects.at(**network)
         broker = world.experiment.network.broker_instance_type
         self.bus = world.calibration.on_host(world.calibration.instance_bus, broker).at(**network)
-        self.luck, self.round = world.luck[rank], 0
+        self.factors, self.round = world.factors[rank], 0
         self.ahead = not program.talks
         self.checkpoint_every = 1 if program.talks else world.experiment.functions.checkpoint_every
         # A program that is alone reads each object once, if its disk has room for them, and saves by time.
@@ -145,10 +145,10 @@ class _Peer:
             samples = workload.samples[number]
             last = minibatch + 1 == world.days.minibatches_in(self.round)
             self._count_batches(number, first=self.round == 0 and minibatch == 0, last=last)
-            fetch_s = self.objects.read.seconds(workload.batch_bytes(samples)) * self.luck.request()
+            fetch_s = self.objects.read.seconds(workload.batch_bytes(samples)) * self.factors.request()
             if self.keeps_data and world.days.epoch(self.round) > 1:
                 fetch_s = 0.0
-            compute_s = self._gradient_s(samples) * self.luck.compute()
+            compute_s = self._gradient_s(samples) * self.factors.compute()
             if self.ahead:
                 ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
                 seconds, left_s = seconds + compute_s + max(0.0, fetch_s - ahead_s), compute_s
@@ -193,8 +193,10 @@ class _Peer:
         calibration = self.world.calibration
         if self.gpu:
             precision = self.world.experiment.training.precision
-            return calibration.on_gpu(workload, samples, instance_type=self.instance_type, precision=precision)
-        return calibration.on_instance(self.world.experiment, workload, samples, instance_type=self.instance_type)
+            return calibration.gpu_gradient_s(workload, samples, instance_type=self.instance_type, precision=precision)
+        return calibration.instance_gradient_s(
+            self.world.experiment, workload, samples, instance_type=self.instance_type
+        )
 
     def _compute_by_functions(self, place: WhereInRun) -> SimProcess:
         """Simulate a peer whose gradients are computed by Lambda functions: store the model, run a state machine for the gradients, then
@@ -203,13 +205,13 @@ class _Peer:
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         given = given_bytes(world, self.round)
         tally.count("objects", "put", out=given)
-        yield from self._wait(self.objects.write.seconds(given) * self.luck.request())
+        yield from self._wait(self.objects.write.seconds(given) * self.factors.request())
         yield from self._check_run_over()
         yield from self._run_machine("gradients", place)
         if world.days.local:
             back = given_bytes(world, self.round + 1)
             tally.count("objects", "get", into=back)
-            yield from self._wait(self.objects.read.seconds(back) * self.luck.request())
+            yield from self._wait(self.objects.read.seconds(back) * self.factors.request())
             return
         count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
         if by_functions:
@@ -217,7 +219,7 @@ class _Peer:
         requests = averaging_functions(world, place) if by_functions else count
         bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
         tally.count("objects", "get", requests, into=bytes_)
-        seconds = self.objects.read.seconds(bytes_, requests) * self.luck.request()
+        seconds = self.objects.read.seconds(bytes_, requests) * self.factors.request()
         yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
     def _run_machine(self, name: str, place: WhereInRun) -> SimProcess:
@@ -258,10 +260,10 @@ class _Peer:
             """Simulate writing this peer's message."""
             if through_objects:
                 tally.count("objects", "put", out=body)
-                yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
+                yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
                 yield from self._check_run_over()
             start = world.broker.ingress.reserve(world.env.now, in_mailbox)
-            seconds = self.bus.write.seconds(in_mailbox, 2 - asynchronous) * self.luck.request()
+            seconds = self.bus.write.seconds(in_mailbox, 2 - asynchronous) * self.factors.request()
             yield from self._wait(start - world.env.now + seconds + calibration.mailbox_s)
             world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
 
@@ -282,9 +284,9 @@ class _Peer:
                 seconds += self.objects.write.latency_s
             combine_s = calibration.arithmetic_s((workers + 1) * decoded)
             yield from self._wait(
-                start - world.env.now + seconds * self.luck.request() + others * calibration.mailbox_s + combine_s
+                start - world.env.now + seconds * self.factors.request() + others * calibration.mailbox_s + combine_s
             )
-            world.forget(f"arrived {number}", self.round - 2)
+            world.drop_gate(f"arrived {number}", self.round - 2)
 
         yield from self._measure("send", send())
         yield from self._measure("receive", receive())
@@ -309,7 +311,7 @@ class _Peer:
             """Simulate publishing this program's gradient."""
             if not distributed:
                 tally.count("objects", "put", out=body)
-                yield from self._wait(self.objects.write.seconds(body) * self.luck.request())
+                yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
                 yield from self._check_run_over()
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
@@ -323,8 +325,8 @@ class _Peer:
                 yield from self._wait(2 * body * others / max(1, world.workers) / rate)
                 return
             tally.count("objects", "get", others, into=others * body)
-            each_s = self.objects.read.seconds(body) * self.luck.request()
-            waits = not gate.open
+            each_s = self.objects.read.seconds(body) * self.factors.request()
+            waits = not gate.is_open
             yield from gate.wait()
             end = began + others * each_s
             if waits:  # the last one to show its gradient holds up its own fetch and those behind it
@@ -335,7 +337,7 @@ class _Peer:
                 tally.count("objects", "delete")
                 end += self.objects.read.latency_s
             yield from self._wait(end - world.env.now + combine_s)
-            world.forget(f"shown {number}", self.round - 2)
+            world.drop_gate(f"shown {number}", self.round - 2)
 
         yield from self._measure("send", send())
         yield from self._measure("receive", receive())
@@ -373,7 +375,7 @@ class _Peer:
         self.saved += 1
         deletes = int(self.saved > 2) + int(bool(world.architecture.machines) and self.round > 0)
         tally.count("objects", "delete", deletes)
-        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.luck.request())
+        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.factors.request())
         yield from self._check_run_over()
         if self.pace:
             self.pace.note_saved(world.env.now - began)
@@ -399,7 +401,7 @@ class _Peer:
             tally.count("objects", "get")
         compute_s = self._evaluation_s()
         requests_s = self.objects.read.seconds(bytes_, chunks + 3) + self.objects.write.latency_s
-        yield from self._wait(requests_s + compute_s * self.luck.compute())
+        yield from self._wait(requests_s + compute_s * self.factors.compute())
         world.note_epoch_end(epoch)
         yield from self._conclude(epoch)
 

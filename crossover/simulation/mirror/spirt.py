@@ -113,7 +113,9 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
     tensors, objects = world.tensors("compute_gradients"), world.objects("compute_gradients")
     fetch_s = tensors.read.seconds(read, 2 + before) + objects.read.seconds(data, len(samples) + told)
     memory_mb = world.memory_of("compute_gradients")
-    compute_s = sum(calibration.in_function(world.experiment, workload, each, memory_mb=memory_mb) for each in samples)
+    compute_s = sum(
+        calibration.function_gradient_s(world.experiment, workload, each, memory_mb=memory_mb) for each in samples
+    )
     store_s = (
         tensors.write.seconds(written, 1 + after) + tensors.read.latency_s + objects.read.latency_s
     )  # whether the run was resumed

@@ -59,7 +59,7 @@ def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -
 def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
     gpus = [each.candidate for each in found.finalists if each.candidate.gpu]
     assert gpus, "the example has no candidate with a GPU"
-    needed = gpus[0].workers * figures.instances()[gpus[0].instance].vcpus
+    needed = gpus[0].workers * figures.load_instances()[gpus[0].instance].vcpus
     assert quota(gpus[0]) and quota(gpus[0], needed - 1) and not quota(gpus[0], needed)
     today = found.startable
     assert today is not None and not quota(today.candidate)

@@ -67,7 +67,7 @@ def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
     asked = load(CONFIG / "all-reduce-s3.yaml")
     measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0, batch_ratio=2.0)
     question, _, (note,) = subject.of(asked, measured=measured)
-    assert question.calibration.of_sample(question.workload) == pytest.approx(
+    assert question.calibration.sample_gradient_s(question.workload) == pytest.approx(
         0.5 * question.calibration.sample_s["mobilenet"]
     )
     assert note.startswith("[measured-local]")
@@ -75,7 +75,7 @@ def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
     assert counted.calibration.level_sigma > question.calibration.level_sigma > 0
     assert "multiply-accumulates" in guess
     slower, cloud = apply_draw(question.calibration, Draw(1, 0.0, 1.0)), question.calibration
-    factor = slower.of_sample(question.workload) / cloud.of_sample(question.workload)
+    factor = slower.sample_gradient_s(question.workload) / cloud.sample_gradient_s(question.workload)
     assert factor > 1
     assert slower.function_batch_s / cloud.function_batch_s == pytest.approx(factor)
     assert slower.instance_batch_s / cloud.instance_batch_s == pytest.approx(factor)
@@ -90,7 +90,9 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
 
     def factor(question: Question) -> float:
         drawn, cloud = apply_draw(question.calibration, Draw(1, 0.0, 1.645)), question.calibration
-        slow, middle = (each.on_gpu(question.workload, 60, instance_type="g4dn.xlarge") for each in (drawn, cloud))
+        slow, middle = (
+            each.gpu_gradient_s(question.workload, 60, instance_type="g4dn.xlarge") for each in (drawn, cloud)
+        )
         return slow / middle
 
     def unsure(question: Question) -> float:
@@ -148,4 +150,4 @@ def test_a_probe_bounds_candidates_and_says_what_threads_are_worth() -> None:
     assert large.step_mb(60) - small.step_mb(60) > 1_000, "60 samples of 20 MB, and a third more"
     cloud = question.calibration
     assert (cloud.parallel_share, cloud.parallel_least) == (0.0, 0.0)
-    assert cloud.function_batch_s == pytest.approx(4 * cloud.of_sample(question.workload))
+    assert cloud.function_batch_s == pytest.approx(4 * cloud.sample_gradient_s(question.workload))

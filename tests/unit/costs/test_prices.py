@@ -42,7 +42,7 @@ GPUS += ("g6e.2xlarge", "g6f.large", "g6f.xlarge", "g6f.2xlarge", "g6f.4xlarge")
 
 
 def test_every_instance_type_that_people_would_choose_has_a_price_and_a_size() -> None:
-    listed, known = prices.load(), figures.instances()
+    listed, known = prices.load(), figures.load_instances()
     for name in (*(f"{family}.{size}" for family in ("c7g", "c8g", "m7g") for size in SIZES), *GPUS):
         assert listed.of(f"ec2.{name}").usd > 0 and known[name].memory_gb, name
         assert bool(known[name].gpu_gb) is name.startswith("g")

@@ -18,7 +18,15 @@ from crossover.reports import display, prices
 from crossover.simulation import AWS, breakeven_page
 from crossover.simulation import breakeven as swept
 from crossover.simulation import breakeven_page as page
-from crossover.simulation.breakeven import FIGURES, Breakeven, Point, add_rivals, best, breakeven, crossings_of
+from crossover.simulation.breakeven import (
+    FIGURES,
+    Breakeven,
+    Point,
+    add_rivals,
+    breakeven,
+    find_crossings,
+    sort_by_median,
+)
 from crossover.simulation.repetitions import Outcome
 from crossover.simulation.workload import Workload
 from tests.architectures.harness import small
@@ -81,22 +89,24 @@ def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> 
     assert {point.label for point in (*found.here, *found.points)} == {"projected"}
     assert {point.axis for point in found.points} == set(page.AXES)
     assert [point.name for point in found.here] == ["small", "other", *swept.ALONE, "gpu"]
-    largest = [point for point in found.of("parameters") if point.value == 1_000_000_000 and not point.rival]
+    largest = [
+        point for point in found.points_of_axis("parameters") if point.value == 1_000_000_000 and not point.rival
+    ]
     assert not any(point.would_run for point in largest)  # 4 GB a vector
 
 
 def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
-    said = [note for note in page.notes(found) if note.startswith("outside what was measured: other, ")]
+    said = [note for note in page.list_notes(found) if note.startswith("outside what was measured: other, ")]
     assert any("parameters 1,000,000,000: objects of 4,0" in note for note in said)
     assert any("workers 64: 64 functions at once: 4.0 times the most that was measured (16)" in note for note in said)
-    assert not any("gpu" in note for note in page.notes(found) if note.startswith("outside"))
+    assert not any("gpu" in note for note in page.list_notes(found) if note.startswith("outside"))
 
 
 def leaders(found: Breakeven, axis: str, name: str, figure: str) -> dict[int, str]:
     """By value: who of the architecture and its rivals leads in the middle of the bands, where it would run."""
-    points = [point for point in found.of(axis) if point.would_run and (point.rival or point.name == name)]
+    points = [point for point in found.points_of_axis(axis) if point.would_run and (point.rival or point.name == name)]
     there = [point.value for point in points if point.name == name]
-    return {at: best([point for point in points if point.value == at], figure)[0].name for at in there}
+    return {at: sort_by_median([point for point in points if point.value == at], figure)[0].name for at in there}
 
 
 def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Breakeven) -> None:
@@ -129,9 +139,9 @@ def test_every_change_of_lead_is_found(found: Breakeven) -> None:
 
 def test_an_architecture_has_the_count_of_workers_that_makes_it_cheapest(found: Breakeven) -> None:
     """Over workers it has as many as are asked for, and as the files say where they are meant."""
-    counts = {point.value: point.workers for point in found.of("workers") if point.name == "other"}
+    counts = {point.value: point.workers for point in found.points_of_axis("workers") if point.name == "other"}
     assert counts == {value: value for value in counts} and {point.workers for point in found.here} == {4, 1}
-    (first, *_) = (point for point in found.of("epochs") if point.name == "other" and point.value == 5)
+    (first, *_) = (point for point in found.points_of_axis("epochs") if point.name == "other" and point.value == 5)
     (filed,) = (point for point in found.here if point.name == "other")
     assert first.workers < filed.workers and first.band("dollars").p50 < filed.band("dollars").p50
     assert all(point.workers == 1 for point in found.points if point.name in swept.ALONE)
@@ -148,9 +158,9 @@ def point(name: str, *usd: float, problem: str = "", rival: bool = False, value:
 def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> None:
     ours = point("ours", *(1.0 + n / 20 for n in range(20)))
     theirs = point("theirs", *((0.9 if n < 2 else 1.5) * (1.0 + n / 20) for n in range(20)))
-    assert "ours is in 18 of 20 paired draws" in page.verdict(replace(found, here=(ours, theirs)))
+    assert "ours is in 18 of 20 paired draws" in page.describe_winner(replace(found, here=(ours, theirs)))
     points = tuple(replace(each, axis="epochs") for each in (ours, theirs))
-    (dollars, time) = page.rows(replace(found, points=points), "epochs")
+    (dollars, time) = page.axis_rows(replace(found, points=points), "epochs")
     said = "ours in 18 of 20 draws, too close to call"
     assert (dollars[2], time[2]) == (f"cheapest: {said}", f"soonest: {said}")
     assert [*dollars[:2], dollars[3]] == ["1", "dollars", "$1.48 (-31/+31%)"]
@@ -159,40 +169,42 @@ def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> N
 def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
     never, once = point("never", 0.1, problem="too large"), point("once", 1.0, 1.1, 0.1, problem="too slow")
     other = point("other", 5.0, 5.0, 5.0)
-    assert [each.name for each in best([never, once, other], "dollars")] == ["once", "other"]
+    assert [each.name for each in sort_by_median([never, once, other], "dollars")] == ["once", "other"]
     assert once.problems == ("in 1 of 3 repetitions: too slow",)
-    assert "once is in 2 of 3 paired draws" in page.verdict(replace(found, here=(once, other)))
-    assert "never" not in page.verdict(replace(found, here=(replace(never, outcomes=never.outcomes * 3), once, other)))
-    assert "would not run *" in str(page.rows(found, "parameters"))
+    assert "once is in 2 of 3 paired draws" in page.describe_winner(replace(found, here=(once, other)))
+    assert "never" not in page.describe_winner(
+        replace(found, here=(replace(never, outcomes=never.outcomes * 3), once, other))
+    )
+    assert "would not run *" in str(page.axis_rows(found, "parameters"))
 
 
 def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
     """Two repetitions cross between 1 and 100, at 10 and at 31.6; in the third one ours stays cheaper."""
     ours = [point("ours", 1.0, 1.0, 1.0, value=value) for value in (1, 100)]
     gpu = [point("gpu", 10.0, 10.0, 10.0, rival=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, rival=True, value=100)]
-    (crossing,) = [each for each in crossings_of([*ours, *gpu]) if each.figure == "time"]
+    (crossing,) = [each for each in find_crossings([*ours, *gpu]) if each.figure == "time"]
     assert (crossing.before, crossing.after, crossing.count, crossing.of) == ("ours", "gpu", 2, 3)
     assert crossing.value.p5 == pytest.approx(10.0)
     assert crossing.value.p95 == pytest.approx(10**1.5)
 
 
 def test_the_last_line_says_what_won_and_by_how_much(found: Breakeven) -> None:
-    cheapest = best(found.here, "dollars")[0]
-    line = page.verdict(found)
+    cheapest = sort_by_median(found.here, "dollars")[0]
+    line = page.describe_winner(found)
     assert line.startswith(f"[projected] with these settings: {cheapest.name} ")
     alone = replace(found, here=found.here[:1])
-    assert page.verdict(alone) == "[projected] no verdict: fewer than two of these would run on AWS"
+    assert page.describe_winner(alone) == "[projected] no verdict: fewer than two of these would run on AWS"
 
 
 def test_epochs_beyond_the_simulated_ones_are_like_their_mean(found: Breakeven) -> None:
-    points = {point.value: point.by_draw("time") for point in found.of("epochs") if point.name == "small"}
+    points = {point.value: point.by_draw("time") for point in found.points_of_axis("epochs") if point.name == "small"}
     for ten, twenty, fifty, hundred in zip(points[10], points[20], points[50], points[100], strict=True):
         assert (hundred - fifty) / 50 == pytest.approx((twenty - ten) / 10, rel=1e-6)
 
 
 @pytest.mark.slow
 def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven, tmp_path: Path) -> None:
-    text = page.write(found, tmp_path).read_text("utf-8")
+    text = page.write_page(found, tmp_path).read_text("utf-8")
     assert not re.search(r"<script|<link|src=|href=\"(?!#|data:|breakeven.csv\")|url\((?!#)", text)
     assert "prefers-color-scheme: dark" in text
     assert text.count('class="plot"') == 8  # dollars and time over four axes, of which the two choices show one

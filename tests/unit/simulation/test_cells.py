@@ -80,11 +80,11 @@ def test_the_rule_of_august_2026_grows_with_memory_outside_a_vpc(memory_mb: int,
 
 
 def test_a_projection_beyond_what_was_measured_says_how_far() -> None:
-    assert AWS.outside(memory_mb=6_016, functions=8) == (
+    assert AWS.list_extrapolations(memory_mb=6_016, functions=8) == (
         "functions of 6,016 MB: 2.0 times the most that was measured (3,008)",
     )
-    assert AWS.outside(memory_mb=256) == ("functions of 256 MB: 2.0 times less than was measured (512)",)
-    assert ASSUMED.outside(memory_mb=128) == ()
+    assert AWS.list_extrapolations(memory_mb=256) == ("functions of 256 MB: 2.0 times less than was measured (512)",)
+    assert ASSUMED.list_extrapolations(memory_mb=128) == ()
     setting = Experiment(name="x", architecture="spirt", workers=2, functions=Functions(memory_mb={"default": 9_024}))
     run = simulate(setting, workload=Workload.of(setting).sized(1_000_000_000))
     assert any(line.startswith("functions of 9,024 MB: 3.0 times") for line in run.outside)

@@ -13,7 +13,7 @@ from crossover.running import run_inline
 from crossover.simulation import AWS, Workload, simulate
 from tests.architectures.harness import small
 
-STILL = AWS.calm()
+STILL = AWS.without_stragglers()
 D = 4 * (3_217_226 + 21_888)  # bytes of MobileNet
 W, EPOCH = 4, 24  # workers, minibatches
 

@@ -15,7 +15,7 @@ from crossover.reports import prices
 from crossover.simulation import AWS, Workload, figures, repetitions
 from crossover.simulation.figures import SpotMarket
 from crossover.simulation.interruptions import MAX_LOSSES, draw_losses
-from crossover.simulation.repetitions import RepeatedRun, draws, run_repetitions
+from crossover.simulation.repetitions import RepeatedRun, list_draws, run_repetitions
 from crossover.training.checkpoints import checkpoint_interval_s
 
 HOUR = 3_600.0
@@ -44,16 +44,16 @@ def test_as_many_interruptions_as_rate_times_hours_held(rate: float, hours: floa
 
 def test_without_losses_spot_takes_on_demands_time_at_spots_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repetitions, "spot_markets", lambda: (SpotMarket(lost_per_hour=0.0, wait_s=HOUR),))
-    (spot,), (held,) = (run_repetitions([task(spot=each)], draws(3, 20), processes=1) for each in (True, False))
+    (spot,), (held,) = (run_repetitions([task(spot=each)], list_draws(3, 20), processes=1) for each in (True, False))
     assert [each.seconds for each in spot] == [each.seconds for each in held]
     assert all(each.interruptions == 0 and each.usd < other.usd for each, other in zip(spot, held, strict=True))
 
 
 def test_losses_take_time_and_dollars_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repetitions, "spot_markets", lambda: (SpotMarket(lost_per_hour=0.0, wait_s=HOUR),))
-    (calm,) = run_repetitions([task(spot=True)], draws(3, 20), processes=1)
+    (calm,) = run_repetitions([task(spot=True)], list_draws(3, 20), processes=1)
     monkeypatch.setattr(repetitions, "spot_markets", lambda: (SpotMarket(lost_per_hour=20.0, wait_s=HOUR),))
-    (one,), (again,) = (run_repetitions([task(spot=True)], draws(3, 20), processes=1) for _ in range(2))
+    (one,), (again,) = (run_repetitions([task(spot=True)], list_draws(3, 20), processes=1) for _ in range(2))
     assert one == again
     assert any(each.interruptions for each in one)
     for lost, still in zip(one, calm, strict=True):

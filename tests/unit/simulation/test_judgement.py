@@ -7,7 +7,7 @@ import yaml
 
 from crossover.reports import published as printed
 from crossover.simulation import papers
-from crossover.simulation.papers import HELD_OUT, held_out, is_held_out
+from crossover.simulation.papers import HELD_OUT, held_out_figures, is_held_out
 from tools import judged as documented
 
 ROOT = Path(__file__).parents[3]
@@ -28,27 +28,27 @@ def test_the_rows_held_out_follow_the_rule() -> None:
     for table in TABLES:
         rows = [row for row in printed.load() if row.table == table]
         expected += [(row.paper, row.table, row.row) for row in rows[1::2]]
-    assert list(held_out()) == expected
+    assert list(held_out_figures()) == expected
     assert {row.figures["architecture"] for row in printed.rows(table="Table 2") if is_held_out(row)} == {
         row.figures["architecture"] for row in printed.rows(table="Table 2") if not is_held_out(row)
     }
 
 
-def test_a_fit_cannot_ask_for_a_row_held_out() -> None:
-    for paper, table, row in held_out():
+def test_a_fit_cannot_ask_for_a_row_held_out_figures() -> None:
+    for paper, table, row in held_out_figures():
         with pytest.raises(AssertionError, match="is held out"):
-            papers._row(paper, table, row)
+            papers._find_fit_row(paper, table, row)
 
 
 def test_fits_do_not_change_when_rows_held_out_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every figure held out a hundred times as large: the same calibrations."""
     fits = (
-        papers.lambdaml,
-        papers.spirt,
-        papers.peers,
-        papers.vgg_functions,
-        papers.vgg_instances,
-        papers.gpus,
+        papers.fit_lambdaml,
+        papers.fit_spirt,
+        papers.fit_peers,
+        papers.fit_vgg_functions,
+        papers.fit_vgg_instances,
+        papers.fit_gpus,
     )
     before = [fit() for fit in fits]
     true = printed.load()
@@ -77,12 +77,12 @@ def _inflated(row: printed.Row) -> printed.Row:
 
 
 def test_every_figure_held_out_is_judged() -> None:
-    judged = {(each.row.paper, each.row.table, each.row.row) for each in papers.judge_figures() if each.held_out}
-    assert judged == set(held_out())
-    for (paper, table, name), figures in held_out().items():
+    judged = {(each.row.paper, each.row.table, each.row.row) for each in papers.compare_figures() if each.held_out}
+    assert judged == set(held_out_figures())
+    for (paper, table, name), figures in held_out_figures().items():
         found = [
             each
-            for each in papers.judge_figures()
+            for each in papers.compare_figures()
             if (each.row.paper, each.row.table, each.row.row) == (paper, table, name)
         ]
         assert {each.figure.partition(".")[0] for each in found} == set(figures)
@@ -101,7 +101,7 @@ def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
 def test_fitted_figures_are_fitted() -> None:
     """Where there are as many unknowns as rows, calibration rows come out as printed."""
     exact = [
-        each for each in papers.judge_figures() if not each.held_out and each.row.table in ("Table II", "Table III")
+        each for each in papers.compare_figures() if not each.held_out and each.row.table in ("Table II", "Table III")
     ]
     assert exact
     assert all(each.error < 1e-6 for each in exact)

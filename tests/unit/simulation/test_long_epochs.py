@@ -8,7 +8,7 @@ from crossover.simulation import AWS, Workload, long_epochs, simulate
 from crossover.simulation.long_epochs import LONGER_ROUNDS, simulate_run
 from crossover.validation import load
 
-CALM = AWS.calm()
+CALM = AWS.without_stragglers()
 
 
 @pytest.mark.slow

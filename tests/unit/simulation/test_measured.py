@@ -55,7 +55,7 @@ def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp
     assert found.cold_torch_s == AWS.cold_torch_s
     assert "small_cnn: 250 ms a sample" in found.basis[-1]
     setting = small("spirt")
-    run = simulate(setting, found.calm())
+    run = simulate(setting, found.without_stragglers())
     assert run.steps["compute_gradients"].stages["compute"][0] == pytest.approx(
         0.25 * sum(Workload.of(setting).samples) * 4
     )

@@ -11,7 +11,7 @@ import yaml
 
 from crossover.errors import ConfigError, DataError
 from crossover.simulation import figures
-from crossover.simulation.papers import HELD_OUT, measured_held_out
+from crossover.simulation.papers import HELD_OUT, is_cell_held_out
 from lab import measurements, service_fits
 from lab.clock_rows import SERVICES
 from lab.measurements import AGGREGATION, SKYRISE, rounds
@@ -194,10 +194,10 @@ def test_the_cells_held_out_follow_the_rule() -> None:
     assert [key for *_, key in sorted(cells)] == [
         (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]) for each in listed
     ]
-    assert {measured_held_out(key) for *_, key in cells} == {True, False}
+    assert {is_cell_held_out(key) for *_, key in cells} == {True, False}
 
 
 def test_figures_of_another_format_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "fitted.yaml").write_text("format: 2\nfigures: []\n")
     with pytest.raises(ConfigError, match=r"fitted.yaml: not a calibration: format 2 is unknown; this version reads 1"):
-        figures._read(tmp_path / "fitted.yaml")
+        figures._read_figures(tmp_path / "fitted.yaml")

@@ -18,7 +18,7 @@ from crossover.workflow.architecture import load
 
 SERVERLESS = ("spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless")
 ALL = (*SERVERLESS, "p2p_instance", "gpu")
-STILL = replace(AWS.calm(), concurrency=None)
+STILL = replace(AWS.without_stragglers(), concurrency=None)
 
 architectures = st.sampled_from(ALL)
 sizes = st.builds(
@@ -73,18 +73,18 @@ def computing_s(run: Simulated) -> float:
     """An epoch's: minibatches side by side in SPIRT and P2P with Lambda, else one after another; then the evaluation."""
     setting, calibration, work = run.experiment, run.calibration, run.workload
     if setting.architecture == "gpu":
-        on_gpu = partial(calibration.on_gpu, instance_type=setting.gpu.instance_type)
+        on_gpu = partial(calibration.gpu_gradient_s, instance_type=setting.gpu.instance_type)
         each = [on_gpu(work, samples) for samples in work.samples]
         return sum(each) + calibration.evaluate_share * on_gpu(work.evaluated, work.validation_samples)
-    of_peers = partial(calibration.on_instance, setting, instance_type=setting.p2p.instance_type)
-    on_instance = of_peers(work.evaluated, work.validation_samples)
+    of_peers = partial(calibration.instance_gradient_s, setting, instance_type=setting.p2p.instance_type)
+    evaluation_gradient_s = of_peers(work.evaluated, work.validation_samples)
     if setting.architecture == "p2p_instance":
         each = [of_peers(work, samples) for samples in work.samples]
-        return sum(each) + calibration.evaluate_share * on_instance
-    each = [calibration.in_function(setting, work, samples, memory_mb=3_538) for samples in work.samples]
+        return sum(each) + calibration.evaluate_share * evaluation_gradient_s
+    each = [calibration.function_gradient_s(setting, work, samples, memory_mb=3_538) for samples in work.samples]
     if setting.architecture == "p2p_serverless":
-        return max(each) + calibration.evaluate_share * on_instance
-    evaluate_s = calibration.evaluate_share * calibration.in_function(
+        return max(each) + calibration.evaluate_share * evaluation_gradient_s
+    evaluate_s = calibration.evaluate_share * calibration.function_gradient_s(
         setting, work.evaluated, work.validation_samples, memory_mb=3_538
     )
     return (max(each) if setting.architecture == "spirt" else sum(each)) + evaluate_s

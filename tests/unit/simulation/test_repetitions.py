@@ -16,17 +16,17 @@ from crossover.simulation.repetitions import (
     Outcome,
     RepeatedRun,
     apply_session,
-    draws,
     figures,
     keep_feasible,
-    on_aws,
+    list_draws,
     problems,
+    project_results,
     run_repetitions,
     simulate_draw,
 )
 from tests.architectures.harness import small
 
-EVEN = replace(AWS.calm(), session_sigma=0.3)
+EVEN = replace(AWS.without_stragglers(), session_sigma=0.3)
 
 
 def task(architecture: str, calibration: Calibration = AWS) -> RepeatedRun:
@@ -41,8 +41,8 @@ def came_to(seconds: float, *found: str) -> Outcome:
 
 
 def test_a_seed_draws_the_same_repetitions_whatever_the_processes() -> None:
-    tasks, drawn = [task("spirt"), task("gpu")], draws(7, 7)
-    assert drawn == draws(7, 7) != draws(8, 7)
+    tasks, drawn = [task("spirt"), task("gpu")], list_draws(7, 7)
+    assert drawn == list_draws(7, 7) != list_draws(8, 7)
     alone = run_repetitions(tasks, drawn, processes=1)
     assert [len(each) for each in alone] == [7, 7]
     assert len({each.seconds for each in alone[0]}) == 7
@@ -51,9 +51,9 @@ def test_a_seed_draws_the_same_repetitions_whatever_the_processes() -> None:
 
 
 def test_sessions_are_spread_as_a_normal_distribution_is() -> None:
-    found = band_of([each.session for each in draws(0)])
+    found = band_of([each.session for each in list_draws(0)])
     assert (found.p5, found.p50) == (pytest.approx(NormalDist().inv_cdf(0.05)), pytest.approx(0.0))
-    assert len({each.seed for each in draws(0)}) == 30
+    assert len({each.seed for each in list_draws(0)}) == 30
 
 
 def test_a_session_slows_the_requests_of_all_and_nothing_else() -> None:
@@ -94,7 +94,7 @@ def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "p2p_instance"])
 def test_epochs_that_a_repetition_leaves_out_are_like_its_mean_one(architecture: str, steps: int | None) -> None:
     """The bill too, whose hosts cost a minute at least. A peer deletes nothing before its third checkpoint: short runs end sooner."""
-    whole = task(architecture, AWS.calm())._replace(epochs=20)
+    whole = task(architecture, AWS.without_stragglers())._replace(epochs=20)
     whole = whole._replace(experiment=small(architecture, epochs=20, every=1 if steps else None, steps=steps))
     full, short = simulate_draw(whole, Draw(3, 1.0)), simulate_draw(whole._replace(epochs=5), Draw(3, 1.0))
     for name in ("seconds", "usd", "paper_method_usd", "moved_bytes"):
@@ -106,12 +106,12 @@ def test_runs_are_projected_in_the_same_draws_for_their_reports() -> None:
     unknown = {"experiment": replace(small("spirt"), training=Training(model="mine:model")).resolved(), "epochs": [{}]}
     other = {"experiment": small("all_reduce").resolved(), "epochs": [{}, {}]}
     told = list[str]()
-    first, none, second = on_aws([plain, unknown, other], repetitions=4, tell=told.append)
+    first, none, second = project_results([plain, unknown, other], repetitions=4, tell=told.append)
     assert len(told) == 1 and told[0].startswith("training.model: the size of 'mine:model' is not known")
     assert first is not None and none is None and second is not None
     for run, architecture in ((first, "spirt"), (second, "all_reduce")):
         outcomes = [
-            simulate_draw(task(architecture, AWS.unsure_of("small_cnn")), draw)
-            for draw in draws(small("spirt").seed, 4)
+            simulate_draw(task(architecture, AWS.with_uncertainty_of("small_cnn")), draw)
+            for draw in list_draws(small("spirt").seed, 4)
         ]
         assert run.usd == tuple(each.usd for each in outcomes)  # of two epochs, as the run had, not of nine

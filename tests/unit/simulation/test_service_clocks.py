@@ -14,7 +14,7 @@ from crossover.errors import DataError
 from crossover.experiment import Exchange, Experiment
 from crossover.simulation import AWS, Workload, papers, simulate
 from crossover.simulation.calibration import AWS_2022, INIT_LIMIT_S, VCPU_MB
-from crossover.simulation.kernel import Environments, Luck
+from crossover.simulation.kernel import Environments, RandomFactors
 from crossover.simulation.repetitions import project
 from crossover.simulation.simulate import Simulated
 from crossover.simulation.walk import EVENT_BYTES
@@ -24,7 +24,7 @@ from tests.architectures.harness import small
 from tools import clocks
 
 ROOT = Path(__file__).parents[3]
-STILL = AWS.calm()
+STILL = AWS.without_stragglers()
 
 
 # --- rows and fits ----------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def gaps(run: Simulated, *, of: str, after: str) -> list[float]:
     return [starts[key] - ends[key] for key in starts]
 
 
-@pytest.mark.parametrize("calibration", [STILL, AWS_2022.calm()], ids=["2024", "2022"])
+@pytest.mark.parametrize("calibration", [STILL, AWS_2022.without_stragglers()], ids=["2024", "2022"])
 def test_from_task_to_task_it_takes_what_was_measured(calibration: object) -> None:
     run, clock = walked(small("spirt"), calibration), calibration
     expected = clock.task_s + EVENT_BYTES * clock.payload_s_byte  # type: ignore[attr-defined]
@@ -163,8 +163,8 @@ def test_from_task_to_task_it_takes_what_was_measured(calibration: object) -> No
 
 
 def test_it_spreads_as_measured() -> None:
-    luck = Luck(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
-    drawn = sorted(AWS.task_s * luck.task() for _ in range(20_000))
+    factors = RandomFactors(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
+    drawn = sorted(AWS.task_s * factors.task() for _ in range(20_000))
     rows = [row.seconds for row in clock_rows.rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
     for share, name in ((0.05, "p5"), (0.5, "p50"), (0.95, "p95")):
         assert drawn[int(share * len(drawn))] == pytest.approx(rows[0][name], rel=0.05)
@@ -202,9 +202,9 @@ def _collected(run: Simulated) -> list[float]:
 
 
 def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
-    assert AWS.starts_cold(torch=False, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.cold_s))
-    assert AWS.starts_cold(torch=True, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.cold_torch_s))
-    slow = replace(AWS, cold_s=14.0).starts_cold(torch=False, factor=1.0)
+    assert AWS.cold_start_parts_s(torch=False, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.cold_s))
+    assert AWS.cold_start_parts_s(torch=True, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.cold_torch_s))
+    slow = replace(AWS, cold_s=14.0).cold_start_parts_s(torch=False, factor=1.0)
     assert slow == pytest.approx((AWS.sandbox_s + INIT_LIMIT_S, 14.0))  # begun anew in the invocation
     first = min(walked(small("single")).records, key=lambda record: record["started_at"])
     assert first["cold"]

@@ -18,7 +18,7 @@ from crossover.simulation.workload import calendar
 from crossover.workflow.architecture import load
 from tests.architectures.harness import small
 
-STILL = AWS.calm()
+STILL = AWS.without_stragglers()
 Record = Mapping[str, Any]
 
 

@@ -109,7 +109,7 @@ def test_another_size_is_the_same_model_larger() -> None:
     known = Workload.of(
         Experiment(name="own", architecture="spirt", training=Training(model="mobilenet"))
     )  # its speed was measured
-    assert AWS.of_sample(known.sized(2 * known.parameters)) == pytest.approx(2 * AWS.of_sample(known))
+    assert AWS.sample_gradient_s(known.sized(2 * known.parameters)) == pytest.approx(2 * AWS.sample_gradient_s(known))
     near = own.sized(own.parameters + 1)
     assert near.macs == pytest.approx(own.macs, rel=1e-3) and near.vector_bytes == pytest.approx(
         own.vector_bytes, rel=1e-3

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crossover.reports import published
-from crossover.simulation.papers import judge_figures
+from crossover.simulation.papers import compare_figures
 from crossover.study import paper_cells, papers
 from crossover.study.paper_cells import NOT_RUN, NoFigure, Section, TableCell, make_measured
 from crossover.study.paper_runs import ReplicationOutcome, Scale
@@ -126,8 +126,8 @@ def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
     simulated = {
         (cell.by.source, cell.name): cell for s in BOOK.sections for cell in s.cells if cell.by and cell.simulated
     }
-    assert set(simulated) == {(each.row.source, each.figure) for each in judge_figures()}
-    for each in judge_figures():
+    assert set(simulated) == {(each.row.source, each.figure) for each in compare_figures()}
+    for each in compare_figures():
         cell = simulated[each.row.source, each.figure]
         assert cell.simulated == each.projected and cell.published == each.printed
         assert ("has not seen" in cell.remarks) == each.held_out
