@@ -27,7 +27,7 @@ from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
 from cdk.names import arn, bucket_prefix, parameter_path, stack_name
 from crossover.data.keys import UNDER_WAY
-from crossover.workflow.state_machines import PARTITION
+from crossover.workflow.state_machines import PLACEHOLDER, integration_arn
 
 LOOK_EVERY_MINUTES = 15
 DEADLINES = "runs/*/deadline/*"  # as Keys.deadline names them
@@ -136,12 +136,16 @@ class Expiry(Construct):
                 *([] if only else [LISTING]),
             ],
         )
+        text = json.dumps(definition(project, only=only), indent=1)
         machine = sfn.StateMachine(
             self,
             "Machine",
             state_machine_name=name,
-            definition_body=sfn.DefinitionBody.from_string(json.dumps(definition(project, only=only), indent=1)),
-            definition_substitutions={PARTITION: Aws.PARTITION},
+            definition_body=sfn.DefinitionBody.from_string(text),
+            definition_substitutions={
+                whole: integration_arn(target, partition=Aws.PARTITION)
+                for whole, _, target in PLACEHOLDER.findall(text)
+            },
             role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )

@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 from crossover.data.keys import UNDER_WAY
-from crossover.workflow.state_machines import INTEGRATION
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
@@ -33,7 +32,8 @@ WITHOUT_DEADLINE: list[ExpiryState] = [
 
 
 def definition(project: str, *, only: str = "") -> ExpiryState:
-    """Return the definition of the machine, which is started with `{"now": <moment>}`. The partition is left open: see PARTITION.
+    """Return the definition of the machine, which is started with `{"now": <moment>}`. Calls of
+    AWS are placeholders, as in `crossover.workflow.state_machines`.
 
     `only`: name of the one stack that it checks; '' for all of the project. State names are keys of one dictionary each and no two
     blocks share a subject: Step Functions wants them unique in the whole machine.
@@ -49,7 +49,7 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
         "End the runs of each stack": _end_runs(then="Delete each stack"),
         "Delete each stack": _each(
             "Delete",
-            "cloudformation:deleteStack",
+            "cloudformation_deleteStack",
             "{% $over %}",
             {"StackName": "{% $states.input %}"},
             then="All well?",
@@ -73,7 +73,7 @@ def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
     return {
         "List stacks": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:cloudformation:listStacks",
+            "Resource": "${call_cloudformation_listStacks}",
             "Arguments": "{% $merge([{'StackStatusFilter': "
             + json.dumps(STANDING)
             + "}, $page = '' ? {} : {'NextToken': $page}]) %}",
@@ -133,7 +133,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
     return {
         "Describe": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:cloudformation:describeStacks",
+            "Resource": "${call_cloudformation_describeStacks}",
             "Arguments": {"StackName": "{% $states.input %}"},
             "Retry": RETRY,
             "Output": "{% ($stack := $states.result.Stacks[0]; {'id': $stack.StackId, 'name': $stack.StackName, "
@@ -158,7 +158,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         },
         "Find its bucket": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:ssm:getParameter",
+            "Resource": "${call_ssm_getParameter}",
             "Arguments": {"Name": f"{{% {named} %}}"},
             "Output": "{% $merge([$states.input, {'bucket': $states.result.Parameter.Value}]) %}",
             "Catch": WITHOUT_DEADLINE,
@@ -166,7 +166,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         },
         "Find its run": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:s3:getObject",
+            "Resource": "${call_s3_getObject}",
             "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": UNDER_WAY},
             "Output": "{% $merge([$states.input, {'key': $states.result.Body}]) %}",
             "Catch": WITHOUT_DEADLINE,
@@ -174,7 +174,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         },
         "Read the deadline": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:s3:getObject",
+            "Resource": "${call_s3_getObject}",
             "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": "{% $states.input.key %}"},
             "Output": "{% $merge([$states.input, {'deadline': $states.result.Body}]) %}",
             "Catch": WITHOUT_DEADLINE,
@@ -202,7 +202,7 @@ def _end_check() -> dict[str, ExpiryState]:
             "Choices": [{"Condition": "{% $count($faults) > 0 %}", "Next": "Say it"}],
             "Default": "Done",
         },
-        "Say it": _each("Tell", "sns:publish", tell, message, then="Failed"),
+        "Say it": _each("Tell", "sns_publish", tell, message, then="Failed"),
         "Failed": {"Type": "Fail", "Error": "NotDeleted", "Cause": words},
         "Done": {"Type": "Succeed"},
     }
@@ -224,7 +224,7 @@ def _end_runs(*, then: str) -> ExpiryState:
         },
         "List its resources": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:cloudformation:listStackResources",
+            "Resource": "${call_cloudformation_listStackResources}",
             "Arguments": "{% $merge([{'StackName': $stack}, $further = '' ? {} : {'NextToken': $further}]) %}",
             "Retry": RETRY,
             "Assign": {
@@ -244,7 +244,7 @@ def _end_runs(*, then: str) -> ExpiryState:
         "Stop each machine": _stop(then="Empty each fleet"),
         "Empty each fleet": _each(
             "Empty",
-            "autoscaling:setDesiredCapacity",
+            "autoscaling_setDesiredCapacity",
             "{% $fleets %}",
             {"AutoScalingGroupName": "{% $states.input %}", "DesiredCapacity": 0},
             then="Its runs are ended",
@@ -271,7 +271,7 @@ def _stop(*, then: str) -> ExpiryState:
     states = {
         "List its executions": {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:sfn:listExecutions",
+            "Resource": "${call_sfn_listExecutions}",
             # A state's data end at 256 KB. What more there is, the next look finds.
             "Arguments": {"StateMachineArn": "{% $states.input %}", "StatusFilter": "RUNNING", "MaxResults": 200},
             "Output": "{% [$states.result.Executions.ExecutionArn] %}",
@@ -280,7 +280,7 @@ def _stop(*, then: str) -> ExpiryState:
         },
         "Stop each execution": _each(
             "Stop",
-            "sfn:stopExecution",
+            "sfn_stopExecution",
             "{% $states.input %}",
             {"ExecutionArn": "{% $states.input %}", "Cause": cause},
             then="It is stopped",
@@ -297,13 +297,13 @@ def _stop(*, then: str) -> ExpiryState:
 
 def _each(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
     """Build a Map state that makes one AWS call for each item. Failures are ignored: the next check repeats them, and deleting, stopping
-    or emptying twice does no harm. `verb`: name of the inner state; `call`: service and action; `items`: JSONata list; `then`: name of
-    the next state.
+    or emptying twice does no harm. `verb`: name of the inner state; `call`: service and action, joined by `_`; `items`: JSONata list;
+    `then`: name of the next state.
     """
     states = {
         verb: {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}aws-sdk:{call}",
+            "Resource": f"${{call_{call}}}",
             "Arguments": arguments,
             "Output": {},
             "Catch": [{"ErrorEquals": ["States.ALL"], "Next": f"{verb} at the next look"}],

@@ -115,7 +115,7 @@ class LambdaFunctions(Construct):
         if self._in_vpc(step):
             resource = function.node.default_child
             assert isinstance(resource, lambda_.CfnFunction)
-            # L2 would take a whole IVpc; what there is, is a subnet and a group whose ids deployment resolves.
+            # L2 would take an imported VPC, whose id would stand in the template as a parameter that nothing uses.
             resource.vpc_config = lambda_.CfnFunction.VpcConfigProperty(
                 subnet_ids=[self._network.id_of("functions_subnet")],
                 security_group_ids=[self._network.id_of("functions_group")],

@@ -7,6 +7,7 @@ keeper's role. It costs nothing. AWS documents that functions share the interfac
 """
 
 from aws_cdk import Duration, RemovalPolicy
+from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
@@ -21,7 +22,9 @@ CODE = "exports.handler = async () => ({});"
 class Keeper(Construct):
     """The keeper function, in the subnet and security group of the experiments' functions."""
 
-    def __init__(self, scope: Construct, id: str, *, project: str, subnet: str, group: str) -> None:
+    def __init__(
+        self, scope: Construct, id: str, *, project: str, vpc: ec2.IVpc, subnet: ec2.ISubnet, group: ec2.ISecurityGroup
+    ) -> None:
         super().__init__(scope, id)
         name = stack_name(project, "network-keeper")
         log = logs.LogGroup(
@@ -45,9 +48,9 @@ class Keeper(Construct):
             timeout=Duration.seconds(3),
             role=role,
             log_group=log,
+            vpc=vpc,
+            vpc_subnets=ec2.SubnetSelection(subnets=[subnet]),
+            security_groups=[group],
         )
         grants.depend_by_reference(function, role)
-        resource = function.node.default_child
-        assert isinstance(resource, lambda_.CfnFunction)
-        resource.vpc_config = lambda_.CfnFunction.VpcConfigProperty(subnet_ids=[subnet], security_group_ids=[group])
         acknowledge(function, {"AwsSolutions-L1": "It never runs, whatever its runtime is."})

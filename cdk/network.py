@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from aws_cdk import Fn
+from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
 from cdk.parameters import look_up
@@ -26,3 +28,9 @@ class SharedNetwork:
     ) -> str:
         """Return the id of one resource of the network."""
         return look_up(self._scope, self.project, PART, what)
+
+    @property
+    def vpc(self) -> ec2.IVpc:
+        """The VPC, imported by its id."""
+        zones = [Fn.select(0, Fn.get_azs())]  # no template names them
+        return ec2.Vpc.from_vpc_attributes(self._scope, "SharedVpc", vpc_id=self.id_of("vpc"), availability_zones=zones)

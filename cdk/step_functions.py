@@ -16,7 +16,7 @@ from cdk import grants
 from cdk.functions import LambdaFunctions
 from cdk.nag import acknowledge
 from cdk.names import arn, resource_name
-from crossover.workflow.state_machines import PARTITION, RUN_MACHINE, Machine, References
+from crossover.workflow.state_machines import RUN_MACHINE, Machine, References, integration_arn
 
 
 class StateMachines(Construct):
@@ -47,7 +47,6 @@ class StateMachines(Construct):
     def _machine(self, name: str, made: Machine) -> None:
         """Build one state machine and its role."""
         role = self._role(name, made.references)
-        partition = {PARTITION: Aws.PARTITION} if made.references.children else {}  # only those start executions
         machine = sfn.StateMachine(
             self,
             f"{name}-machine",
@@ -56,8 +55,7 @@ class StateMachines(Construct):
             definition_body=sfn.DefinitionBody.from_string(json.dumps(made.definition, indent=1)),
             definition_substitutions={
                 f"{kind}_{target}": self._value(kind, target) for kind, target in made.references.placeholders()
-            }
-            | partition,
+            },
             role=role,
             removal_policy=RemovalPolicy.DESTROY,
         )
@@ -71,7 +69,11 @@ class StateMachines(Construct):
         )
 
     def _value(self, kind: str, target: str) -> str:
-        """Return the ARN that a placeholder of a definition stands for. `kind`: step, machine or execution; `target`: short name."""
+        """Return the ARN that a placeholder of a definition stands for. `kind`: step, machine, executions or call; `target`: short name
+        of the first three, service and action of a call.
+        """
+        if kind == "call":
+            return integration_arn(target, partition=Aws.PARTITION)
         if kind == "step":
             return self._functions[target].function_arn
         return arn("states", f"{'stateMachine' if kind == 'machine' else 'execution'}:{self.names[target]}")

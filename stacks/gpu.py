@@ -26,7 +26,7 @@ class GpuStack(ExperimentStack):
             user_code=self.user_code,
             network=network,
             storage=storage,
-            groups=[self._among_themselves(network.id_of("vpc"))] if experiment.gpu.exchange == "distributed" else [],
+            groups=[self._build_group(network.vpc)] if experiment.gpu.exchange == "distributed" else [],
             environment={PROCESSES.removeprefix("CROSSOVER_"): str(experiment.gpu.gpus_per_instance)},
         )
         Budget(
@@ -34,25 +34,14 @@ class GpuStack(ExperimentStack):
         )
         self.publish(storage.facts | fleet.facts)
 
-    def _among_themselves(self, vpc: str) -> str:
+    def _build_group(self, vpc: ec2.IVpc) -> str:
         """Build a security group whose members reach one another on all TCP ports, and return its id: NCCL and gloo choose their ports
-        at run time. L1, because L2 asks for a whole IVpc, of which only the id is known.
+        at run time.
         """
-        group = ec2.CfnSecurityGroup(
-            self, "Collective", vpc_id=vpc, group_description="GPU workers reach one another, nobody else them"
-        )
-        for direction in (ec2.CfnSecurityGroupIngress, ec2.CfnSecurityGroupEgress):
-            other = "source" if direction is ec2.CfnSecurityGroupIngress else "destination"
-            direction(
-                self,
-                direction.__name__.removeprefix("CfnSecurityGroup"),
-                group_id=group.attr_group_id,
-                ip_protocol="tcp",
-                from_port=0,
-                to_port=65_535,
-                **{f"{other}_security_group_id": group.attr_group_id},
-            )
-        return group.attr_group_id
+        purpose = "GPU workers reach one another, nobody else them"
+        group = ec2.SecurityGroup(self, "Collective", vpc=vpc, description=purpose, allow_all_outbound=False)
+        group.connections.allow_internally(ec2.Port.all_tcp())
+        return group.security_group_id
 
 
 STACK = GpuStack

@@ -52,7 +52,11 @@ class NetworkStack(Stack):
         groups = self._groups(made)
         if vpc:
             self._endpoints(vpc, groups["endpoints"], bucket_prefix(experiment.project))
-        functions_subnet = vpc.isolated_subnets[0].subnet_id if vpc else str(own.functions_subnet)
+        functions_subnet = (
+            vpc.isolated_subnets[0]
+            if vpc
+            else ec2.Subnet.from_subnet_id(self, "FunctionsSubnet", str(own.functions_subnet))
+        )
         logs.LogGroup(
             self,
             "BootLog",
@@ -64,8 +68,9 @@ class NetworkStack(Stack):
             self,
             "Keeper",
             project=experiment.project,
+            vpc=made,
             subnet=functions_subnet,
-            group=groups["functions"].security_group_id,
+            group=groups["functions"],
         )
         prevent_deletion_while_used(self, experiment.project, PART)
         publish(
@@ -76,7 +81,7 @@ class NetworkStack(Stack):
                 "zone": zone,
                 "vpc": made.vpc_id,
                 "hosts_subnet": vpc.public_subnets[0].subnet_id if vpc else str(own.hosts_subnet),
-                "functions_subnet": functions_subnet,
+                "functions_subnet": functions_subnet.subnet_id,
                 **{
                     f"{name}_group": groups[name].security_group_id
                     for name in ("functions", "hosts", "programs", "broker")

@@ -70,9 +70,8 @@ def events(node: Node, counts: Mapping[str, int | None]) -> int:
 # --- placeholders -----------------------------------------------------------------------------------------------------
 # What a definition leaves open, and what is put there.
 
-PLACEHOLDER = re.compile(r"\$\{((step|machine|executions)_(\w+))\}")
-PARTITION = "Partition"  # name of the placeholder for the account's partition
-INTEGRATION = f"arn:${{{PARTITION}}}:states:::"  # the beginning of every call of AWS that a state makes
+PLACEHOLDER = re.compile(r"\$\{((step|machine|executions|call)_(\w+))\}")
+START_EXECUTION, DESCRIBE_EXECUTION = "states_startExecution", "sfn_describeExecution"  # targets of the kind `call`
 _RESOURCES = {
     "step": "lambda:{where}:function:{name}",
     "machine": "states:{where}:stateMachine:{name}",
@@ -84,10 +83,21 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
     """Return a definition's JSON with its placeholders replaced by the ARNs of a deployment of `stack`."""
 
     def arn(found: re.Match[str]) -> str:
+        if found[2] == "call":
+            return integration_arn(found[3], partition=partition)
         name = f"{stack}-{found[3].replace('_', '-')}"
         return f"arn:{partition}:{_RESOURCES[found[2]].format(where=f'{region}:{account}', name=name)}"
 
-    return PLACEHOLDER.sub(arn, text).replace(f"${{{PARTITION}}}", partition)
+    return PLACEHOLDER.sub(arn, text)
+
+
+def integration_arn(target: str, *, partition: str) -> str:
+    """Return the ARN by which a state calls AWS. `target`: service and action, such as `sfn_describeExecution`. A started execution is
+    waited for.
+    """
+    service, _, action = target.partition("_")
+    call = "states:startExecution.sync:2" if target == START_EXECUTION else f"aws-sdk:{service}:{action}"
+    return f"arn:{partition}:states:::{call}"
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -150,6 +160,7 @@ class References:
         """Yield kind and name of each placeholder in the definition."""
         yield from (("step", name) for name in self.steps)
         yield from ((kind, name) for name in self.children for kind in ("machine", "executions"))
+        yield from (("call", target) for target in (START_EXECUTION, DESCRIBE_EXECUTION) if self.children)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +258,7 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
         node.name,
         {
             "Type": "Task",
-            "Resource": f"{INTEGRATION}states:startExecution.sync:2",
+            "Resource": f"${{call_{START_EXECUTION}}}",
             "Parameters": {
                 "StateMachineArn": f"${{machine_{node.name}}}",
                 "Name.$": name,
@@ -294,7 +305,7 @@ def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: 
     execution = name.replace("States.Format('", f"States.Format('${{executions_{node.name}}}:", 1)
     block.states[describe] = {
         "Type": "Task",
-        "Resource": f"{INTEGRATION}aws-sdk:sfn:describeExecution",
+        "Resource": f"${{call_{DESCRIBE_EXECUTION}}}",
         "Parameters": {"ExecutionArn.$": execution},
         "ResultPath": "$.adopted",
         "Retry": DESCRIBE_RETRY,

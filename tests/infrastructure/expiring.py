@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from cdk import expiry_machine
 from crossover.data.keys import UNDER_WAY, Keys
+from crossover.workflow.state_machines import fill_placeholders
 
 SOON, LATER, NOON = "2026-03-01T11:30:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
 A, B, NET, MQ = "crossover-a", "crossover-b", "crossover-network", "crossover-broker"
@@ -23,7 +24,8 @@ Stacks = Mapping[str, tuple[str, str]]  # name -> (kind, expires-at)
 
 def filled_in(*, only: str = "") -> str:
     """The definition as Step Functions gets it, in AWS's own partition."""
-    return json.dumps(expiry_machine.definition("crossover", only=only)).replace("${Partition}", "aws")
+    text = json.dumps(expiry_machine.definition("crossover", only=only))
+    return fill_placeholders(text, stack="crossover-expiry", region="us-east-1", account="123456789012")
 
 
 class Account:

@@ -39,7 +39,6 @@ def test_references_are_what_the_definition_names(name: str, minibatches: int | 
     for made in state_machines.machines(load(name), experiment, minibatches=minibatches).values():
         text = json.dumps(made.definition)
         named = {whole for whole, _, _ in state_machines.PLACEHOLDER.findall(text)}
-        assert ("${Partition}" in text) == bool(made.references.children)
         assert {f"{kind}_{target}" for kind, target in made.references.placeholders()} == named
         assert made.references.distributed == ('"DISTRIBUTED"' in text)
 
@@ -57,8 +56,10 @@ def test_every_placeholder_is_substituted(assembly: Assembly) -> None:
                     assert handler.endswith(f".{target}")
                 case "machine":
                     assert text == f"arn:<AWS::Partition>:states:{HERE}:stateMachine:crossover-spirt-{target}"
-                case "Partition":
-                    assert text == "<AWS::Partition>"
+                case "call":
+                    calls = {"states_startExecution": "states:startExecution.sync:2"}
+                    call = calls.get(target) or f"aws-sdk:{target.replace('_', ':')}"
+                    assert text == f"arn:<AWS::Partition>:states:::{call}"
                 case "executions":
                     assert text == f"arn:<AWS::Partition>:states:{HERE}:execution:crossover-spirt-{target}"
 

@@ -41,7 +41,8 @@ class Machines:
     def run(self, tree: Architecture = TREE) -> str:
         """Started; the execution's ARN."""
         text = json.dumps(state_machines.definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"])
-        text = text.replace("${Partition}", "aws")
+        for target in (state_machines.START_EXECUTION, state_machines.DESCRIBE_EXECUTION):
+            text = text.replace(f"${{call_{target}}}", state_machines.integration_arn(target, partition="aws"))
         for kind, service in (("machine", "stateMachine"), ("executions", "execution")):
             text = text.replace(f"${{{kind}_child}}", f"{ARN}{service}:child{self._end}")
         definition = json.loads(text)

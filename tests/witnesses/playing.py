@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from crossover.workflow import Event
-from crossover.workflow.state_machines import StateDefinition
+from crossover.workflow.state_machines import StateDefinition, integration_arn
 from tests.witnesses.localstack_server import ACCOUNT, REGION, LocalStack
 from tests.witnesses.walks import Entered, Failure, Place, Script, Walk, resolved, seen, states
 
@@ -80,7 +80,9 @@ class Stage:
 
     def _definition(self, machine: str, **changes: Any) -> str:
         """`changes` of the machine's fields. Placeholders become ARNs, and functions are made as they are met."""
-        text = json.dumps({**shortened(self.machines[machine]), **changes}).replace("${Partition}", "aws")
+        text = json.dumps({**shortened(self.machines[machine]), **changes})
+        for target in set(re.findall(r"\$\{call_(\w+)\}", text)):
+            text = text.replace(f"${{call_{target}}}", integration_arn(target, partition="aws"))
         found = set[str]()
         for kind, service, prefix in (
             ("step", "lambda", "function"),

@@ -143,7 +143,7 @@ def tasks(machines: Mapping[str, StateDefinition]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for machine, definition in machines.items():
         for state, each in all_states(definition).items():
-            if each["Type"] == "Task" and each["Resource"].endswith("startExecution.sync:2"):
+            if each["Type"] == "Task" and each["Resource"] == "${call_states_startExecution}":
                 (adopt,) = (c["Next"] for c in each["Catch"] if "AlreadyExists" in str(c["ErrorEquals"]))
                 found.setdefault(machine, {})[state] = adopt
     return found

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from crossover.data.deployed_clients import StepFunctions
-from crossover.workflow.state_machines import INTEGRATION, StateDefinition
+from crossover.workflow.state_machines import StateDefinition
 from tests.chaos.world.kernel import Kernel, Process, Signal, WorldFault
 from tests.chaos.world.paths import NoSuchPath, compiled, filled
 from tests.chaos.world.process_runtime import BEGAN_S
@@ -299,9 +299,9 @@ class _Running:
         if resource.startswith("${step_"):
             assert "TimeoutSeconds" not in state, "a function has its own time-out"
             return self.machines.invoke(resource.removeprefix("${step_").removesuffix("}"), given)
-        if resource == f"{INTEGRATION}aws-sdk:sfn:describeExecution":
+        if resource == "${call_sfn_describeExecution}":
             return self._describe(given["ExecutionArn"])
-        assert resource == f"{INTEGRATION}states:startExecution.sync:2", resource
+        assert resource == "${call_states_startExecution}", resource
         machine = given["StateMachineArn"].removeprefix("${machine_").removesuffix("}")
         child = self.machines.start(machine, given["Name"], given["Input"])
         try:
