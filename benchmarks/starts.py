@@ -28,7 +28,7 @@ from crossover.cli import main
 def end(*_): print(time.process_time(), file=sys.stderr, flush=True); os._exit(0)
 if sys.argv[1] == "advise":
     from crossover.cli import advise
-    advise._told_first = end
+    advise._print_first_estimate = end
 try: main.main(sys.argv[1:])
 except SystemExit: end()
 """

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossover.cli.main import call
+from crossover.cli.main import run_command
 from crossover.reports import tables
 from crossover.reports.tables import TextTable
 from crossover.simulation import papers
@@ -80,4 +80,4 @@ def judge() -> None:
 
 
 if __name__ == "__main__":
-    call(app, sys.argv[1:], name="python -m lab")
+    run_command(app, sys.argv[1:], name="python -m lab")

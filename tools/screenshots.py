@@ -14,7 +14,7 @@ from PIL import Image
 from crossover.advice import advice, page
 from crossover.advice import question as subject
 from crossover.advice.question import Wishes, sizes
-from crossover.cli.arguments import accepted
+from crossover.cli.arguments import load_runnable
 from crossover.reports import prices
 from crossover.simulation import AWS, breakeven_page
 from tests.browser.chromium import asked
@@ -26,14 +26,14 @@ OUT = ROOT / "docs" / "pages"
 
 
 def sliders(out: Path) -> Path:
-    experiment = accepted(CONFIG, None)
+    experiment = load_runnable(CONFIG, None)
     return breakeven_page.write_sliders(
         breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
     )
 
 
 def recommended(out: Path) -> Path:
-    question, needs, notes = subject.of(accepted(CONFIG, None))
+    question, needs, notes = subject.of(load_runnable(CONFIG, None))
     found = advice.advise(question, Wishes(), needs)
     return page.write_page(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from crossover import bundling
-from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, accepted, print_json, waiting
-from crossover.cli.signals import as_ctrl_c
+from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, load_runnable, print_json, show_waiting
+from crossover.cli.signals import stop_on_signals
 from crossover.data.deployed_clients import is_aws
 from crossover.errors import ConfigError, NoProjection, UserError
 from crossover.experiment import Experiment, Table
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 # --- memory tuning ----------------------------------------------------------------------------------------------------
 
-ROOM = 4  # times the projected seconds of an invocation before Lambda ends it
-LEAST_S = 60
+TIME_LIMIT_FACTOR = 4  # times the projected seconds of an invocation before Lambda ends it
+MIN_TIME_LIMIT_S = 60
 
 
-def project(experiment: Experiment) -> None:
+def print_projected_sizes(experiment: Experiment) -> None:
     """Print the projected time and dollars of a run for each function at each memory size, and the cheapest size of each function."""
     from crossover.advice import question as question_
     from crossover.advice import tuning
@@ -68,11 +68,11 @@ def project(experiment: Experiment) -> None:
     tables.show(f"[projected] cheapest, each by itself: functions.memory_mb: {{{sizes_}}}")
 
 
-def measure(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
-    """Measure the deployed experiment's most expensive function at up to five memory sizes, and print what each costs.
+def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
+    """Measure the deployed experiment's most expensive function at up to five memory sizes on AWS, and print what each costs.
 
-    `asks`: command to name if the stack belongs to another owner; "" skips that check. Raises UserError if there is no budget or the stack
-    belongs to another owner, and what `measuring.measure_sizes` raises.
+    `budget_usd`: most dollars that the measurement may cost; `asks`: command to name if the stack belongs to another owner, or "" to skip
+    that check. Raises UserError if there is no budget or the stack belongs to another owner, and the errors of `measuring.measure_sizes`.
     """
     from crossover.advice import question as question_
     from crossover.advice import tuning
@@ -87,9 +87,9 @@ def measure(experiment: Experiment, budget_usd: float | None, *, asks: str) -> N
     step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
     budget = measuring.BudgetTracker(budget_usd, question.prices)
     found, label, as_it_was = list[measuring.Measured | measuring.Unmeasured](), "", True
-    limit_s = max(LEAST_S, ceil(ROOM * seconds))
+    limit_s = max(MIN_TIME_LIMIT_S, ceil(TIME_LIMIT_FACTOR * seconds))
     try:
-        with aws_errors_explained(), as_ctrl_c():
+        with aws_errors_explained(), stop_on_signals():
             session, _ = renewing_session()
             if asks:
                 name = f"{experiment.project}-{experiment.name}"
@@ -106,12 +106,13 @@ def measure(experiment: Experiment, budget_usd: float | None, *, asks: str) -> N
         raise
     finally:  # what was paid for is told whatever ended it
         if found:
-            _tell(found, step, label)
+            _print_sizes(found, step, label)
         left = "sizes and time limit are as they were; " if as_it_was else ""
         tables.show(f"note: {left}spent at most ${budget.spent_usd:.4f} of ${budget_usd:g}")
 
 
-def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
+def _print_sizes(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
+    """Print the measured sizes of one function as a table, and the cheapest. `step`: the function's step; `label`: label of the figures."""
     from crossover.running.measuring import Measured, Unmeasured
 
     sizes = [each for each in found if isinstance(each, Measured)]
@@ -138,7 +139,7 @@ def _tell(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> No
 # --- advise -----------------------------------------------------------------------------------------------------------
 # `crossover advise`: how should I train this, by when, for how much. Every figure is projected.
 
-PROBE_S, FEW_S = 45.0, 3.0  # of minibatches of one's own, asked for and unasked
+PROBE_S, SHORT_PROBE_S = 45.0, 3.0  # of minibatches of one's own, asked for and unasked
 NOTHING_HOLDS = 3  # the exit status of an answer that holds no wish
 
 Deadline = Annotated[str | None, typer.Option(help="Until the model must be there, such as 45min or 2h; held at p95.")]
@@ -243,20 +244,20 @@ def advise(
     wished = wishes.wishes(deadline, budget, target, on_hand, gpu_quota)
     kind: Literal["classes", "numbers"] | None = None if classes is None else "classes" if classes else "numbers"
     table = Table(label=label, kind=kind, header=header, drop=tuple(drop) if drop else None)
-    config, probe_s = _asked(config, data, epochs, table, probe=probe)
+    config, probe_s = _find_experiment_file(config, data, epochs, table, probe=probe)
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
         raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
-    experiment = _trained(config, override, None if tune else wished)
+    experiment = _load_with_first_estimate(config, override, None if tune else wished)
     if tune:
         others: dict[str, object] = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
         others |= {"--gpu-quota": gpu_quota, "--every": None if every == "once" else every}
         others |= {"--budget": budget if not on else None, "--probe": probe or None}
         asks = "" if take_over else f"crossover advise {config} --tune memory --on aws"
-        _tune(experiment, wished.budget_usd, others, on=on, asks=asks)
+        _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
-    data_found = _understood(experiment, flags=data is not None)
-    found, notes = _searched(experiment, wished, target, runs or [], probe_s=probe_s)
+    data_found = _report_data(experiment, flags=data is not None)
+    found, notes = _search(experiment, wished, target, runs or [], probe_s=probe_s)
     from crossover.advice import (
         explain,
         page,  # matplotlib comes with it
@@ -275,8 +276,8 @@ def advise(
     if as_json:
         print_json(answer)
     else:
-        show(found, notes)
-        terminal.show(*_verdict(found), *(f"[projected] every {every}, {each.words}" for each in monthly))
+        print_tables(found, notes)
+        terminal.show(*_verdict_lines(found), *(f"[projected] every {every}, {each.words}" for each in monthly))
     page.write_files(due, answer, found)  # the answer is given by now: files that are in the way do not cost it
     report = page.write_page(found, out, notes, due.paths[0])
     if not as_json:
@@ -326,7 +327,8 @@ def init(
     terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
 
 
-def _verdict(found: "Advice") -> list[str]:
+def _verdict_lines(found: "Advice") -> list[str]:
+    """Return the lines that end the printed advice: the answer, the quota, the comparison, and this machine if it was measured."""
     from crossover.advice import advice as advising
 
     here = [found.here.words] if found.here else []
@@ -336,13 +338,13 @@ def _verdict(found: "Advice") -> list[str]:
 
 
 def _standing_usd(experiment: Experiment) -> float:
+    """Return the dollars per hour that the experiment's deployment costs while nothing runs."""
     return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
 
 
-def _trained(config: Path, override: list[str], wished: "Wishes | None") -> Experiment:
-    """Load the experiment and print a first estimate for `wished`, before torch is imported.
-
-    Raises ConfigError if it sets training.steps.
+def _load_with_first_estimate(config: Path, override: list[str], wished: "Wishes | None") -> Experiment:
+    """Load the experiment, and print a first estimate for the constraints `wished` before torch is imported. Raises ConfigError if the
+    experiment sets training.steps.
     """
     from crossover.advice import explain
 
@@ -353,12 +355,12 @@ def _trained(config: Path, override: list[str], wished: "Wishes | None") -> Expe
             "compares; leave it out: whole epochs are expected"
         )
     if wished is not None:
-        _told_first(explain.estimate_of_known(experiment, wished))
-    return accepted(config, override)
+        _print_first_estimate(explain.estimate_of_known(experiment, wished))
+    return load_runnable(config, override)
 
 
-def _understood(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | None:
-    """Print to standard error how the data was understood, and return it as data; None if nothing is known of it.
+def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | None:
+    """Print to standard error how the data was understood, and return that as data; None if nothing is known of the data.
 
     User code is tried first: it trains a few minibatches before any figure is shown. `flags`: name options of `advise` in the lines, rather
     than fields of the YAML.
@@ -376,13 +378,14 @@ def _understood(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | N
     return data
 
 
-def _searched(
+def _search(
     experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe_s: float
 ) -> tuple["Advice", list[str]]:
-    """Search the settings that reach `target`; return the best advice and its notes.
+    """Search all ways to train the experiment, and return the best advice with its notes.
 
-    Raises ConfigError if nothing can be projected, or if `runs` is given without `target`. `runs`: folders of runs as evidence for
-    `target`; `probe_s`: seconds for which the model is measured on this machine, 0 for none.
+    `wished`: constraints; `target`: value of the metric to be reached, or None; `runs`: folders of runs as evidence for `target`;
+    `probe_s`: seconds for which the model is measured on this machine, 0 for none. Raises ConfigError if nothing can be projected, or if
+    `runs` is given without `target`.
     """
     from crossover.advice import advice as advising
     from crossover.advice import evidence, explain
@@ -401,15 +404,15 @@ def _searched(
         from crossover.advice import probe as probing
 
         if not told:
-            told = _told_first(explain.first_estimate(*subject.of(experiment)[:2], wished))
-        with waiting("measuring this model beside MobileNet"):
+            told = _print_first_estimate(explain.first_estimate(*subject.of(experiment)[:2], wished))
+        with show_waiting("measuring this model beside MobileNet"):
             measured = probing.probe(experiment, most_s=probe_s)
     try:
         each = list[tuple[Advice, list[str]]]()
-        with waiting("simulating candidates", whole=False):
+        with show_waiting("simulating candidates", whole=False):
             for setting in settings:
                 question, sizes, notes = subject.of(setting, measured=measured)
-                told = told or _told_first(explain.first_estimate(question, sizes, wished))
+                told = told or _print_first_estimate(explain.first_estimate(question, sizes, wished))
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.standing(one[0]))
         if measured is not None:
@@ -420,22 +423,26 @@ def _searched(
     return found, notes
 
 
-def _told_first(words: str) -> bool:
+def _print_first_estimate(words: str) -> bool:
+    """Print a first estimate to standard error, unless `words` is empty. Returns True: no further one is needed."""
     if words:
         terminal.show(f"[projected] a first estimate: {words}. All ways are searched now.", stderr=True)
     return True
 
 
-def _asked(config: Path, data: str | None, epochs: int | None, table: Table, *, probe: bool) -> tuple[Path, float]:
+def _find_experiment_file(
+    config: Path, data: str | None, epochs: int | None, table: Table, *, probe: bool
+) -> tuple[Path, float]:
     """Return the path of the experiment's file, and for how many seconds its model is to be measured on this machine.
 
-    For a model alone the file is written first. Raises ConfigError if `data` or `table` is given beside an experiment's file.
+    For a model alone, such as model.py:factory, the file is written first. Raises ConfigError if `data` or `table` is given beside an
+    experiment's file.
     """
     from crossover.advice import own_model
 
     if not own_model.is_model(str(config)):
         if config.suffix == ".py" and config.is_file():
-            return _asked(documents.only_factory(config), data, epochs, table, probe=probe)
+            return _find_experiment_file(documents.only_factory(config), data, epochs, table, probe=probe)
         if data is not None:
             raise ConfigError(
                 f"--data: {config} says what its data is; expected --data with a model alone, model.py:factory"
@@ -448,26 +455,29 @@ def _asked(config: Path, data: str | None, epochs: int | None, table: Table, *, 
         return config, PROBE_S * probe
     path = own_model.written(str(config), data, epochs, table)
     terminal.show(f"the experiment: {path}", stderr=True)
-    return path, PROBE_S if probe else FEW_S
+    return path, PROBE_S if probe else SHORT_PROBE_S
 
 
-def _tune(
+def _tune_memory(
     experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None, asks: str
 ) -> None:
-    """Print the cheapest memory of the functions, measured on AWS with `on`, else projected.
+    """Print the cheapest memory of the functions: measured on AWS if `on` is given, else projected.
 
-    `others`: values of options that do not apply here. `asks`: as for `measure`. Raises ConfigError if one of `others` is given.
+    `others`: values of options that do not apply here; `asks`: command to name if the stack belongs to another owner. Raises ConfigError if
+    one of `others` is given.
     """
     if told := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
             f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
         )
 
-    measure(experiment, budget_usd, asks=asks) if on else project(experiment)
+    print_measured_sizes(experiment, budget_usd, asks=asks) if on else print_projected_sizes(experiment)
 
 
-def show(found: "Advice", notes: list[str]) -> None:
-    """Print the named candidates, the Pareto front, the best of each architecture, and why the others are not the answer."""
+def print_tables(found: "Advice", notes: list[str]) -> None:
+    """Print the tables of the advice: the named candidates, the Pareto front, the best of each architecture, and why the others are not the
+    answer.
+    """
     from crossover.advice import explain
 
     terminal.show(TextTable("[projected] which one", explain.CARDS_HEAD, explain.cards(found)))

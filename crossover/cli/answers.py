@@ -8,10 +8,9 @@ from typing import TextIO
 _kept: TextIO | None = None
 
 
-def keep_for_answers() -> None:
-    """Reserve standard output for the command's answer: redirect all other output of this process and its children to standard error.
-
-    The original standard output is then what `stream` returns.
+def reserve_stdout() -> None:
+    """Reserve standard output for the command's answer, and redirect all other output of this process and its children to standard error.
+    `answer_stream` then returns the original standard output.
     """
     global _kept
     with suppress(OSError):  # one of the two is closed
@@ -19,11 +18,11 @@ def keep_for_answers() -> None:
         os.dup2(2, 1)
 
 
-def stream() -> TextIO:
+def answer_stream() -> TextIO:
     """Return the stream on which a command's answer is printed."""
     return _kept or sys.stdout
 
 
-def give_up() -> None:
-    """Redirect the answers to the null device, because their reader has closed the pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream().fileno())
+def discard_answers() -> None:
+    """Redirect the command's answer to the null device, because its reader has closed the pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), answer_stream().fileno())

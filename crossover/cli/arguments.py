@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
-PATIENCE_S = 3.0  # what is done by then says nothing
-EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
+SILENT_S = 3.0  # what is done by then says nothing
+UPDATE_EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
 
 
 @contextmanager
-def waiting(what: str, *, whole: bool = True) -> Iterator[None]:
-    """Show on standard error what is being computed and how far it is, within the block.
+def show_waiting(what: str, *, whole: bool = True) -> Iterator[None]:
+    """Show on standard error, while the block runs, what is being computed, how far it is, and the time left. `what`: words for the work.
 
-    `whole`: whether all jobs are known from the start; only then the total and the time left are shown.
+    `whole`: whether the number of jobs is known from the start; only then the total and the time left are shown.
     """
     screen, ended = Console(stderr=True, highlight=False), threading.Event()
     status = screen.status(what) if sys.stderr.isatty() else None
-    teller = threading.Thread(target=_tell, args=(what, whole, ended, status), daemon=True)
+    teller = threading.Thread(target=_show_elapsed, args=(what, whole, ended, status), daemon=True)
     teller.start()
     try:
         yield
@@ -53,23 +53,27 @@ def waiting(what: str, *, whole: bool = True) -> Iterator[None]:
             status.stop()
 
 
-def _tell(what: str, whole: bool, ended: threading.Event, status: Status | None) -> None:
+def _show_elapsed(what: str, whole: bool, ended: threading.Event, status: Status | None) -> None:
+    """Print a progress line again and again until `ended` is set. `what`, `whole`: as for `show_waiting`; `status`: line of the terminal to
+    update, or None to print lines.
+    """
     began_s, given, done = time.monotonic(), POOLED.given, POOLED.done
-    pause_s = PATIENCE_S if status is not None else EVERY_S[False]
+    pause_s = SILENT_S if status is not None else UPDATE_EVERY_S[False]
     while not ended.wait(pause_s):
-        line = far(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, whole=whole)
+        line = format_wait(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, whole=whole)
         if status is None:
             print(line, file=sys.stderr, flush=True)
             continue
         status.update(line)
         status.start()
-        pause_s = EVERY_S[True]
+        pause_s = UPDATE_EVERY_S[True]
 
 
-def far(what: str, done: int, given: int, seconds: float, *, whole: bool) -> str:
+def format_wait(what: str, done: int, given: int, seconds: float, *, whole: bool) -> str:
     """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`.
 
-    `done`, `given`: parts computed and parts started; `whole`: whether `given` is the total, so that the time left can be estimated.
+    `what`: words for the work; `done`, `given`: number of parts computed and started; `seconds`: time so far; `whole`: whether `given` is
+    the total, so that the time left can be estimated.
     """
     parts = f"{done:,} of {given:,} parts, " if whole and given else f"{done:,} parts, " if given else ""
     left = f", about {display.seconds(seconds * (given - done) / done)} left" if whole and done else ""
@@ -86,9 +90,11 @@ WHERE = {"local": "on the cloud on this machine", "inline": "in this process", "
 def show_progress(
     experiment: Experiment, *, where: str, out: Path, console: Console | None = None
 ) -> Iterator[Callable[["Progress"], None]]:
-    """Yield a function that prints one line for each epoch that has ended; on a terminal it also moves a bar.
+    """Yield a function that takes the progress of a run and prints one line for each epoch that has ended. On a terminal it also moves a
+    bar. The run's first and last line are printed too.
 
-    `where`: a key of WHERE. `out`: the folder that is named at the end.
+    `where`: where the run trains, a key of WHERE. `out`: folder that is named at the end; `console`: where to print, by default standard
+    output.
     """
     console = console or Console(emoji=False, highlight=False, soft_wrap=True)
     started = time.monotonic()
@@ -100,7 +106,8 @@ def show_progress(
     with _bar(console, epochs=epochs) as (advance, close):
 
         def show(progress: "Progress") -> None:
-            console.print(epoch_line(progress))
+            """Print the epoch's line and move the bar."""
+            console.print(format_epoch(progress))
             advance(progress.epoch)
 
         try:
@@ -110,30 +117,33 @@ def show_progress(
     console.print(f"finished in {time.monotonic() - started:.1f} s; results in {out}")
 
 
-def epoch_line(progress: "Progress") -> str:
-    """Return the line of an epoch, with dollars by AWS's prices.
+def format_epoch(progress: "Progress") -> str:
+    """Return the line that reports an epoch, with its loss, metric, seconds and dollars by AWS's prices.
 
-    `epoch  3/20  loss 0.4121  validation loss 0.3902  accuracy 91.20 %  12.3 s  $0.0012 by AWS's prices`
+    `epoch 3/20 loss 0.4121 validation loss 0.3902 accuracy 91.20 % 12.3 s $0.0012 by AWS's prices`
     """
     width = len(str(progress.epochs))
     parts = [
         f"epoch {progress.epoch:>{width}}/{progress.epochs}",
         "" if progress.train_loss is None else f"loss {progress.train_loss:.4f}",
         f"validation loss {progress.val_loss:.4f}",
-        f"{progress.metric.words} {_value(progress)}",
+        f"{progress.metric.words} {_format_metric(progress)}",
         f"{progress.seconds:7.1f} s",
         "" if progress.usd is None else f"${progress.usd:.4f} by AWS's prices",
     ]
     return "  ".join(part for part in parts if part)
 
 
-def _value(progress: "Progress") -> str:
+def _format_metric(progress: "Progress") -> str:
+    """Return the validation metric of an epoch as text: in percent if it is a share, else as a number."""
     return f"{100 * progress.val_metric:6.2f} %" if progress.metric.is_share else f"{progress.val_metric:8.4g}"
 
 
 @contextmanager
 def _bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
-    """Yield two functions: one moves the progress bar to an epoch, one closes it. Both do nothing without a terminal."""
+    """Yield two functions: one moves a progress bar of `epochs` epochs to a given epoch, one closes the bar. Both do nothing if the console
+    is no terminal.
+    """
     if not console.is_terminal:
         yield (lambda epoch: None), (lambda: None)
         return
@@ -166,15 +176,15 @@ TakeOver = Annotated[bool, typer.Option("--take-over", help="Go on although the 
 
 def print_json(answer: Mapping[str, Any]) -> None:
     """Print a command's answer as JSON. Raises ValueError if a number is not finite: the caller replaces such values by None."""
-    print(json.dumps(answer, indent=1, allow_nan=False), file=answers.stream(), flush=True)
+    print(json.dumps(answer, indent=1, allow_nan=False), file=answers.answer_stream(), flush=True)
 
 
 def set_options(override: list[str] | None) -> list[str]:
-    """Return the --set options of a command as words of another command line."""
+    """Return the --set options in `override` as words of a command line."""
     return [word for each in override or () for word in ("--set", each)]
 
 
-def typed(config: Path, override: list[str] | None) -> str:
+def command_words(config: Path, override: list[str] | None) -> str:
     """Return the words that name this experiment on a command line, quoted for the shell: its file and its --set options."""
     return shlex.join([str(config), *set_options(override)])
 
@@ -183,7 +193,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_checkout() -> bool:
-    """Return whether this is the project's checkout, and not an installed wheel, which has no templates, build files or servers' module."""
+    """Return True if this is the project's checkout, False if it is an installed wheel, which has no templates, build files or servers'
+    module.
+    """
     return (ROOT / "cdk.json").is_file()
 
 
@@ -194,15 +206,18 @@ NEEDS_CHECKOUT = (
 
 
 def require_checkout(command: str, *, otherwise: str = "") -> None:
-    """Raise MissingTool if `command` needs a checkout and this is an installed wheel. `otherwise`: what works instead, for the message."""
+    """Raise MissingTool if this is an installed wheel, which `command` cannot work with. `otherwise`: what works
+    instead, for the message.
+    """
     if not is_checkout():
         raise MissingTool(f"{command}: {NEEDS_CHECKOUT}{f'; {otherwise}' if otherwise else ''}")
 
 
-def accepted(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
-    """Load and validate an experiment that can be run. Notes about its user code are printed to standard error.
+def load_runnable(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
+    """Return the experiment of a file after all checks that come before a run. Notes about its user code are printed to standard error.
 
-    `travels`: whether user code will run outside this process. Raises ConfigError for everything that `run` refuses before it starts.
+    `override`: --set options; `travels`: whether user code will run outside this process. Raises ConfigError for everything that `run`
+    refuses before it starts.
     """
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
     from crossover.simulation.workload import MODELS

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from crossover import __version__
-from crossover.cli.signals import as_ctrl_c
+from crossover.cli.signals import stop_on_signals
 
 # By what they are for: each command's module. Its function has its name, or it is a group of commands, `app`.
 PANELS = {
@@ -38,8 +38,8 @@ PANELS = {
 PLACES = {name: (panel, module) for panel, members in PANELS.items() for name, module in members.items()}
 
 
-class _Commands(TyperGroup):
-    """The group of all commands in PANELS. While they are only listed, none of their modules is imported."""
+class _CommandGroup(TyperGroup):
+    """Group of all commands in PANELS. The module of a command is imported when the command is called, not when commands are listed."""
 
     listed = False
 
@@ -48,18 +48,21 @@ class _Commands(TyperGroup):
         self.commands = cast(Any, dict.fromkeys(PLACES))  # whose names a mistyped one is held against
 
     def invoke(self, ctx: Any) -> Any:
-        with as_ctrl_c():  # of any command: what it started ends with it, and nothing is left to be cleaned up
+        """Run the command. A signal that stops the command also stops all that it has started."""
+        with stop_on_signals():  # of any command: what it started ends with it, and nothing is left to be cleaned up
             return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands in the order of PANELS."""
         return list(PLACES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command with that name, or None if there is none. For a list of commands, return only its name and help."""
         if cmd_name not in PLACES:
             return None
         panel, module = PLACES[cmd_name]
         if self.listed:
-            return TyperCommand(cmd_name, help=_says(module, cmd_name.replace("-", "_")), rich_help_panel=panel)
+            return TyperCommand(cmd_name, help=_read_help(module, cmd_name.replace("-", "_")), rich_help_panel=panel)
         found = importlib.import_module(f"crossover.cli.{module}")
         if hasattr(found, "app"):
             return typer.main.get_group(found.app)
@@ -68,23 +71,27 @@ class _Commands(TyperGroup):
         return typer.main.get_command(alone)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help page, from a list of commands whose modules are not imported."""
         self.listed = True
         super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return completions of a command line, from a list of commands whose modules are not imported."""
         self.listed = True
         return super().shell_complete(ctx, incomplete)
 
 
-def _says(module: str, function: str) -> str:
-    """Return the docstring of the command `function` as its file has it, or the module's docstring for a group of commands."""
+def _read_help(module: str, function: str) -> str:
+    """Return the help text of a command without importing it: the docstring of `function` in the file of `module`, or that of the module if
+    it is a group of commands.
+    """
     tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text("utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
     return ast.get_docstring(found[0] if found else tree) or ""
 
 
 app = typer.Typer(
-    cls=_Commands,
+    cls=_CommandGroup,
     epilog="Exit status: 0 done; 1 a run or check failed; 2 yours to mend; 3 nothing holds what advise was asked; 130 Ctrl-C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -92,7 +99,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
+    """Print the version and exit, if `asked` is true."""
     if asked:
         typer.echo(f"crossover {__version__}")
         raise typer.Exit
@@ -101,7 +109,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """One training job on seven distributed architectures: deployed, measured, compared, torn down."""

@@ -23,13 +23,13 @@ from crossover.cli.arguments import (
     Override,
     TakeOver,
     Yes,
-    accepted,
+    command_words,
     is_checkout,
+    load_runnable,
     print_json,
     require_checkout,
-    typed,
 )
-from crossover.cli.plan import tried
+from crossover.cli.plan import try_user_code
 from crossover.errors import ConfigError, CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.reports import display, prices, tables
@@ -67,19 +67,18 @@ _PATIENCE_S = 60.0
 
 
 def check_docker(experiment: Experiment) -> None:
-    """Raise MissingTool if this machine cannot build the images of `functions.packaging: image`.
-
-    Experiments with other packaging or without functions pass.
+    """Check that this machine can build the images of `functions.packaging: image`; experiments with other packaging or without functions
+    pass. Raises MissingTool if it cannot.
     """
     if experiment.functions.packaging != "image" or not steps(architecture_of(experiment)):
         return
     program = os.environ.get("CDK_DOCKER", "docker")  # the CDK's own variable: finch, podman
-    failure = _asked(program, "info")[0]
+    failure = _run_program(program, "info")[0]
     if failure:
         raise MissingTool(
             f"functions.packaging: image is built with {program} when it is deployed, and {failure}; start it, {OTHERWISE}"
         )
-    failure, words = _asked(program, "buildx", "inspect")
+    failure, words = _run_program(program, "buildx", "inspect")
     platforms = re.search(r"^Platforms:(.*)$", words, re.MULTILINE)
     if platform.machine() in ARM or failure or not platforms or "linux/arm64" in platforms[1]:
         return
@@ -89,8 +88,8 @@ def check_docker(experiment: Experiment) -> None:
     )
 
 
-def _asked(*command: str) -> tuple[str, str]:
-    """Run a command; return why it failed ("" if it did not) and its standard output."""
+def _run_program(*command: str) -> tuple[str, str]:
+    """Run a command, and return a pair: why it failed ("" if it did not), and its standard output."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
@@ -119,8 +118,8 @@ def doctor(
     debug: Debug = False,
 ) -> None:
     """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
-    experiment = accepted(config, override)
-    findings = list(examine(experiment) if on == "local" else examine_account(experiment))
+    experiment = load_runnable(config, override)
+    findings = list(check_machine(experiment) if on == "local" else check_account(experiment))
     missing = [finding.name for finding in findings if not finding.holds]
     if as_json:
         print_json({"ready": not missing, "findings": [asdict(finding) for finding in findings]})
@@ -132,12 +131,12 @@ def doctor(
     if missing:
         raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
     if not as_json and all(finding.asked for finding in findings):
-        tables.show(f"ready: crossover {'run' if on == 'local' else 'deploy'} {typed(config, override)}")
+        tables.show(f"ready: crossover {'run' if on == 'local' else 'deploy'} {command_words(config, override)}")
 
 
-def examine_account(experiment: Experiment) -> Iterator[Finding]:
-    """Check what a deployment needs: user code, local tools, the layers, and the account; yield each finding."""
-    yield from own(experiment)
+def check_account(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about each thing that a deployment needs: user code, local tools, the layers, and the account. Nothing is changed."""
+    yield from check_user_code(experiment)
     check_deployment(experiment)
     processors.check_fits(experiment)
     import boto3  # seconds on a busy machine, which a look at this one need not wait for
@@ -145,21 +144,21 @@ def examine_account(experiment: Experiment) -> Iterator[Finding]:
     from crossover.running import preflight
 
     yield Finding("CDK", True, cdk_command()[-1])
-    yield from _packaging(experiment)
-    yield from hosts_module(experiment)
+    yield from _check_packaging(experiment)
+    yield from check_hosts_module(experiment)
     with aws_errors_explained():
         yield from preflight.examine(boto3.Session(), experiment, account_file.load())
 
 
-def own(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about the user code, if there is any. Raises what trying the code out raises."""
-    found, _ = tried(experiment)
+def check_user_code(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about the user code, if the experiment has any. The code is tried out; its errors are raised."""
+    found, _ = try_user_code(experiment)
     if found:
         yield Finding("your code", True, found)
 
 
-def _packaging(experiment: Experiment) -> Iterator[Finding]:
-    """Yield findings about the functions' package: the layers, or a program that builds images."""
+def _check_packaging(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about each part of the functions' package: the layers, or a program that builds images."""
     if experiment.functions.packaging == "image":
         try:
             check_docker(experiment)
@@ -169,19 +168,23 @@ def _packaging(experiment: Experiment) -> Iterator[Finding]:
             yield Finding("image builder", True, "builds for linux/arm64")
         return
     for name in ("dataplane", "torch"):
-        yield _built(f"layer {name}", ROOT / "build" / f"layer-{name}.zip", "make layer")
+        yield _check_built_file(f"layer {name}", ROOT / "build" / f"layer-{name}.zip", "make layer")
 
 
-def hosts_module(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about the tensor module that Redis hosts load, which is built for their processor; nothing without such hosts."""
+def check_hosts_module(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about the tensor module that Redis hosts load, built for their processor. Yields nothing if the experiment has no
+    such hosts.
+    """
     if kind := hosts_processor(experiment):
         mend = f"make host-module PROCESSOR={kind}"
-        yield _built("hosts' tensor module", ROOT / "build" / f"tensors-{kind}.so", mend)
+        yield _check_built_file("hosts' tensor module", ROOT / "build" / f"tensors-{kind}.so", mend)
 
 
-def examine(experiment: Experiment) -> Iterator[Finding]:
-    """Check what a run on this machine needs: user code, programs, the tensor module and the data set's folder; yield each finding."""
-    yield from own(experiment)
+def check_machine(experiment: Experiment) -> Iterator[Finding]:
+    """Yield a finding about each thing that a run on this machine needs: user code, programs, the tensor module, the data set's folder.
+    Nothing is changed.
+    """
+    yield from check_user_code(experiment)
     from crossover.local import servers
 
     for program, package in servers.PACKAGES.items():
@@ -190,7 +193,7 @@ def examine(experiment: Experiment) -> Iterator[Finding]:
     if not is_checkout():
         yield Finding("checkout", False, f"--on local {NEEDS_CHECKOUT}; `run --on inline` works without")
         return
-    yield _built("tensor module", ROOT / "redis_module" / "build" / "tensors.so", "make redis-module")
+    yield _check_built_file("tensor module", ROOT / "redis_module" / "build" / "tensors.so", "make redis-module")
     if experiment.data.directory:
         folder = Path(experiment.data.directory)
         yield Finding(
@@ -198,7 +201,8 @@ def examine(experiment: Experiment) -> Iterator[Finding]:
         )
 
 
-def _built(name: str, path: Path, mend: str) -> Finding:
+def _check_built_file(name: str, path: Path, mend: str) -> Finding:
+    """Return a finding about a file that must have been built. `name`: words for it; `mend`: command that builds it."""
     how = mend if is_checkout() else f"{mend}, which {NEEDS_CHECKOUT}"
     return Finding(name, path.exists(), str(path) if path.exists() else how)
 
@@ -219,22 +223,23 @@ def status(config: Config, override: Override = None, as_json: AsJson = False, d
     with aws_errors_explained():
         for name in names:
             account.check_ours(session, name, project=experiment.project)
-        stood = list(rows(session, names, now=now))
+        stood = list(list_stack_rows(session, names, now=now))
         owner = account.load_owner(session, experiment.project, experiment.name)
         found = account.find_resources(session, owner)
         said = [
-            *alive(found),
-            *running(session, experiment, owner, now=now),
+            *describe_resources(found),
+            *describe_run(session, experiment, owner, now=now),
             running_costs.describe_costs(session, experiment, now=now),
         ]
     if as_json:
         stacks_ = [dict(zip(HEAD, row, strict=True)) for row in stood]
-        print_json({"stacks": stacks_, "resources": [_resource(each) for each in found], "words": said})
+        print_json({"stacks": stacks_, "resources": [_resource_as_json(each) for each in found], "words": said})
     else:
         tables.show(tables.TextTable("", HEAD, stood), *said)
 
 
-def _resource(found: FoundResource) -> dict[str, Any]:
+def _resource_as_json(found: FoundResource) -> dict[str, Any]:
+    """Return a resource that was found on AWS as data for --json."""
     return {
         "kind": found.kind,
         "name": str(found),
@@ -243,8 +248,10 @@ def _resource(found: FoundResource) -> dict[str, Any]:
     }
 
 
-def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each stack its name, state, time of the last change and time to live."""
+def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
+    """Yield for each of the stacks named in `names` a table row: name, state, time of the last change, time to live. `now`: the current
+    time.
+    """
     for name in names:
         stack = account.find_stack(session, name)
         if stack is None:
@@ -254,23 +261,28 @@ def rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str
 
 
 def time_to_live(ends: datetime | None, *, now: datetime) -> str:
-    """Return when a stack expires, in words: `in 7.5 h`, or `2.0 h ago: being deleted`; "" if it has no expiry."""
+    """Return in words when a stack expires: `in 7.5 h`, or `2.0 h ago: being deleted`; "" if it has no expiry. `ends`:
+    time of the expiry.
+    """
     if ends is None:
         return ""
     hours = (ends - now).total_seconds() / 3_600
     return f"in {hours:.1f} h" if hours > 0 else f"{-hours:.1f} h ago: being deleted"
 
 
-def alive(found: Sequence[FoundResource]) -> Iterator[str]:
-    """Yield a line that counts the billable resources of each kind, and a line for each resource that is not provably ours."""
+def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
+    """Yield a line that counts the resources that are billed by the hour, by kind, and a line for each resource that may be somebody
+    else's.
+    """
     counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     yield f"alive: {listed}" if listed else "alive: nothing that is billed by the hour"
     yield from (f"not provably ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
 
 
-def running(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
-    """Yield a line about the run that is under way on the experiment's own stack: its progress and its cost so far.
+def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
+    """Yield a line about the run that is under way on the experiment's own stack: its progress and its cost so far. `owner`: record of the
+    resources that the stack has.
 
     Yields nothing if no run is under way or the stack is incomplete.
     """
@@ -329,7 +341,7 @@ def destroy(
     session = boto3.Session()
     with aws_errors_explained():
         for name in () if take_over else list_experiment_names(experiment):
-            command = f"crossover destroy {typed(config, override)}"
+            command = f"crossover destroy {command_words(config, override)}"
             account.check_owner(session, f"{experiment.project}-{name}", owner=experiment.owner, command=command)
         for line in announce_removal(session, experiment, shared=shared):
             print_line(line)
@@ -353,7 +365,7 @@ def deploy(
 ) -> None:
     """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
     require_checkout("deploy")
-    experiment, named = accepted(config, override), typed(config, override)
+    experiment, named = load_runnable(config, override), command_words(config, override)
     check_deployment(experiment)
     processors.check_fits(experiment)
     check_docker(experiment)

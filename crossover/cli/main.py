@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit.
+    """Run the command line and exit the process with the command's status.
 
     `arguments`: words of the command line; None takes those of this process. If they are given, the caller's process continues after
     SystemExit.
     """
-    with _leaving_at_once():
+    with _exit_at_interrupt():
         from crossover import processes
         from crossover.cli import answers
         from crossover.cli.commands import app  # a second or two on a busy machine
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.raiseExceptions = False  # a log on a full disk: what failed is said once, by the command
     try:
         if arguments is None and "--json" in sys.argv:
-            answers.keep_for_answers()
-        call(app, sys.argv[1:] if arguments is None else arguments)
+            answers.reserve_stdout()
+        run_command(app, sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
         if arguments is None and isinstance(end.code, int) and processes.at_work():
             processes.leave(end.code)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextmanager
-def _leaving_at_once() -> Iterator[None]:
+def _exit_at_interrupt() -> Iterator[None]:
     """End the process with status 130 and no message if Ctrl-C comes within the block.
 
     Nothing has been started by then, and an interrupted import may raise any error. Does nothing outside the main thread or if Ctrl-C is
@@ -59,10 +59,10 @@ def _leaving_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def call(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
-    """Run the typer application `app` on `arguments`. Every failure is printed as one message and ends in SystemExit.
+def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
+    """Run the typer application `app` on the words in `arguments`. Every failure is printed as one message and ends in SystemExit.
 
-    typer itself ends with status 130 at Ctrl-C. `name`: the application's name in its usage lines.
+    typer itself ends with status 130 at Ctrl-C. `name`: name of the application in its usage lines.
     """
     from crossover.cli import answers
     from crossover.errors import FULL, CrossoverError
@@ -72,25 +72,25 @@ def call(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> 
     except CrossoverError as error:
         _fail(error, str(error), status=error.exit_code, debug="--debug" in arguments)
     except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
-        answers.give_up()
+        answers.discard_answers()
         sys.exit(1)
     except OSError as error:
         if error.errno not in FULL:
-            _unexpected(error, arguments)
+            _fail_unexpectedly(error, arguments)
         where = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror}{where}: free some space, or choose another disk with --out and TMPDIR"
         _fail(error, message, status=2, debug="--debug" in arguments)
     except ModuleNotFoundError as error:
-        if not (extra := _extra_with(error.name or "")):
-            _unexpected(error, arguments)
+        if not (extra := _find_extra(error.name or "")):
+            _fail_unexpectedly(error, arguments)
         message = f"{error.name} is not installed: it comes with the extra {extra!r}; pip install 'crossover[{extra}]'"
         _fail(error, message, status=2, debug="--debug" in arguments)
     except Exception as error:
-        _unexpected(error, arguments)
+        _fail_unexpectedly(error, arguments)
 
 
-def _extra_with(module: str) -> str:
-    """Return the extra of this package that installs `module`; "" if none does."""
+def _find_extra(module: str) -> str:
+    """Return the name of this package's extra that installs `module`, or "" if none does."""
     import re
     from importlib import metadata
 
@@ -102,12 +102,16 @@ def _extra_with(module: str) -> str:
     return ""
 
 
-def _unexpected(error: Exception, arguments: Sequence[str]) -> NoReturn:
+def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> NoReturn:
+    """Print that an error is a fault of Crossover's, and exit with status 1. `arguments`: words of the command line, which may ask for the
+    traceback.
+    """
     message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
     _fail(error, message, status=1, debug="--debug" in arguments)
 
 
 def _fail(error: Exception, message: str, *, status: int, debug: bool) -> NoReturn:
+    """Print `message` as an error, and exit with `status`. `debug`: print the traceback of `error` first."""
     if debug:
         import traceback
 

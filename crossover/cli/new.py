@@ -68,7 +68,7 @@ def examples(
         name: path.read_text("utf-8").replace(schema_line, "$schema=experiment.schema.json")
         for name, path in files.items()
     }
-    _write(out, texts)
+    _write_files(out, texts)
     print(f"written: {len(texts)} files in {out}")
     print(f"next: crossover run {out / 'all-reduce-s3.yaml'} --on inline")
 
@@ -94,19 +94,19 @@ def new(
 ) -> None:
     """Write the files of an architecture of your own, as one that is there: they say what to fill in."""
     require_checkout("new", otherwise="docs/extending.md has how an architecture lives in a package of your own")
-    files = drafts(name, like)
-    _write(ROOT, files)
+    files = draft_files(name, like)
+    _write_files(ROOT, files)
     for file in files:
         print(f"written: {file}")
     if load(like).settings:
         print("next: crossover schema > config/experiment.schema.json, so that editors know its settings")
-    print(f"next: crossover run config/{_hyphens(name)}.yaml --on inline")
+    print(f"next: crossover run config/{_hyphenate(name)}.yaml --on inline")
 
 
-def drafts(name: str, like: str) -> dict[str, str]:
+def draft_files(name: str, like: str) -> dict[str, str]:
     """Return the texts of a new architecture's files by path, drafted from the architecture `like`.
 
-    Raises UserError if the name is invalid or taken, or `like` belongs to another package; ConfigError if `like` does not exist.
+    Raises UserError if `name` is invalid or taken, or `like` belongs to another package; ConfigError if `like` does not exist.
     """
     if "." in like:
         raise UserError(f"--like {like}: expected one of {', '.join(architectures())}")
@@ -119,20 +119,20 @@ def drafts(name: str, like: str) -> dict[str, str]:
         raise UserError(f"name: {name!r} is taken; choose another one")
     section = section_of(model.settings) if model.settings else None
     files = {}
-    for path in _sources(like, stack=bool(model.program or model.form)):  # that of a tree is derived from it
+    for path in _list_source_files(like, stack=bool(model.program or model.form)):  # that of a tree is derived from it
         text = re.sub(rf"\b({'|'.join(PACKAGES)})\.{like}\b", rf"\1.{module}", path.read_text("utf-8"))
-        text = text.replace(_stack(like), _stack(module))
+        text = text.replace(_stack_class_name(like), _stack_class_name(module))
         if section == like:  # what messages call its settings
             text = re.sub(rf"\b{like}\.(?=[a-z])", f"{module}.", text)
         if re.search(r"^ARCHITECTURE\b", text, re.MULTILINE):
-            text = TO_DO.format(name=module, like=like) + _renamed(text, module, model.simulation or like)
+            text = TO_DO.format(name=module, like=like) + _rewrite_architecture(text, module, model.simulation or like)
         files[str(path.relative_to(ROOT)).replace(like, module)] = text
-    text = (ROOT / "config" / f"{_hyphens(like)}.yaml").read_text("utf-8")
-    text = re.sub(rf"^(name: ){_hyphens(like)}$", rf"\g<1>{_hyphens(module)}", text, flags=re.MULTILINE)
+    text = (ROOT / "config" / f"{_hyphenate(like)}.yaml").read_text("utf-8")
+    text = re.sub(rf"^(name: ){_hyphenate(like)}$", rf"\g<1>{_hyphenate(module)}", text, flags=re.MULTILINE)
     text = re.sub(rf"^(architecture: ){like}$", rf"\g<1>{module}", text, flags=re.MULTILINE)
     if section == like:
         text = re.sub(rf"^{like}:", f"{module}:", text, flags=re.MULTILINE)
-    files[f"config/{_hyphens(module)}.yaml"] = re.sub(
+    files[f"config/{_hyphenate(module)}.yaml"] = re.sub(
         r"^# (?!yaml).*$",
         f"# {name}, begun as {like}: say here what is trained, and how.",
         text,
@@ -142,16 +142,18 @@ def drafts(name: str, like: str) -> dict[str, str]:
     return files
 
 
-def _stack(name: str) -> str:
+def _stack_class_name(name: str) -> str:
+    """Return the name of the class of an architecture's stack, such as MyRingStack for my_ring."""
     return name.title().replace("_", "") + "Stack"
 
 
-def _hyphens(name: str) -> str:
+def _hyphenate(name: str) -> str:
+    """Return the name with hyphens in place of underscores, as files in config/ are named."""
     return name.replace("_", "-")
 
 
-def _sources(like: str, *, stack: bool) -> list[Path]:
-    """Return the files of the architecture `like`: its modules, and with `stack` its stack's module."""
+def _list_source_files(like: str, *, stack: bool) -> list[Path]:
+    """Return the source files of the architecture `like`: its modules, and with `stack` also the module of its stack."""
     own = [ROOT / "stacks" / f"{like}.py"] if stack else []
     modules = [
         path
@@ -161,8 +163,10 @@ def _sources(like: str, *, stack: bool) -> list[Path]:
     return [path for path in (*modules, *own) if path.is_file()]
 
 
-def _renamed(text: str, module: str, simulation: str) -> str:
-    """Return `text` with its ARCHITECTURE statement rewritten for the name `module`, one argument a line, with the given `simulation`."""
+def _rewrite_architecture(text: str, module: str, simulation: str) -> str:
+    """Return the module text with its ARCHITECTURE statement rewritten for the name `module`, one argument a line. `simulation`:
+    architecture that a projection takes it for.
+    """
     statement = next(
         node
         for node in ast.parse(text).body
@@ -181,10 +185,9 @@ def _renamed(text: str, module: str, simulation: str) -> str:
     )
 
 
-def _write(root: Path, files: Mapping[str, str]) -> None:
-    """Write all files below `root`, or none of them. Raises UserError if one of them exists already.
-
-    `files`: texts by path, relative to `root`.
+def _write_files(root: Path, files: Mapping[str, str]) -> None:
+    """Write all files below `root`, or none of them. `files`: texts by path, relative to `root`. Raises UserError if one of them exists
+    already.
     """
     if there := [file for file in files if (root / file).exists()]:
         raise UserError(f"{there[0]} is there already; choose another name, or move it away")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossover import bundling
-from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json
+from crossover.cli.arguments import AsJson, Config, Debug, Override, load_runnable, print_json
 from crossover.errors import NoProjection, OwnCodeError
 from crossover.experiment import Experiment, flat, from_resolved
 from crossover.learning import understood
@@ -69,16 +69,17 @@ class PlanEstimate:
     on_aws: bool = False
 
 
-def estimate(
+def estimate_run(
     experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None
 ) -> PlanEstimate:
-    """Estimate a run by its earlier run on AWS in `results`, else by simulation, else by an earlier run on this machine.
+    """Return an estimate of a run's minutes and dollars: from an earlier run of it on AWS in the folder `results`, else by simulation, else
+    from an earlier run on this machine. `repetitions`: number of simulations.
 
     Raises NoProjection if none of them is possible, ConfigError if a price is missing.
     """
-    earlier = by_an_earlier_run(experiment, results / experiment.name)
+    earlier = estimate_by_earlier_run(experiment, results / experiment.name)
     try:
-        simulated = by_simulation(experiment, repetitions=repetitions)
+        simulated = estimate_by_simulation(experiment, repetitions=repetitions)
     except NoProjection as unknown:
         if earlier is None:
             raise
@@ -90,21 +91,22 @@ def estimate(
         return replace(simulated, earlier_run=f"{took}, by {earlier.words}")
     return replace(
         earlier,
-        minutes=_spread(earlier.minutes.p50, simulated.minutes),
-        usd=_spread(earlier.usd.p50, simulated.usd),
+        minutes=_scale_band(earlier.minutes.p50, simulated.minutes),
+        usd=_scale_band(earlier.usd.p50, simulated.usd),
         spread=f"{simulated.spread}, around what the earlier run took",
     )
 
 
-def _boot_minutes(experiment: Experiment) -> float:
+def _longest_boot_minutes(experiment: Experiment) -> float:
+    """Return the minutes until the slowest of the run's instances has booted; 0 if it has none."""
     return max((fleet.boot_s for fleet in bill.of(experiment).fleets), default=0.0) / 60
 
 
 # --- a simulation -----------------------------------------------------------------------------------------------------
 
 
-def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> PlanEstimate:
-    """Estimate a run by simulation.
+def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> PlanEstimate:
+    """Return an estimate of a run by simulation. `repetitions`: number of simulations.
 
     Raises NoProjection if the sizes of model or data are known only after loading them, or if a step has no model.
     """
@@ -112,11 +114,11 @@ def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> 
     from crossover.simulation.repetitions import REPETITIONS, project
 
     count = REPETITIONS if repetitions is None else repetitions
-    found = project(experiment, AWS, workload=_workload(experiment), repetitions=count)
+    found = project(experiment, AWS, workload=_find_workload(experiment), repetitions=count)
     return PlanEstimate(
         epochs=experiment.training.epochs,
         minutes=Band(*(each / 60 for each in found.band("seconds"))),
-        boot_minutes=_boot_minutes(experiment),
+        boot_minutes=_longest_boot_minutes(experiment),
         usd=found.band("usd"),
         lines=[line for line in found.run.lines if line.usd > 0],
         words=f"a simulation, call by call (crossover project), calibration: {found.run.calibration.name}",
@@ -126,11 +128,8 @@ def by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> 
     )
 
 
-def _workload(experiment: Experiment) -> "Workload":
-    """Return what the experiment moves and computes; for user code by measuring its sizes, as `project` does.
-
-    Raises NoProjection if the sizes stay unknown.
-    """
+def _find_workload(experiment: Experiment) -> "Workload":
+    """Return the sizes of the experiment's model and data. Those of user code are measured. Raises NoProjection if they stay unknown."""
     from crossover.advice import question  # torch, if the sizes are not known
     from crossover.simulation import Workload
 
@@ -145,18 +144,17 @@ def _workload(experiment: Experiment) -> "Workload":
             raise unknown from unusable
 
 
-def _spread(middle: float, like: Band) -> Band:
-    """Return a band around `middle` with the same relative width as `like`."""
+def _scale_band(middle: float, like: Band) -> Band:
+    """Return a band around `middle` with the same relative width as the band `like`."""
     return Band(*(middle * each / like.p50 for each in like))
 
 
 # --- an earlier run ---------------------------------------------------------------------------------------------------
 
 
-def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | None:
-    """Estimate a run by the earlier run in `folder`, without percentiles; None unless that run finished and did the same work.
-
-    `folder`: the results folder that this experiment's run would use.
+def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | None:
+    """Return an estimate of a run from the earlier run in `folder`, without percentiles. Returns None unless that run finished and did the
+    same work.
     """
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
@@ -169,7 +167,7 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | No
         there = from_resolved(result["experiment"])
     except TypeError:  # of a version with other fields
         return None
-    if _work(there) != _work(experiment):
+    if _settings_of_work(there) != _settings_of_work(experiment):
         return None
     epochs, trained = experiment.training.epochs, display.epochs_of(result)
     ends = (int(each.get("epoch", number)) for number, each in enumerate(done, 1))  # a row may be of several epochs
@@ -178,6 +176,7 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | No
     seconds = max(0.0, float(result["duration_s"]) - trained * epoch_s) + epochs * epoch_s
 
     def billed(begins: str) -> float:
+        """Return the quantity of one item of the earlier run's bill, in proportion to the epochs. `begins`: first words of the item."""
         quantities = (float(line["quantity"]) for line in result["cost"]["lines"] if line["item"].startswith(begins))
         return sum(quantities) * epochs / trained
 
@@ -195,7 +194,7 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | No
     return PlanEstimate(
         epochs=epochs,
         minutes=Band(seconds / 60, seconds / 60, seconds / 60),
-        boot_minutes=_boot_minutes(experiment),
+        boot_minutes=_longest_boot_minutes(experiment),
         usd=Band(usd, usd, usd),
         spread="",
         lines=[line for line in lines if line.usd > 0],
@@ -205,8 +204,8 @@ def by_an_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | No
     )
 
 
-def _work(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings that two experiments must share for one to predict the other's epochs.
+def _settings_of_work(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings that two experiments must share so that a run of one predicts the epochs of the other.
 
     These are all settings except those that are known to leave an epoch's time and traffic unchanged.
     """
@@ -220,34 +219,33 @@ def _work(experiment: Experiment) -> dict[str, Any]:
 
 def plan(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the functions, state machines and hosts that `deploy` would make."""
-    experiment = accepted(config, override)
+    experiment = load_runnable(config, override)
     check_deployment(experiment)
     processors.check_fits(experiment)
-    own, data = tried(experiment)
+    own, data = try_user_code(experiment)
     architecture = architecture_of(experiment)
     if as_json:
-        print_json(in_json(experiment, architecture, own, data))
+        print_json(plan_as_json(experiment, architecture, own, data))
         return
-    tables.show(headline(experiment, architecture))
+    tables.show(describe_deployment(experiment, architecture))
     if own:
         tables.show(f"your code: {own}")
     if data:
         tables.show(*understood.lines(data))
-    if found := base(experiment, architecture):
-        tables.show(_base_words(found))
+    if found := base_weights_cost(experiment, architecture):
+        tables.show(_describe_base_weights(found))
     if steps(architecture):
         tables.show(functions_table(experiment, architecture))
-    tables.show(*machines_and_hosts(experiment, architecture))
+    tables.show(*describe_hosts(experiment, architecture))
     if running_costs.list_hourly_costs(experiment, running=True):
         tables.show(costs_table(experiment))
-    tables.show(*totals(experiment), *of_a_run(experiment))
-    tables.show(*(f"! {warning}" for warning in warnings(experiment, architecture)))
+    tables.show(*describe_hourly_costs(experiment), *describe_run(experiment))
+    tables.show(*(f"! {warning}" for warning in list_warnings(experiment, architecture)))
 
 
-def tried(experiment: Experiment) -> "TriedCode":
-    """Try out the user code. Return what was found of it (None without user code), and how the data was understood.
-
-    Raises OwnCodeError, ConfigError, DataError.
+def try_user_code(experiment: Experiment) -> "TriedCode":
+    """Try out the experiment's user code. Return a pair: a sentence about the code (None without user code), and how the data was
+    understood. Raises OwnCodeError, ConfigError, DataError.
     """
     if not bundling.used(experiment):
         return None, understood.of_known(experiment)
@@ -256,20 +254,22 @@ def tried(experiment: Experiment) -> "TriedCode":
     return try_out(experiment)
 
 
-def warnings(experiment: Experiment, architecture: Architecture) -> list[str]:
-    """Return warnings about vCPUs that are paid for but idle, and about an INIT that takes longer than Lambda allows."""
-    return [warning for warning in (slow_start(experiment, architecture), describe_idle_vcpus(experiment)) if warning]
+def list_warnings(experiment: Experiment, architecture: Architecture) -> list[str]:
+    """Return the plan's warnings: vCPUs that are paid for but idle, and an INIT that takes longer than Lambda allows."""
+    return [
+        warning for warning in (warn_of_slow_init(experiment, architecture), describe_idle_vcpus(experiment)) if warning
+    ]
 
 
-def in_json(
+def plan_as_json(
     experiment: Experiment, architecture: Architecture, own: str | None, data: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the plan as data for --json. `run` is None if nothing can predict a run; `no_projection` then says why.
+    """Return the plan of an experiment as data for --json. `run` is None if nothing can predict a run; `no_projection` then says why.
 
-    `own`, `data`: what `tried` returned.
+    `own`, `data`: the two values that `try_user_code` returned.
     """
     try:
-        known, unknown = asdict(estimate(experiment)), None
+        known, unknown = asdict(estimate_run(experiment)), None
         del known["on_aws"]
         known |= {"label": "projected", "minutes": known["minutes"]._asdict(), "usd": known["usd"]._asdict()}
     except NoProjection as why:
@@ -283,8 +283,8 @@ def in_json(
         "shared_stacks": shared_stacks(experiment, architecture),
         "own_code": own,
         "data": data,
-        "base": base(experiment, architecture),
-        "functions": functions(experiment, architecture),
+        "base": base_weights_cost(experiment, architecture),
+        "functions": list_functions(experiment, architecture),
         "state_machines": list(definitions(architecture, experiment)),
         "database_hosts": database_hosts(experiment, architecture),
         "instances": asdict(program.instances(experiment)) if program else None,
@@ -296,22 +296,21 @@ def in_json(
         "prices_as_of": prices.load().as_of,
         "run": known,
         "no_projection": unknown,
-        "warnings": warnings(experiment, architecture),
+        "warnings": list_warnings(experiment, architecture),
     }
 
 
-def headline(experiment: Experiment, architecture: Architecture) -> str:
-    """Return one line with architecture, workers and stacks."""
+def describe_deployment(experiment: Experiment, architecture: Architecture) -> str:
+    """Return one line about a deployment: its architecture, workers and stacks."""
     stack = f"stack {experiment.project}-{experiment.name}"
     shared = shared_stacks(experiment, architecture)
     beside = f"beside the project's {' and '.join(shared)}" if shared else "alone: no network, no broker, no database"
     return f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, {stack} {beside}"
 
 
-def base(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
-    """Return the projected cost of `training.weights`; None if there are none.
-
-    `bytes` are staged once; `read_s` has the seconds that a cold start of each function takes to read them.
+def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
+    """Return the size of `training.weights` and the projected seconds to read them; None if there are none. `bytes` are stored once;
+    `read_s` has by function the seconds that a cold start takes longer.
     """
     if experiment.training.weights.file is None:
         return None
@@ -327,7 +326,8 @@ def base(experiment: Experiment, architecture: Architecture) -> dict[str, Any] |
     return {"bytes": bytes_, "sha256": experiment.training.weights.sha256, "read_s": read}
 
 
-def _base_words(found: dict[str, Any]) -> str:
+def _describe_base_weights(found: dict[str, Any]) -> str:
+    """Return one line about what `base_weights_cost` returned."""
     once = f"base: {display.bytes_(found['bytes'])}, staged once"
     if not found["read_s"]:
         return f"{once}; each program reads it when it begins"
@@ -336,7 +336,7 @@ def _base_words(found: dict[str, Any]) -> str:
 
 
 def costs_table(experiment: Experiment) -> TextTable:
-    """Return a table of all hourly costs of the deployment; those that occur only during a run are marked."""
+    """Return a table of all hourly costs of a deployment. Those that occur only during a run are marked."""
     resting = running_costs.list_hourly_costs(experiment)
     during = [line for line in running_costs.list_hourly_costs(experiment, running=True) if line not in resting]
     rows = [[line.item, f"{line.usd:.4f}"] for line in resting]
@@ -344,10 +344,9 @@ def costs_table(experiment: Experiment) -> TextTable:
     return TextTable("Costs while it stands", ["an hour of", "USD"], rows)
 
 
-def users_region() -> str:
-    """Return the region of the environment or of the AWS profile, as AWS's own tools choose it; empty if neither names one.
-
-    A configuration that cannot be read names none: `doctor` and `deploy` report it.
+def find_users_region() -> str:
+    """Return the AWS region that the environment or the AWS profile names, as AWS's own tools choose it; "" if neither names one or the
+    profile cannot be read.
     """
     if named := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return named
@@ -363,8 +362,8 @@ def users_region() -> str:
         return ""
 
 
-def totals(experiment: Experiment) -> list[str]:
-    """Return lines with the costs by the hour, and the most that the deployment can cost until it deletes itself."""
+def describe_hourly_costs(experiment: Experiment) -> list[str]:
+    """Return lines with the costs of a deployment by the hour, and the most that it can cost until it deletes itself."""
     resting, during = (
         running_costs.sum_usd(running_costs.list_hourly_costs(experiment)),
         running_costs.sum_usd(running_costs.list_hourly_costs(experiment, running=True)),
@@ -372,7 +371,7 @@ def totals(experiment: Experiment) -> list[str]:
     ttl_h, run_h = experiment.lifetime.ttl_hours, experiment.lifetime.maximum_run_hours
     gb_month = prices.load().of("s3.gb_month").usd
     most = resting * ttl_h + (during - resting) * min(run_h, ttl_h)
-    here = users_region() or prices.load().region
+    here = find_users_region() or prices.load().region
     other = f"; your region is {here}, whose prices differ" if here != prices.load().region else ""
     lines = [
         f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart ({prices.load().basis}{other})",
@@ -385,10 +384,10 @@ def totals(experiment: Experiment) -> list[str]:
     return lines
 
 
-def of_a_run(experiment: Experiment) -> list[str]:
+def describe_run(experiment: Experiment) -> list[str]:
     """Return lines with the projected minutes and dollars of one run, its largest cost items, and the source of the projection."""
     try:
-        found = estimate(experiment)
+        found = estimate_run(experiment)
     except NoProjection as unknown:
         basis = f"crossover run on this machine once (results/{experiment.name}) gives a basis"
         return [f"a run: no projection: {unknown}; {basis}"]
@@ -397,7 +396,7 @@ def of_a_run(experiment: Experiment) -> list[str]:
     minutes, usd = found.minutes, found.usd
     between = [f"  ({minutes.p5:.1f} to {minutes.p95:.1f} minutes, ${usd.p5:.4f} to ${usd.p95:.4f}: p5 to p95)"]
     lines = [
-        f"{_size(experiment, found.epochs)}: about {minutes.p50:.1f} minutes{boot}, ${usd.p50:.4f}  [projected]",
+        f"a run of {found.epochs} epochs: about {minutes.p50:.1f} minutes{boot}, ${usd.p50:.4f}  [projected]",
         *(between if minutes.p5 < minutes.p95 else []),
         *(f"  ${line.usd:.4f}  {line.item}" for line in most),
         f"  from {found.words}",
@@ -421,8 +420,8 @@ def of_a_run(experiment: Experiment) -> list[str]:
     return lines
 
 
-def slow_start(experiment: Experiment, architecture: Architecture) -> str | None:
-    """Return a warning if an INIT with torch takes longer than Lambda allows, else None."""
+def warn_of_slow_init(experiment: Experiment, architecture: Architecture) -> str | None:
+    """Return a warning if a function's INIT with torch takes longer than Lambda allows, else None."""
     from crossover.simulation import calibration
 
     init_s, limit_s = calibration.AWS.cold_torch_s, calibration.INIT_LIMIT_S
@@ -436,21 +435,17 @@ def slow_start(experiment: Experiment, architecture: Architecture) -> str | None
     )
 
 
-def _size(experiment: Experiment, epochs: int) -> str:
-    return f"a run of {epochs} epochs"
-
-
 def functions_table(experiment: Experiment, architecture: Architecture) -> TextTable:
-    """Return a table with one row for each function."""
+    """Return a table with one row for each Lambda function: name, memory, torch, services that it reaches."""
     rows = [
         [each["name"], str(each["memory_mb"]), "yes" if each["torch"] else "", ", ".join(each["reaches"])]
-        for each in functions(experiment, architecture)
+        for each in list_functions(experiment, architecture)
     ]
     return TextTable("Lambda functions", ["function", "memory MB", "torch", "reaches"], rows)
 
 
-def functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:
-    """Return name, memory, torch and reachable services of the function of each step."""
+def list_functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:
+    """Return for each step's Lambda function its name, memory in MB, whether it has torch, and the services that it reaches."""
     found = []
     hosts = database_hosts(experiment, architecture)
     for step in steps(architecture):
@@ -461,8 +456,8 @@ def functions(experiment: Experiment, architecture: Architecture) -> list[dict[s
     return found
 
 
-def machines_and_hosts(experiment: Experiment, architecture: Architecture) -> list[str]:
-    """Return lines with the state machines, database hosts and instances, and the deployment's time to live."""
+def describe_hosts(experiment: Experiment, architecture: Architecture) -> list[str]:
+    """Return lines about the deployment's state machines, database hosts, instances and time to live."""
     lines = []
     if machines := definitions(architecture, experiment):
         lines.append(f"state machines: {', '.join(machines)}")

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.cli.arguments import AsJson, Config, Debug, Override, accepted, print_json, set_options, waiting
+from crossover.cli.arguments import (
+    AsJson,
+    Config,
+    Debug,
+    Override,
+    load_runnable,
+    print_json,
+    set_options,
+    show_waiting,
+)
 from crossover.errors import ConfigError, NoProjection
 from crossover.reports import display, tables
 from crossover.reports.tables import TextTable
@@ -58,9 +67,9 @@ def breakeven(
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as compare_axes
 
-    experiments = [accepted(config, override) for config in configs]
-    cloud = _calibration(calibration, experiments[0].architecture)
-    with waiting(f"{repetitions} repetitions of each run, over four axes"):
+    experiments = [load_runnable(config, override) for config in configs]
+    cloud = _choose_calibration(calibration, experiments[0].architecture)
+    with show_waiting(f"{repetitions} repetitions of each run, over four axes"):
         found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
     for axis in page.AXES:
         if found.points_of_axis(axis):
@@ -79,7 +88,7 @@ def breakeven(
     if play:
         from crossover.simulation import breakeven_page
 
-        with waiting(f"{repetitions} repetitions of each run, over a grid"):
+        with show_waiting(f"{repetitions} repetitions of each run, over a grid"):
             cells = breakeven_page.simulate_grid(
                 experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0])
             )
@@ -119,8 +128,8 @@ def project(
     from crossover.advice.question import sizes
     from crossover.simulation import repetitions as repeating
 
-    experiment = accepted(config, override)
-    cloud = _calibration(calibration, experiment.architecture)
+    experiment = load_runnable(config, override)
+    cloud = _choose_calibration(calibration, experiment.architecture)
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
     own = sizes(experiment)(experiment)
@@ -128,19 +137,22 @@ def project(
     if workers is not None:
         gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
         experiment = replace(experiment, workers=workers, gpu=gpu)
-    with waiting(f"{repetitions} repetitions"):
+    with show_waiting(f"{repetitions} repetitions"):
         found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     if not found.would_run:
         why = "; ".join(found.problems)
         raise NoProjection(f"{experiment.name}: AWS would not run it so, and there is no total: {why}")
-    print_json(found.as_json()) if as_json else _show(found)
+    print_json(found.as_json()) if as_json else _print_projection(found)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
         tables.show(f"written: {out}", stderr=as_json)
 
 
-def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
+def _choose_calibration(given: list[str] | None, architecture: str) -> "Calibration":
+    """Return the calibration that the --calibration options name: AWS's by default, a paper's, or one with the speed of computing that runs
+    measured. Raises ConfigError if two options exclude each other.
+    """
     from crossover.simulation.calibration import AWS, NAMED
     from crossover.simulation.measured import calibrate_from_runs
     from crossover.simulation.papers import PAPERS, calibration_of
@@ -153,7 +165,8 @@ def _calibration(given: list[str] | None, architecture: str) -> "Calibration":
     return calibrate_from_runs([Path(name) for name in given if name not in named], base)
 
 
-def _show(found: "Projection") -> None:
+def _print_projection(found: "Projection") -> None:
+    """Print the projection of a run: its steps, cost, traffic, bands and caveats."""
     from crossover.reports import prices
 
     run = found.run
@@ -183,7 +196,7 @@ def _show(found: "Projection") -> None:
         for name, each in run.traffic.items()
     ]
     tables.show(TextTable("[projected] traffic", ["channel", "received", "sent", "requests"], moved))
-    tables.show(_bands(found))
+    tables.show(_bands_table(found))
     tables.show(f"bands: {found.words}")
     tables.show(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
     for limit in run.outside:
@@ -197,8 +210,8 @@ def _show(found: "Projection") -> None:
     )
 
 
-def _bands(found: "Projection") -> TextTable:
-    """Return a table of time and dollars of a run at p5, p50 and p95."""
+def _bands_table(found: "Projection") -> TextTable:
+    """Return a table with the p5, p50 and p95 of a run's time and dollars."""
     rows = [
         [words, *(shown(each) for each in found.band(name))]
         for words, name, shown in (

@@ -21,13 +21,13 @@ from crossover.cli.arguments import (
     Debug,
     Override,
     TakeOver,
-    accepted,
+    command_words,
+    load_runnable,
     print_json,
     require_checkout,
     show_progress,
-    typed,
 )
-from crossover.cli.signals import as_ctrl_c
+from crossover.cli.signals import stop_on_signals
 from crossover.errors import ConfigError, Corrupt, DataError, UserError
 from crossover.experiment import Experiment
 from crossover.reports.folder import PROJECTION, RunFolder, is_ours, write_atomically
@@ -77,7 +77,7 @@ def compare(
 
 
 class LogTo(StrEnum):
-    """The tools for curves that --log accepts, by the names of their libraries."""
+    """The tracking tools that --log accepts, by the names of their libraries."""
 
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
@@ -108,11 +108,11 @@ def run(
 ) -> None:
     """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
     here = Path.cwd()  # before any of the user's own code runs, which may go elsewhere
-    overrides = [*(override or []), *_data(data)]
-    experiment, named = accepted(config, overrides, travels=on != "inline"), typed(config, overrides)
+    overrides = [*(override or []), *_data_override(data)]
+    experiment, named = load_runnable(config, overrides, travels=on != "inline"), command_words(config, overrides)
     if on == "local":
         require_checkout("run --on local", otherwise="`--on inline` trains in this process, without one")
-    asked = _resumed(resume, out) if resume and on != "aws" else out or Path("results") / experiment.name
+    asked = _find_resume_folder(resume, out) if resume and on != "aws" else out or Path("results") / experiment.name
     folder = here / asked
     _check_folder(asked)
     if log:
@@ -126,13 +126,13 @@ def run(
         experiment = _check_deployed(experiment, named, take_over=take_over)
     if wasted := describe_idle_vcpus(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)
-    with alone_in(asked):
+    with lock_folder(asked):
         try:
-            with as_ctrl_c(), show_progress(experiment, where=on, out=asked) as on_progress:
+            with stop_on_signals(), show_progress(experiment, where=on, out=asked) as on_progress:
                 finished = _start(experiment, on, folder, on_progress, resume=resume or "")
         except BaseException as error:
             if not ((resume and _is_damage(error)) or _has_diverged(error)):
-                _say_how_to_go_on(named, on, asked)
+                _print_resume_command(named, on, asked)
             raise
         _summarise(finished, shown=asked)
         for tool in log or []:
@@ -140,6 +140,7 @@ def run(
 
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
+    """Train the experiment where `on` says, and return the folder with its results. `out`: that folder; `resume`: run to resume, or ""."""
     from crossover import running  # reports, and torch once it stages data
 
     match on:
@@ -152,10 +153,9 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
                 return running.run_aws(experiment, out, on_progress, resume=resume)
 
 
-def _resumed(resume: str, out: Path | None) -> Path:
-    """Return the folder of the run to resume.
-
-    Raises UserError if `out` is another folder, and what `find_unfinished` raises if the folder holds no unfinished run.
+def _find_resume_folder(resume: str, out: Path | None) -> Path:
+    """Return the folder of the run to resume, which the option `resume` names. Raises UserError if `out` is another folder, and an error of
+    `find_unfinished` if the folder holds no unfinished run.
     """
     from crossover.running import inline
     from crossover.running import resume as resumption
@@ -169,16 +169,19 @@ def _resumed(resume: str, out: Path | None) -> Path:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Return whether a resumption failed because its data is corrupt, so that the same command would fail again."""
+    """Return True if a resumption failed because its data is corrupt, so that the same command would fail again."""
     return any(isinstance(each, Corrupt) for each in (error, error.__cause__)) or f"{Corrupt.__name__}: " in str(error)
 
 
 def _has_diverged(error: BaseException) -> bool:
-    """Return whether training left the finite numbers: a resumed run would come to the same values again."""
+    """Return True if training failed because values were no longer finite. A resumed run would come to the same values again."""
     return any(advice in str(error) for advice in ("may keep it finite", "may keep them finite"))
 
 
-def _say_how_to_go_on(config: str, on: Where, folder: Path) -> None:
+def _print_resume_command(config: str, on: Where, folder: Path) -> None:
+    """Print the command that resumes the run in `folder`, if the folder holds an unfinished run. `config`: the experiment as words of a
+    command line.
+    """
     from crossover.running import inline
 
     if on != "aws" and inline.has_unfinished_run(folder):
@@ -188,10 +191,10 @@ def _say_how_to_go_on(config: str, on: Where, folder: Path) -> None:
 
 
 def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> Experiment:
-    """Check that the experiment can run on its deployed stack; return it with the budget that is left.
+    """Check that the experiment can run on its deployed stack, and return the experiment with the budget that is left.
 
-    Raises UserError if the stack is missing, incomplete, expired, changed or another owner's, if the budget is spent, or if the prices are
-    of another region. `config`: the experiment as words of a command line; `take_over`: whether another owner's stack may be used.
+    `config`: the experiment as words of a command line; `take_over`: whether another owner's stack may be used. Raises UserError if the
+    stack is missing, incomplete, expired, changed or another owner's, if the budget is spent, or if the prices are of another region.
     """
     import boto3
 
@@ -215,7 +218,7 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
 
 
 def _summarise(folder: RunFolder, *, shown: Path) -> None:
-    """Print the result. If the run finished, also project it on AWS, and write the projection and a report with it.
+    """Print the result of a run. If the run finished, also project it on AWS, and write the projection and a report with it.
 
     `shown`: the folder as the user named it.
     """
@@ -225,6 +228,7 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
     from crossover.simulation.repetitions import project_results
 
     def missing(reason: str) -> None:
+        """Print why there is no projection."""
         tables.show(f"note: no {PROJECTION}: {reason}")
 
     (projected,) = project_results([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
@@ -234,7 +238,10 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
     tables.show(summary(folder.result, projected), f"report: {shown / 'report.html'}")
 
 
-def _data(folder: Path | None) -> list[str]:
+def _data_override(folder: Path | None) -> list[str]:
+    """Return the --set option that makes an experiment read its data from `folder`, or an empty list if it is None. Raises DataError if
+    there is no such folder.
+    """
     if folder is None:
         return []
     if not folder.is_dir():
@@ -243,9 +250,8 @@ def _data(folder: Path | None) -> list[str]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ConfigError unless `folder` is new, empty or of an earlier run, and can be written to.
-
-    A folder with other files is refused, so that they are not mixed with those of a run.
+    """Check that results can be written to `folder`. Raises ConfigError unless the folder is new, empty or of an earlier run, and can be
+    written to. A folder with other files is refused, so that they are not mixed with those of a run.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: is a file; expected a folder")
@@ -254,15 +260,15 @@ def _check_folder(folder: Path) -> None:
             f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
         )
     try:
-        with _made(folder), tempfile.TemporaryFile(dir=folder):
+        with _create_temporarily(folder), tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:  # now, not after an hour of training
         raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
-    """Create the folder within the block; afterwards remove it and its new parents again if they are empty."""
+def _create_temporarily(folder: Path) -> Iterator[None]:
+    """Create the folder for the time of the block; afterwards remove it and its new parents again if they are empty."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -274,7 +280,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of `folder` within the block, so that no other process trains there. Raises UserError if another process holds it.
 
     Without it a stopped run that still writes its progress would mix its files with those of its own resumption. The lock is a file beside
@@ -286,7 +292,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     made = [each for each in path.parents if not each.exists()]
     lock = path.parent / f".{path.name}.lock"
     while True:
-        held = _opened(lock, folder)
+        held = _open_lock(lock, folder)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -312,8 +318,10 @@ def alone_in(folder: Path) -> Iterator[None]:
                 each.rmdir()
 
 
-def _opened(lock: Path, folder: Path) -> int:
-    """Open the lock file, creating it if it does not exist; return its descriptor. Raises UserError if it cannot be created."""
+def _open_lock(lock: Path, folder: Path) -> int:
+    """Open the lock file of `folder`, create it if it does not exist, and return its descriptor. Raises UserError if it
+    cannot be created.
+    """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another run that ends has just removed the folder

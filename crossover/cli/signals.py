@@ -15,8 +15,9 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt within the block at the first SIGTERM or SIGHUP; at the block's end raise typer.Exit(128 + number).
+def stop_on_signals() -> Iterator[None]:
+    """Stop the block's work at the first SIGTERM or SIGHUP as Ctrl-C does: raise KeyboardInterrupt in it, and typer.Exit(128 + signal
+    number) when the block has ended.
 
     Further signals are ignored, unless Python has discarded the exception of the one before. Signals that have a handler or are ignored
     already, as under nohup, stay so.
@@ -25,6 +26,7 @@ def as_ctrl_c() -> Iterator[None]:
     raised: list[Interrupted] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        """Record the signal and raise Interrupted, unless an earlier signal has been raised already."""
         if raised and not raised[-1].ignored:
             return
         received.append(number)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crossover.cli.arguments import Debug, require_checkout
-from crossover.cli.run import Where, alone_in
-from crossover.cli.signals import as_ctrl_c
+from crossover.cli.run import Where, lock_folder
+from crossover.cli.signals import stop_on_signals
 from crossover.errors import ConfigError, DataError, RunFailed
 from crossover.reports import display
 from crossover.running.account import print_line
@@ -71,7 +71,7 @@ def study(
     if on == "local":
         require_checkout("study --on local", otherwise="`--on inline` runs its trials in this process, without one")
     folder = out or Path("results") / asked.name
-    with alone_in(folder), as_ctrl_c():
+    with lock_folder(folder), stop_on_signals():
         end = carry_out(plan, folder.absolute(), where=on, budget_usd=budget, resume=resume, tell=print_line)
     for sheet in end.tables.tables:
         tables.show(TextTable(sheet.title, sheet.head, sheet.rows))
@@ -86,7 +86,7 @@ def study(
 
 
 def check_dollars(budget: float | None) -> None:
-    """Raise ConfigError if `budget` is no sum of dollars."""
+    """Raise ConfigError unless `budget` is None or a positive, finite number of dollars."""
     if budget is not None and not 0 < budget < math.inf:
         raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
 
@@ -94,8 +94,8 @@ def check_dollars(budget: float | None) -> None:
 # --- reproduce --------------------------------------------------------------------------------------------------------
 # `crossover reproduce`: count a study's results again from its bundle, or run its trials again.
 
-SHOWN = 3  # trials, and figures of one, that are shown as differing
-MARK = "reproduction.json"  # of which bundle a folder's trials were run again
+MAX_SHOWN = 3  # trials, and figures of one, that are shown as differing
+MARKER_FILE = "reproduction.json"  # of which bundle a folder's trials were run again
 
 
 def reproduce(
@@ -130,15 +130,15 @@ def reproduce(
             "--on aws: somebody else's trials on your account; expected --budget USD, beyond which none begins"
         )
     found = bundles.read(bundle)
-    versions = ", ".join(f"{quoted(name)} {quoted(value)}" for name, value in found.versions.items())
+    versions = ", ".join(f"{escape_controls(name)} {escape_controls(value)}" for name, value in found.versions.items())
     tables_.show(
-        f"study {quoted(found.study.name)}, {versions}: {len(found.rows)} of {found.study.count} trials, --on {found.where}"
+        f"study {escape_controls(found.study.name)}, {versions}: {len(found.rows)} of {found.study.count} trials, --on {found.where}"
     )
-    untrue = _held_against_records(found)
+    untrue = _compare_with_records(found)
     if run:
         folder = out or _default_folder(found.study.name)
         for line in own_modules.check(found, (bundle.parent, Path.cwd())):
-            tables_.show(quoted(line))
+            tables_.show(escape_controls(line))
         here = _run_again(found, on or "inline", folder, budget, resume)
     else:
         here = found.recompute_cells()
@@ -153,7 +153,7 @@ def reproduce(
 
 
 def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]") -> None:
-    """Print each cell of the bundle beside the reproduced one, and how many are equal.
+    """Print each cell of a bundle's tables beside the reproduced one, and how many are equal.
 
     `held`: for each cell the one of the bundle, the reproduced one, and how they compare.
     """
@@ -162,7 +162,7 @@ def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]"
     from crossover.study import report
 
     shown = [
-        [quoted(cell.row), quoted(cell.column), _figure(there), _figure(mine), how]
+        [escape_controls(cell.row), escape_controls(cell.column), _format_cell(there), _format_cell(mine), how]
         for there, mine, how in held
         if (cell := there or mine)
     ]
@@ -172,35 +172,35 @@ def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]"
     tables_.show(", ".join(f"{counts[how]} {how}" for how in told))
 
 
-def _held_against_records(found: "Bundle") -> list[str]:
-    """Print which results and files differ from the bundle's records and digests; return one sentence for each kind of difference."""
+def _compare_with_records(found: "Bundle") -> list[str]:
+    """Print which results and files of a bundle differ from its records and digests. Returns one sentence for each kind of difference."""
     from crossover.reports import tables as tables_
 
     untrue = {name: each.differing for name, each in found.recounts.items() if each.differing}
-    for name, differing in list(untrue.items())[:SHOWN]:
-        more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
-        tables_.show(quoted(f"{name}: {'; '.join(differing[:SHOWN])}{more}"))
-    if len(untrue) > SHOWN:
-        tables_.show(f"and {len(untrue) - SHOWN} more trials whose results differ from their records")
+    for name, differing in list(untrue.items())[:MAX_SHOWN]:
+        more = f"; and {len(differing) - MAX_SHOWN} more" if len(differing) > MAX_SHOWN else ""
+        tables_.show(escape_controls(f"{name}: {'; '.join(differing[:MAX_SHOWN])}{more}"))
+    if len(untrue) > MAX_SHOWN:
+        tables_.show(f"and {len(untrue) - MAX_SHOWN} more trials whose results differ from their records")
     agree = len(found.recounts) - len(untrue)
     tables_.show(
         f"counted again from the records: seconds, bytes, dollars and invocations of {agree} of {len(found.recounts)} trials agree with "
         "their result.json; accuracies are not in the records, --run makes them again"
     )
     for why in sorted({each.unchecked for each in found.recounts.values() if each.unchecked}):
-        tables_.show(quoted(f"dollars are not counted again: {why}"))
+        tables_.show(escape_controls(f"dollars are not counted again: {why}"))
     if others := found.list_other_code():
-        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-        named = f"{', '.join(others[:SHOWN])}{more}"
+        more = f" and {len(others) - MAX_SHOWN} more" if len(others) > MAX_SHOWN else ""
+        named = f"{', '.join(others[:MAX_SHOWN])}{more}"
         tables_.show(
-            quoted(
+            escape_controls(
                 f"code: {len(others)} of {len(found.code)} files that computed it are not those of this version: {named}"
             )
         )
-    for line in [*found.undigested, *found.other_bytes[:SHOWN]]:
-        tables_.show(quoted(line))
-    if found.other_bytes[SHOWN:]:
-        tables_.show(f"and {len(found.other_bytes) - SHOWN} more files")
+    for line in [*found.undigested, *found.other_bytes[:MAX_SHOWN]]:
+        tables_.show(escape_controls(line))
+    if found.other_bytes[MAX_SHOWN:]:
+        tables_.show(f"and {len(found.other_bytes) - MAX_SHOWN} more files")
     failures = []
     if untrue:
         failures.append(f"{len(untrue)} of {len(found.recounts)} trials' results do not follow from their records")
@@ -209,20 +209,25 @@ def _held_against_records(found: "Bundle") -> list[str]:
     return failures
 
 
-def quoted(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` with its control characters written out, so that a stranger's file cannot steer the terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _default_folder(name: str) -> Path:
-    """Return results/<name>-again. Raises ConfigError if the study's name cannot be a folder's name, since bundles may be of strangers."""
+    """Return the folder results/<name>-again. Raises ConfigError if the study's name cannot be a folder's name, since bundles may be of
+    strangers.
+    """
     if not re.fullmatch(r"\w[\w .+=~-]*", name):
-        raise ConfigError(f"study {quoted(name)!r} has no name for a folder; expected --out FOLDER beside --run")
+        raise ConfigError(
+            f"study {escape_controls(name)!r} has no name for a folder; expected --out FOLDER beside --run"
+        )
     return Path("results") / f"{name}-again"
 
 
 def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | None, resume: bool) -> "list[StudyCell]":
-    """Run all trials of the bundle again in `folder` and return the cells of the new tables.
+    """Run all trials of the bundle again in `folder`, and return the cells of the new tables. `on`: where they run; `resume`: whether to
+    continue an earlier reproduction.
 
     Raises ConfigError if `folder` holds a study that is no reproduction of this bundle: trials of the original must not count.
     """
@@ -231,11 +236,11 @@ def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | Non
     from crossover.study import report, runner
     from crossover.study.plan import StudyPlan, carry_out
 
-    plan, mark = StudyPlan(found.study, where=on, tell=tables_.show), folder / MARK
+    plan, mark = StudyPlan(found.study, where=on, tell=tables_.show), folder / MARKER_FILE
     if budget_usd is not None:
         runner.check_budget(plan.forecast, budget_usd)
     body = json.dumps({"bundle_sha256": found.digest}).encode() + b"\n"
-    with alone_in(folder), as_ctrl_c():
+    with lock_folder(folder), stop_on_signals():
         if not resume and (folder / runner.STATE).exists():
             raise ConfigError(
                 f"--out {folder}: holds a study, whose trials would be counted as run again; give another folder, or --resume "
@@ -250,7 +255,8 @@ def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | Non
     return report.make_cells(found.study, end.rows)
 
 
-def _figure(cell: "StudyCell | None") -> str:
+def _format_cell(cell: "StudyCell | None") -> str:
+    """Return a cell's value with its interval as text, or "-" if it has none."""
     if cell is None or cell.value is None:
         return "-"
     return f"{cell.value:.6g}" if cell.low is None else f"{cell.value:.6g} ({cell.low:.6g} to {cell.high:.6g})"
@@ -290,9 +296,9 @@ def replicate(
     names, size = what or ["all"], Scale(scale)
     parts = choose_parts(names)
     wanted = list_measurements(parts, size)
-    runner = Runner(out=out, scale=size, data=_folder(data), tell=print_line)
+    runner = Runner(out=out, scale=size, data=_find_data_folder(data), tell=print_line)
     if dry_run:
-        _forecast(runner, parts, wanted)
+        _print_forecast(runner, parts, wanted)
         return
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; expected a folder")
@@ -309,7 +315,7 @@ def replicate(
         )
 
 
-def _folder(data: Path | None) -> Path | None:
+def _find_data_folder(data: Path | None) -> Path | None:
     """Return the data folder: --data, else CROSSOVER_DATA, else shared/datasets in or beside the checkout; None if none exists.
 
     With None missing files are downloaded to the user's cache. Raises DataError if `data` does not exist.
@@ -322,9 +328,9 @@ def _folder(data: Path | None) -> Path | None:
     return next((place.resolve() for place in places if place is not None and place.is_dir()), None)
 
 
-def _forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
-    """Print the runs of the parts with the seconds that each takes on this machine if nothing else runs, and which of them need a data set
-    that cannot be had here.
+def _print_forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
+    """Print the runs that the tables need, with the seconds that each takes on this machine if nothing else runs, and which of them need a
+    data set that cannot be had here. `parts`: tables and figures; `wanted`: their runs.
     """
     from crossover.reports import tables
 

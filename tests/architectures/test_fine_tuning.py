@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from crossover import runtime, user_code
 from crossover.algorithms.schedule import seed
-from crossover.cli.plan import in_json
+from crossover.cli.plan import plan_as_json
 from crossover.data import memory
 from crossover.data.encoding import Vector
 from crossover.data.keys import weights as staged
@@ -281,11 +281,11 @@ def test_a_projection_counts_the_base_once_for_each_environment_and_program(arch
 
 def test_plan_says_what_a_base_takes(base: Weights, tmp_path: Path) -> None:
     experiment, size = tuned(base), (tmp_path / "base.safetensors").stat().st_size
-    said = in_json(experiment, architecture_of(experiment.architecture), None, None)["base"]
+    said = plan_as_json(experiment, architecture_of(experiment.architecture), None, None)["base"]
     assert (said["bytes"], said["sha256"]) == (size, base.sha256)
     assert set(said["read_s"]) == {"initialise", "train"} and min(said["read_s"].values()) > 0
     plain = replace(experiment, training=Training(), data=Data())
-    assert in_json(plain, architecture_of(plain.architecture), None, None)["base"] is None
+    assert plan_as_json(plain, architecture_of(plain.architecture), None, None)["base"] is None
 
 
 def test_a_base_in_s3_is_read_there_and_one_that_is_not_there_is_refused(base: Weights, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from crossover.cli.arguments import Debug, TakeOver, show_progress
-from crossover.cli.main import call
+from crossover.cli.main import run_command
 from crossover.data.deployed_clients import is_aws
 from crossover.errors import UserError
 from crossover.experiment import Experiment
@@ -35,7 +35,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command line `arguments` and end as `crossover` does: one message per failure, and its exit status."""
-    call(app, arguments, name=NAME)
+    run_command(app, arguments, name=NAME)
 
 
 @app.command()

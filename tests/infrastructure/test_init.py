@@ -89,9 +89,9 @@ def test_a_function_that_computes_has_torch_when_init_ends_and_no_other_has(asse
 
 def test_plan_warns_of_an_init_that_lambda_would_end(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, architecture = Case.of("all-reduce over s3").experiment, Case.of("all-reduce over s3").architecture
-    assert plan.slow_start(experiment, architecture) is None
+    assert plan.warn_of_slow_init(experiment, architecture) is None
     monkeypatch.setattr(calibration, "AWS", replace(calibration.AWS, cold_torch_s=12.0))
-    said = plan.slow_start(experiment, architecture)
+    said = plan.warn_of_slow_init(experiment, architecture)
     assert said is not None and "about 12 s with torch, and Lambda ends one after 10 s" in said and "takes 22 s" in said
     snapped = replace(experiment, functions=replace(experiment.functions, snap_start=True))
-    assert plan.slow_start(snapped, architecture) is None
+    assert plan.warn_of_slow_init(snapped, architecture) is None

@@ -69,7 +69,7 @@ def test_a_wheel_in_an_empty_folder_projects_and_trains(tmp_path: Path) -> None:
     ):
         said = " ".join(crossover(*refused, status=2).split())
         assert "needs a checkout of the project" in said and "git clone" in said and "make setup" in said, said
-    missing = "import sys; sys.modules['moto'] = None; from crossover.cli.main import call; call(lambda **_: __import__('moto'), [])"
+    missing = "import sys; sys.modules['moto'] = None; from crossover.cli import main; main.run_command(lambda **_: __import__('moto'), [])"
     assert "pip install 'crossover[local]'" in python("-c", missing).stderr
     after = sorted(path for path in installed.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__")
     assert after == before, "nothing is written into site-packages"

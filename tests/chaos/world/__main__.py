@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossover.cli.arguments import Config, Debug, Override, accepted
-from crossover.cli.main import call
+from crossover.cli.arguments import Config, Debug, Override, load_runnable
+from crossover.cli.main import run_command
 from crossover.errors import UserError
 from crossover.running.account import print_line
 
@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command line `arguments` and end as `crossover` does: one message per failure, and its exit status."""
-    call(app, arguments, name="python -m tests.chaos.world")
+    run_command(app, arguments, name="python -m tests.chaos.world")
 
 
 @app.command()
@@ -49,7 +49,7 @@ def search(
 ) -> None:
     """Look for a schedule of faults that breaks a promise: kills, lost replies, late messages, outages, on a virtual clock."""
     numbers = _seeds(seeds)
-    experiment = accepted(config, override)
+    experiment = load_runnable(config, override)
     from tests.chaos.world.trials import Trials, reduced, side_by_side
 
     trials = Trials(reduced(experiment))

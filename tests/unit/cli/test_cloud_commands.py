@@ -15,7 +15,7 @@ import pytest
 from moto import mock_aws
 
 from crossover.cli import deployment
-from crossover.cli.deployment import rows, time_to_live
+from crossover.cli.deployment import list_stack_rows, time_to_live
 from crossover.experiment import Experiment, Gpu
 from crossover.running import deploying, organisation, preflight, removal
 from crossover.validation import load
@@ -42,11 +42,11 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
     experiment = replace(experiment, database=replace(experiment.database, **changes))
     assert deploying.hosts_processor(experiment) == kind
     monkeypatch.setattr(deployment, "ROOT", tmp_path)
-    found = list(deployment.hosts_module(experiment))
+    found = list(deployment.check_hosts_module(experiment))
     assert [each.detail for each in found] == ([f"make host-module PROCESSOR={kind}"] if kind else [])
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / f"tensors-{kind}.so").touch()
-    assert all(each.holds for each in deployment.hosts_module(experiment))
+    assert all(each.holds for each in deployment.check_hosts_module(experiment))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.Monke
     program = tmp_path / "valkey-server"
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {finding.name: finding for finding in deployment.examine(load(CONFIG))}
+    found = {finding.name: finding for finding in deployment.check_machine(load(CONFIG))}
     assert found["redis-server"].holds
     assert found["redis-server"].detail == str(program)
     assert not found["g++"].holds
@@ -118,7 +118,7 @@ def test_status_tells_deployed_stacks_from_others() -> None:
         template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
         client.create_stack(StackName="crossover-network", TemplateBody=json.dumps(template))
         names = ["crossover-network", "crossover-spirt"]
-        first, second = rows(boto3.Session(), names, now=datetime(2030, 1, 1, tzinfo=UTC))
+        first, second = list_stack_rows(boto3.Session(), names, now=datetime(2030, 1, 1, tzinfo=UTC))
     assert first[:2] == ("crossover-network", "CREATE_COMPLETE")
     assert first[2].endswith(" UTC")
     assert second == ("crossover-spirt", "not deployed", "", "")

@@ -71,7 +71,7 @@ def test_a_docker_that_can_is_accepted(image: Experiment, program: Path, inspect
 
 def test_doctor_asks_the_same_before_a_deployment(image: Experiment, program: Path) -> None:
     def builder() -> list[tuple[str, bool]]:
-        return [(finding.name, finding.holds) for finding in deployment._packaging(image)]
+        return [(finding.name, finding.holds) for finding in deployment._check_packaging(image)]
 
     assert builder() == [("image builder", False)]
     says(program)

@@ -33,7 +33,7 @@ SPIRT = load(CONFIG / "spirt.yaml")
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
     shorter = ["training.epochs=2"]
-    found = plan.estimate(load(path, shorter), results=tmp_path, repetitions=3)
+    found = plan.estimate_run(load(path, shorter), results=tmp_path, repetitions=3)
     for figure in (found.minutes, found.usd):
         assert 0 < figure.p5 < figure.p50 < figure.p95
     assert "a simulation" in found.words and found.problems == ()
@@ -42,7 +42,7 @@ def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
 def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
-    found = plan.estimate(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
+    found = plan.estimate_run(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
     out = ("--out", str(tmp_path / "out.json"))
     assert status("project", str(CONFIG / f"{name}.yaml"), "--set", "training.epochs=2", *out) == 0
     projected = json.loads((tmp_path / "out.json").read_text())
@@ -56,7 +56,7 @@ def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
 def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     large = load(CONFIG / "spirt-cifar10.yaml", ["functions.timeout_s=10", "training.epochs=1"])
-    said = "\n".join(plan.of_a_run(large))
+    said = "\n".join(plan.describe_run(large))
     assert "! would not run so on AWS: " in said and "timeout" in said
 
 
@@ -87,11 +87,11 @@ def written(folder: Path, plain: dict[str, Any]) -> Path:
 def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
     experiment = replace(SPIRT, training=replace(SPIRT.training, epochs=10))
     earlier = written(tmp_path, result(SPIRT, label="measured-aws"))
-    found = plan.estimate(experiment, results=earlier, repetitions=3)
+    found = plan.estimate_run(experiment, results=earlier, repetitions=3)
     assert "measured-aws run of 2027-01-01" in found.words
     seconds = (17.0 - 3 * 2.0) + 10 * 2.0  # the median epoch; the rest is its start
     assert found.minutes.p50 == pytest.approx(seconds / 60)
-    simulated = plan.by_simulation(experiment, repetitions=3)
+    simulated = plan.estimate_by_simulation(experiment, repetitions=3)
     assert found.minutes.p95 / found.minutes.p50 == pytest.approx(simulated.minutes.p95 / simulated.minutes.p50)
     assert found.spread.startswith("3 repetitions of seed 1, ")
     quantities = {line.item: line.quantity for line in found.lines}
@@ -101,8 +101,8 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
 
 def test_a_run_on_this_machine_changes_no_projection(tmp_path: Path) -> None:
     """`plan` says what `project` says, and what the run took under a name of its own."""
-    found = plan.estimate(SPIRT, results=written(tmp_path, result(SPIRT)), repetitions=3)
-    simulated = plan.by_simulation(SPIRT, repetitions=3)
+    found = plan.estimate_run(SPIRT, results=written(tmp_path, result(SPIRT)), repetitions=3)
+    simulated = plan.estimate_by_simulation(SPIRT, repetitions=3)
     assert (found.minutes, found.usd, found.words) == (simulated.minutes, simulated.usd, simulated.words)
     assert "measured-local run of 2027-01-01" in found.earlier_run
     assert found.earlier_run.endswith("this machine's seconds at AWS's prices") and not simulated.earlier_run
@@ -122,8 +122,8 @@ def test_a_run_on_this_machine_changes_no_projection(tmp_path: Path) -> None:
 )
 def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Path) -> None:
     folder = written(tmp_path, result(SPIRT)) / "spirt"
-    assert plan.by_an_earlier_run(SPIRT, folder) is not None
-    assert plan.by_an_earlier_run(replace(SPIRT, **change), folder) is None
+    assert plan.estimate_by_earlier_run(SPIRT, folder) is not None
+    assert plan.estimate_by_earlier_run(replace(SPIRT, **change), folder) is None
 
 
 @pytest.mark.parametrize(
@@ -136,23 +136,23 @@ def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Pat
 )
 def test_what_leaves_an_epoch_as_it_is_may_differ(change: dict[str, Any], tmp_path: Path) -> None:
     folder = written(tmp_path, result(SPIRT)) / "spirt"
-    assert plan.by_an_earlier_run(replace(SPIRT, **change), folder) is not None
+    assert plan.estimate_by_earlier_run(replace(SPIRT, **change), folder) is not None
 
 
 def test_a_run_of_a_version_with_other_fields_tells_nothing(tmp_path: Path) -> None:
     plain = result(SPIRT)
     plain["experiment"]["color"] = "red"
-    assert plan.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
+    assert plan.estimate_by_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 @pytest.mark.parametrize("plain", [result(SPIRT, outcome="failed"), result(SPIRT, epochs=0)])
 def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any], tmp_path: Path) -> None:
-    assert plan.by_an_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
+    assert plan.estimate_by_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
     mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))
-    found = plan.estimate(mine, results=written(tmp_path, result(mine)))
+    found = plan.estimate_run(mine, results=written(tmp_path, result(mine)))
     assert found.usd.p5 == found.usd.p50 == found.usd.p95
     assert found.spread.startswith("how sure: not known: training.model: the size of 'mine:model' is not known")
 
@@ -160,9 +160,9 @@ def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    usd = plan.by_simulation(SPIRT).usd
+    usd = plan.estimate_by_simulation(SPIRT).usd
     for budget_usd, word in ((0.99 * usd.p50, "would"), ((usd.p50 + usd.p95) / 2, "could (p95 is $"), (usd.p95, "")):
-        said = plan.of_a_run(replace(SPIRT, lifetime=Lifetime(budget_usd=budget_usd)))
+        said = plan.describe_run(replace(SPIRT, lifetime=Lifetime(budget_usd=budget_usd)))
         dearer = [line for line in said if "dearer" in line]
         assert len(dearer) == bool(word) and all(f"the run {word}" in line for line in dearer)
 
@@ -171,8 +171,8 @@ def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     strange = replace(SPIRT, name="mine", training=Training(model="mine:model"))
     with pytest.raises(NoProjection):
-        plan.estimate(strange, results=tmp_path)
-    (said,) = plan.of_a_run(strange)
+        plan.estimate_run(strange, results=tmp_path)
+    (said,) = plan.describe_run(strange)
     assert said.startswith("a run: no projection: training.model: the size of 'mine:model' is not known")
     assert said.endswith("; crossover run on this machine once (results/mine) gives a basis")
 
@@ -220,7 +220,7 @@ def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypa
     (tmp_path / "results").mkdir()
     (tmp_path / "spirt").rename(tmp_path / "results" / "spirt")
     narrow = replace(SPIRT, lifetime=Lifetime(budget_usd=0.001, maximum_run_hours=0.001))
-    said = "\n".join(plan.of_a_run(narrow))
+    said = "\n".join(plan.describe_run(narrow))
     assert "! longer than lifetime.maximum_run_hours" in said and "! dearer than lifetime.budget_usd" in said
 
 
@@ -253,6 +253,6 @@ def test_the_region_of_a_profile_is_the_users(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     if profile:
         monkeypatch.setenv("AWS_PROFILE", profile)
-    assert plan.users_region() == expected
+    assert plan.find_users_region() == expected
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
-    assert plan.users_region() == "us-west-2"
+    assert plan.find_users_region() == "us-west-2"

@@ -174,9 +174,7 @@ def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_terminal_that_lacks_a_character_is_given_another() -> None:
     """Figures have fixed spaces between number and unit."""
-    code = (
-        "from crossover.cli import main; main.call = lambda app, arguments: print('77.2\\xa0%', '\\u2013'); main.main()"
-    )
+    code = "from crossover.cli import main; main.run_command = lambda app, arguments: print('77.2\\xa0%', '\\u2013'); main.main()"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

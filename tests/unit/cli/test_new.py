@@ -18,10 +18,10 @@ def test_drafts_after_every_architecture_pass_the_linters(tmp_path: Path) -> Non
         (tmp_path / package).mkdir()
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for like in architectures():
-        files = new.drafts(f"my_{like}", like)
+        files = new.draft_files(f"my_{like}", like)
         assert f"config/my-{like.replace('_', '-')}.yaml" in files
         assert sum("# Drafted by `crossover new" in text for text in files.values()) == 1
-        new._write(tmp_path, files)
+        new._write_files(tmp_path, files)
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "."], cwd=tmp_path, capture_output=True, text=True
@@ -30,7 +30,7 @@ def test_drafts_after_every_architecture_pass_the_linters(tmp_path: Path) -> Non
 
 
 def test_settings_of_its_own_are_a_section_of_its_own() -> None:
-    files = new.drafts("mine", "mlless")
+    files = new.draft_files("mine", "mlless")
     assert "\nmine:\n" in files["config/mine.yaml"] and "\nmlless:" not in files["config/mine.yaml"]
     assert "mine.min_workers: " in files["functions/mine/settings.py"]
 
@@ -50,20 +50,20 @@ def test_settings_of_its_own_are_a_section_of_its_own() -> None:
 )
 def test_a_name_that_cannot_be_taken_is_refused(name: str, said: str) -> None:
     with pytest.raises(UserError, match=f"^name: .*{said}"):
-        new.drafts(name, "spirt")
+        new.draft_files(name, "spirt")
 
 
 def test_an_architecture_that_is_not_there_cannot_be_followed() -> None:
     with pytest.raises(ConfigError, match="'spirr' is unknown"):
-        new.drafts("mine", "spirr")
+        new.draft_files("mine", "spirr")
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
-    files = new.drafts("mine", "spirt")
+    files = new.draft_files("mine", "spirt")
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine.yaml").write_text("another's")
     with pytest.raises(UserError, match=r"^config/mine\.yaml is there already; choose another name, or move it away$"):
-        new._write(tmp_path, files)
+        new._write_files(tmp_path, files)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.yaml"]
     assert (tmp_path / "config" / "mine.yaml").read_text() == "another's"
 
@@ -71,5 +71,5 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
 def test_what_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("no folder")
     with pytest.raises(OSError, match="config"):
-        new._write(tmp_path, new.drafts("mine", "spirt"))
+        new._write_files(tmp_path, new.draft_files("mine", "spirt"))
     assert [path.name for path in tmp_path.iterdir()] == ["config"]

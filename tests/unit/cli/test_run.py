@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 from rich.console import Console
 
-from crossover.cli.arguments import epoch_line, show_progress
+from crossover.cli.arguments import format_epoch, show_progress
 from crossover.experiment import Experiment, Metric
 from crossover.running import Progress
 from tests.commands import status
@@ -21,7 +21,7 @@ MINE = Experiment(name="mine", architecture="spirt")
 
 
 def test_an_epoch_is_one_line() -> None:
-    assert epoch_line(DONE) == (
+    assert format_epoch(DONE) == (
         "epoch  3/20  loss 0.4121  validation loss 0.3900  accuracy  91.20 %     12.3 s  $0.0012 by AWS's prices"
     )
 
@@ -30,7 +30,7 @@ def test_what_is_unknown_is_left_out() -> None:
     first = Progress(
         epoch=1, epochs=2, train_loss=None, val_loss=2.0, val_metric=0.1, metric=Metric(), seconds=1.0, usd=None
     )
-    assert epoch_line(first) == "epoch 1/2  validation loss 2.0000  accuracy  10.00 %      1.0 s"
+    assert format_epoch(first) == "epoch 1/2  validation loss 2.0000  accuracy  10.00 %      1.0 s"
 
 
 def shown(*, terminal: bool) -> str:
@@ -44,7 +44,7 @@ def shown(*, terminal: bool) -> str:
 def test_plain_lines_where_the_output_is_no_terminal() -> None:
     lines = shown(terminal=False).splitlines()
     assert lines[0] == "mine: spirt, small_cnn on digits, 4 workers, at most 20 epochs, on the cloud on this machine"
-    assert lines[1] == epoch_line(DONE)
+    assert lines[1] == format_epoch(DONE)
     assert lines[2].startswith("finished in ")
     assert lines[2].endswith("; results in results/mine")
     assert len(lines) == 3
@@ -53,8 +53,8 @@ def test_plain_lines_where_the_output_is_no_terminal() -> None:
 def test_a_bar_on_a_terminal() -> None:
     text = shown(terminal=True)
     assert "\x1b[" in text
-    assert epoch_line(DONE) in text
-    assert " 3/20" in text.replace(epoch_line(DONE), "")
+    assert format_epoch(DONE) in text
+    assert " 3/20" in text.replace(format_epoch(DONE), "")
 
 
 def test_a_failed_run_is_not_called_finished() -> None:

@@ -10,14 +10,14 @@ from tests.sampling import WHOLE
 
 RUNS = """
 import signal, sys, threading, typer
-from crossover.cli.signals import as_ctrl_c
+from crossover.cli.signals import stop_on_signals
 
 app = typer.Typer()
 
 @app.command()
 def run() -> None:
     try:
-        with as_ctrl_c():
+        with stop_on_signals():
             try:
                 print("begun", flush=True)
                 threading.Event().wait()
@@ -43,8 +43,8 @@ def test_what_was_started_is_stopped(number: signal.Signals) -> None:
 def test_nohup_holds() -> None:
     """A signal that was ignored before stays so."""
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    within = "with as_ctrl_c(): signal.raise_signal(signal.SIGHUP); print('on')"
-    program = f"{ignoring}\nfrom crossover.cli.signals import as_ctrl_c\n{within}"
+    within = "with stop_on_signals(): signal.raise_signal(signal.SIGHUP); print('on')"
+    program = f"{ignoring}\nfrom crossover.cli.signals import stop_on_signals\n{within}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "on\n"
 

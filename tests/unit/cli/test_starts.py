@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.cli import arguments as waiting
+from crossover.cli import arguments
 from crossover.pools import PooledJobs
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) 
     code = (
         "import sys; from crossover.advice import explain\n"
         "from crossover.cli import advise\n"
-        "advise._told_first = lambda words: sys.exit(f'{words} {\"torch\" in sys.modules}')\n"
+        "advise._print_first_estimate = lambda words: sys.exit(f'{words} {\"torch\" in sys.modules}')\n"
         f"advise.advise(advise.Path({MADE!r}), on_hand='lambda,ec2')"
     )
     said = subprocess.run(
@@ -79,11 +79,11 @@ class _Heard(io.StringIO):
 
 def test_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     tally, heard = PooledJobs(), _Heard("2 of 6 parts")
-    monkeypatch.setattr(waiting, "POOLED", tally)
+    monkeypatch.setattr(arguments, "POOLED", tally)
     monkeypatch.setattr(sys, "stderr", heard)
-    monkeypatch.setitem(waiting.EVERY_S, False, 0.01)
-    with waiting.waiting("30 repetitions"):
+    monkeypatch.setitem(arguments.UPDATE_EVERY_S, False, 0.01)
+    with arguments.show_waiting("30 repetitions"):
         tally.given, tally.done = 6, 2
         assert heard.told.wait(60)
     assert re.search(r"30 repetitions: 2 of 6 parts, \d.* so far, about \d.* left", heard.getvalue())
-    assert waiting.far("searching", 412, 500, 61.0, whole=False) == "searching: 412 parts, 61.0 s so far"
+    assert arguments.format_wait("searching", 412, 500, 61.0, whole=False) == "searching: 412 parts, 61.0 s so far"

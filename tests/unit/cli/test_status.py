@@ -47,7 +47,7 @@ def publish(machine: str) -> None:
 
 
 def lines(owner: Owner, *, now: float) -> list[str]:
-    return list(deployment.running(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
+    return list(deployment.describe_run(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
 
 
 def owner(*machines: str) -> Owner:

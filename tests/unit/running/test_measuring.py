@@ -195,7 +195,7 @@ def test_what_was_measured_is_told_whatever_ended_it(
     monkeypatch.setattr("crossover.advice.question.of", lambda _: (MagicMock(), None, ()))
     monkeypatch.setattr("crossover.advice.tuning.choose_sizes_to_measure", lambda *_: ("train", [1_769], 1.0))
     with pytest.raises(CrossoverError, match="ServiceException"):
-        advise.measure(read(CONFIG / "all-reduce-s3.yaml"), 0.25, asks="")
+        advise.print_measured_sizes(read(CONFIG / "all-reduce-s3.yaml"), 0.25, asks="")
     told = capsys.readouterr().out
     assert "cheapest: functions.memory_mb: {train: 1769}" in told
     assert "sizes and time limit are as they were; spent at most" in told
@@ -242,4 +242,4 @@ def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> Non
 def test_without_a_budget_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "measure_sizes", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(UserError, match="--budget says how many dollars"):
-        advise.measure(read(CONFIG / "all-reduce-s3.yaml"), None, asks="")
+        advise.print_measured_sizes(read(CONFIG / "all-reduce-s3.yaml"), None, asks="")

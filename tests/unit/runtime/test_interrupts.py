@@ -21,7 +21,7 @@ with {name}():
 print("it went on")
 """
 BLOCKS = {
-    "as_ctrl_c": "from crossover.cli.signals import as_ctrl_c",
+    "stop_on_signals": "from crossover.cli.signals import stop_on_signals",
     "ending_on_signals": "from crossover.local.servers import ending_on_signals",
 }
 

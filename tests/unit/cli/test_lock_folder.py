@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from crossover.cli.run import alone_in
+from crossover.cli.run import lock_folder
 from crossover.errors import UserError
 
 
 def test_a_second_run_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
     with (
-        alone_in(tmp_path / "out"),
+        lock_folder(tmp_path / "out"),
         pytest.raises(UserError, match="another run is at work"),
-        alone_in(tmp_path / "out"),
+        lock_folder(tmp_path / "out"),
     ):
         pass
-    with alone_in(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         assert (tmp_path / ".out.lock").stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_run_has_left_bars_nobody(tmp_path: Path) -> None:
     (tmp_path / ".out.lock").touch()
-    with alone_in(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         pass
