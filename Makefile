@@ -62,6 +62,11 @@ test-aws: setup node_modules layer ## Try on your AWS account what docs/aws.md c
 	CROSSOVER_TEST_AWS="on $(if $(filter command,$(origin CONFIG)),$(CONFIG)) $(if $(MAX_USD),--most-usd $(MAX_USD))" \
 		$(PYTHON) -m pytest --noconftest -s -rs tests/aws/test_account.py
 
+# On a machine with a GPU, and a PyTorch that sees it in .venv; exit status 77 says that nothing was run.
+.PHONY: gpu-check
+gpu-check: setup ## Check the programs for GPUs on this machine's own: fp32, half precision, resumption, memory, seconds of a step
+	@$(PYTHON) -m tests.gpu
+
 .PHONY: test-every-call
 test-every-call: setup redis-module node_modules browser ## Every test with its sweeps whole: every call, every architecture, every seed, and on ARM
 	CROSSOVER_EVERY_CALL=1 $(PYTHON) -m pytest --ignore tests/witnesses $(PYTEST)

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import functional as F
@@ -68,12 +68,13 @@ def _batches(count: int) -> list[Batch]:
 
 def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
     """Return a step of the project's GPU worker, which takes the step's number."""
-    from peers.gpu.cuda import CudaLearner
+    from crossover.learning.device import NATIVE_BF16, DeviceLearner
 
-    training = Training(model=model, batch_size=count, precision="bf16", memory_format="channels_last")
+    half: Literal["bf16", "fp16"] = "bf16" if torch.cuda.get_device_capability() >= NATIVE_BF16 else "fp16"
+    training = Training(model=model, batch_size=count, precision=half, memory_format="channels_last")
     experiment = replace(Experiment(name="bench", architecture="gpu"), training=training)
     device = torch.device("cuda")
-    learner = CudaLearner(experiment, classes=CLASSES, input_shape=SHAPE, affine=AFFINE, device=device)
+    learner = DeviceLearner(experiment, classes=CLASSES, input_shape=SHAPE, affine=AFFINE, device=device)
     learner.initial_model()
     ahead = [learner.on_device(batches[0], epoch=1)]
 

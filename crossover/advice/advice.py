@@ -264,7 +264,8 @@ def _find_advice(
     alone.
     """
     everything = list(ways.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
-    refused = {each: question_.problem(each, sizes, wishes.on_hand) for each in everything}
+    precision = question.base.training.precision
+    refused = {each: question_.problem(each, sizes, wishes.on_hand, precision=precision) for each in everything}
     left = [each for each in everything if not refused[each][1]]
     seconds, usd = (wishes.deadline_s or inf) * ROOM, (wishes.budget_usd or inf) * ROOM
     searched = search(question, left, processes=1, working=working, seconds=seconds, usd=usd)

@@ -285,8 +285,10 @@ def first_estimate(question: Question, sizes: Sizes, wishes: Wishes) -> str:
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
     )
     by_kind = dict[str, list[tuple[float, str, Candidate]]]()
+    precision = question.base.training.precision
     for each in alone:
-        if not 0 < each.memory_mb < NEW_ACCOUNT_MB and not needs.problem(each, sizes, wishes.on_hand)[1]:
+        refused = needs.problem(each, sizes, wishes.on_hand, precision=precision)[1]
+        if not refused and not 0 < each.memory_mb < NEW_ACCOUNT_MB:
             by_kind.setdefault(each.on, []).append((question.least(each).usd, str(each), each))
     found = [first for least in by_kind.values() if (first := _first(question, least))]
     if not found:

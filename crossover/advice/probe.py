@@ -16,7 +16,7 @@ import torch
 from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import Dataset, load
-from crossover.learning.learner import Learner, learner_for
+from crossover.learning.learner import Learner, for_processor, learner_for
 from crossover.learning.memory import give_back_freed_memory
 from crossover.learning.staging import first_samples
 
@@ -70,7 +70,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
     dataset = load(own)
-    learner = learner_for(own, dataset)
+    learner = learner_for(for_processor(own), dataset)
     learner.initial_model()
     small, large, sample_bytes = _batches(learner, dataset, experiment.training.batch_size)
     _timed(known, _images(), 0)

@@ -17,6 +17,7 @@ from crossover.reports.display import Band
 from crossover.simulation import figures
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.figures import UNKNOWN_INSTANCE
+from crossover.simulation.gpu_steps import Precision, card_of
 from crossover.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -55,13 +56,17 @@ class Sizes:
         return min(MOST_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
 
 
-def problem(candidate: Candidate, sizes: Sizes, on_hand: Collection[str]) -> tuple[str, str]:
-    """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. Checks resources on hand, memory for one
-    gradient, and the database host's memory. `on_hand`: resources that may be used, of ON_HAND.
+def problem(
+    candidate: Candidate, sizes: Sizes, on_hand: Collection[str], *, precision: Precision = "fp32"
+) -> tuple[str, str]:
+    """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. Checks resources on hand, the GPU's precisions,
+    memory for one gradient, and the database host's memory. `on_hand`: resources that may be used, of ON_HAND.
     """
     lacking = missing(candidate, on_hand)
     if lacking:
         return "not on hand", f"needs {lacking}, which is not on hand"
+    if candidate.gpu and (words := card_of(candidate.instance).lacks(precision)):
+        return "precision", words
     needed = sizes.step_mb(candidate.batch_size)
     where, given = _given(candidate)
     if needed > given:

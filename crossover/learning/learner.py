@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
@@ -49,6 +49,7 @@ from crossover.learning.samples import (
 from crossover.learning.weights import DOWN, UP
 
 if TYPE_CHECKING:
+    from crossover.learning.device import LossScale
     from crossover.learning.samples import Dataset
 
 
@@ -367,6 +368,8 @@ class Learner:
     `slot` is held around computing only; `affine` is the manifest's, `input_shape` one input's.
     """
 
+    loss_scale: "LossScale | None" = None  # processors compute in no float16
+
     def __init__(
         self,
         experiment: Experiment,
@@ -622,11 +625,19 @@ def _of_samples(count: int, one: Any, two: Any) -> Any:
 
 
 def _check_precision(experiment: Experiment) -> None:
+    """Raise ConfigError for float16, which processors compute far too slowly."""
     if experiment.training.precision == "fp16":
         raise ConfigError(
-            "training.precision: fp16 needs a GPU (its gradients underflow without loss scaling, and processors have no fast fp16);"
+            "training.precision: fp16 needs a GPU (a processor without float16 arithmetic took 16 times as long as in fp32);"
             " fp32 or bf16 is expected here"
         )
+
+
+def for_processor(experiment: Experiment) -> Experiment:
+    """Return the experiment with bfloat16 instead of float16, so that this machine's processor can try what a GPU will train."""
+    if experiment.training.precision != "fp16":
+        return experiment
+    return replace(experiment, training=replace(experiment.training, precision="bf16"))
 
 
 def _make_deterministic() -> None:

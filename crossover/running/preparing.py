@@ -170,10 +170,11 @@ def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
     minibatch or round.
     """
     from crossover.learning.first_steps import try_minibatches
-    from crossover.learning.learner import learner_for
+    from crossover.learning.learner import for_processor, learner_for
     from crossover.learning.staging import first_samples, plan
 
     plan(experiment, len(dataset.train_labels))  # raises if a worker would have no minibatch or no round
+    experiment = for_processor(experiment)
     learner = learner_for(experiment, dataset)
     learner.try_out(first_samples(dataset))
     try_minibatches(experiment, dataset, learner)
@@ -311,9 +312,10 @@ def _stage_training(
     """Stage the data and build the learner. Return what the run's facts say about both, and the constants of a user's model that are not in
     its vector, b"" for a built-in model.
     """
-    from crossover.learning.learner import is_own, learner_for
+    from crossover.learning.learner import for_processor, is_own, learner_for
     from crossover.learning.staging import first_samples, stage
 
+    experiment = for_processor(experiment)
     tried = learner_for(experiment, made_of.dataset) if bundling.used(experiment) else None
     if tried is not None:
         tried.try_out(first_samples(made_of.dataset))

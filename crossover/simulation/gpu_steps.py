@@ -53,9 +53,8 @@ class GpuCard:
         """Return the seconds of one training step of `samples` samples on this card. `counts`: operations, bytes and multiply-accumulates
         of the step; `parameters`: number of the model's parameters. Raises NoProjection if the card lacks the precision.
         """
-        if precision not in self.factors:
-            has = ", ".join(self.factors)
-            raise NoProjection(f"training.precision: a {self.name} has no {precision}; expected one of {has}")
+        if lacking := self.lacks(precision):
+            raise NoProjection(f"training.precision: {lacking}")
         own, peak, share = self.factors[precision], self.macs_s[precision], _share_of_convolutions(counts)
         bytes_ = counts.bytes + samples * counts.of_sample_bytes + OPTIMIZER_BYTES * parameters
         macs = (
@@ -69,6 +68,12 @@ class GpuCard:
             + (share * own.image_bytes + (1 - share) * own.matrix_bytes) * bytes_ / self.bytes_s
             + samples * macs / peak
         )
+
+    def lacks(self, precision: Precision) -> str:
+        """Return in words that the card does not compute in `precision`, and in what it does; an empty text if it computes in it."""
+        if precision in self.factors:
+            return ""
+        return f"a {self.name} has no {precision}; expected one of {', '.join(self.factors)}"
 
     def sigma(self, counts: StepCounts) -> float:
         """Return the uncertainty of a step's time on this card, as a sigma of its logarithm."""

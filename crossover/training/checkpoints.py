@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<4sIII")  # magic, format, length and crc32 of the JSON t
 _LISTING = {
     "position": [int, int],
     "vectors": [[str, int]],
-    "facts": {"kept?": [[int, int]], "waiting_since?": (float, None)},
+    "facts": {"kept?": [[int, int]], "waiting_since?": (float, None), "loss_scale?": [float, int]},
 }
 
 

@@ -134,6 +134,8 @@ class Replica:
                 self._ctx.learner.initial_model()
                 self.optimizer, self.outer, self.round, self.facts = (), (), 0, {}
                 self.codec, self.between = self._new_codec(), None
+                if (scale := self._ctx.learner.loss_scale) is not None:
+                    scale.restore()
                 return
             try:
                 self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
@@ -148,6 +150,9 @@ class Replica:
         self._ctx.learner.model[:] = checkpoint.vectors["model"].data
         self.optimizer, self.outer = checkpoints.optimizer_of(checkpoint), checkpoints.optimizer_of(checkpoint, "outer")
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
+        saved_scale = self.facts.pop("loss_scale", None)
+        if (scale := self._ctx.learner.loss_scale) is not None and saved_scale is not None:
+            scale.restore(saved_scale)
         self.codec, found = self._new_codec(), checkpoint.vectors.get("between")
         checkpoints.restore_kept_vectors(checkpoint, self._kept())
         self.between = None if found is None else buffers.tensor(found.data).clone()
@@ -175,7 +180,9 @@ class Replica:
             return
         self._confirm()
         key = self._ctx.keys.checkpoint(self._rank, self.round)
-        body = checkpoints.encode(Checkpoint(Position(self.round), self._vectors(), self.facts))
+        scale = self._ctx.learner.loss_scale
+        facts = self.facts if scale is None else {**self.facts, "loss_scale": [scale.scale, scale.finite]}
+        body = checkpoints.encode(Checkpoint(Position(self.round), self._vectors(), facts))
         created = self._ctx.objects.put_new(key, body)
         progress.roll_back_if_over(self._ctx, lambda: self._ctx.objects.delete(key))
         if not created and agreed:

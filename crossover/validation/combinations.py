@@ -468,6 +468,22 @@ def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> Iterator[st
         yield "training.precision: bf16 is not native to Lambda's arm64 processors (Graviton2) and would be slower; expected fp32 on AWS"
 
 
+_WITHOUT_BF16 = re.compile(r"(g2|g3s?|g4dn|g5g|p2|p3(dn)?)\.")  # families whose GPUs are older than Ampere
+
+
+def card_has_bf16(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if the experiment computes in bf16 on EC2 instances whose GPU has no bfloat16."""
+    program = architecture.program
+    if e.training.precision != "bf16" or program is None:
+        return
+    asked = program.instances(e)
+    if asked.gpu and _WITHOUT_BF16.match(asked.instance_type):
+        yield (
+            f"training.precision: the GPU of {asked.instance_type} has no bfloat16; expected fp16 or fp32, or a type of g5, g6 or g6e as "
+            f"{asked.setting}"
+        )
+
+
 ALWAYS: tuple[Refusal, ...] = (
     name_fits,
     project_fits,
@@ -518,6 +534,7 @@ OF_THE_TREE: tuple[ArchitectureCheck, ...] = (
 )
 DEPLOYMENT: tuple[ArchitectureCheck, ...] = (
     lambda_has_no_bf16,
+    card_has_bf16,
     invocations_fit_a_history,
     loops_fit_a_history,
     hosts_have_optimized_disks,

@@ -16,8 +16,8 @@ from crossover.workflow.architecture import EXCHANGES, Architecture, Instances, 
 from crossover.workflow.context import Context, Resources, new_learner, process_resources
 
 if TYPE_CHECKING:
+    from crossover.learning.device import DeviceLearner
     from crossover.training.peer import PeerExchange
-    from peers.gpu.cuda import CudaLearner
 
 PROCESSES, NUMBER = "CROSSOVER_PROCESSES", "CROSSOVER_PROCESS"  # on one instance; which of them this is
 LOOK_S = 0.5
@@ -48,7 +48,7 @@ def worker(ctx: Context, member: Membership) -> None:
     )
 
 
-def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -> "PeerExchange":
+def _exchange(ctx: Context, member: Membership, learner: "DeviceLearner | None") -> "PeerExchange":
     """Return the exchange that `gpu.exchange` names."""
     if ctx.experiment.gpu.exchange == "distributed":
         from peers.gpu.collective import Collective
@@ -59,20 +59,20 @@ def _exchange(ctx: Context, member: Membership, learner: "CudaLearner | None") -
     return Gathering(ctx, member)
 
 
-def device_learner(ctx: Context) -> "CudaLearner | None":
+def device_learner(ctx: Context) -> "DeviceLearner | None":
     """Return a learner on this process's GPU and register it for this run's contexts.
 
     Returns None if there is no GPU, or if the process's resources make learners of their own, as those of a simulated process do; the
     contexts then use those.
     """
-    from peers.gpu import cuda
+    from crossover.learning import device as device_learning
 
-    device = cuda.best_device(int(runtime.environment().get(NUMBER, "0")))
+    device = device_learning.best_device(int(runtime.environment().get(NUMBER, "0")))
     if device is None or ctx.resources.make_learner is not new_learner:
         return None
     manifest = ctx.facts.manifest
     ctx.resources.hold_base(ctx.experiment, ctx.objects)
-    learner = cuda.CudaLearner(
+    learner = device_learning.DeviceLearner(
         ctx.experiment,
         classes=manifest["classes"],
         input_shape=tuple(manifest["input_shape"]),

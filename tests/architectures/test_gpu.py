@@ -11,10 +11,10 @@ import peers.gpu
 from crossover.algorithms import buffers
 from crossover.algorithms.contributions import Contribution
 from crossover.experiment import Experiment
+from crossover.learning import device
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.workflow.context import Context, Resources, new_learner
-from peers.gpu import cuda
 from peers.gpu.gathering import Gathering
 from tests.architectures.fleet import Fleet, member
 from tests.architectures.harness import Job, small
@@ -42,50 +42,9 @@ def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.Monkey
     assert fleet.left_behind() == []
 
 
-@pytest.mark.filterwarnings("ignore:.*deterministic")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; the path without one is tested above")
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_the_learner_on_a_gpu_agrees_with_the_processor(precision: str) -> None:
-    from crossover.learning.learner import Learner
-    from crossover.learning.staging import Minibatches, plan
-    from peers.gpu.cuda import CudaLearner
-
-    experiment = gpu(workers=1, precision="fp32")
-    dataset = load_dataset(experiment)
-    batch = Minibatches(experiment, dataset, plan(experiment, dataset.train_labels.numel())).train(0, 0)
-    shape = tuple(dataset.train_inputs.shape[1:])
-    facts: Any = {"classes": dataset.classes, "input_shape": shape, "affine": {"scale": [1 / 16], "shift": [0.0]}}
-    host = Learner(experiment, **facts)
-    other = replace(experiment, training=replace(experiment.training, precision=precision))  # type: ignore[arg-type]
-    device = CudaLearner(other, **facts, device=torch.device("cuda"))
-    where = {"epoch": 1, "round": 0, "worker": 0, "minibatch": 0}
-    assert bytes(device.initial_model()) == bytes(host.initial_model())
-    tolerance = 1e-4 if precision == "fp32" else 3e-2
-    assert device.compute_gradient(batch, **where) == pytest.approx(
-        host.compute_gradient(batch, **where), abs=tolerance
-    )
-    assert distance(bytes(device.gradient), bytes(host.gradient)) < (1e-3 if precision == "fp32" else 0.1)
-    assert device.evaluate([batch]).samples == batch.samples
-
-
-def test_half_precision_follows_the_hardware() -> None:
-    from peers.gpu.cuda import LARGEST_SCALE, LossScale, half_precision
-
-    assert half_precision("fp32", (7, 5)) is None
-    assert half_precision("bf16", (7, 5)) is torch.float16  # a T4: bfloat16 is emulated there
-    assert half_precision("bf16", (8, 0)) is torch.bfloat16
-    assert half_precision("fp16", (9, 0)) is torch.float16
-    scale = LossScale(LARGEST_SCALE)
-    scale.halve()
-    assert scale.scale == LARGEST_SCALE / 2
-    for _ in range(2_000):
-        scale.count_finite()
-    assert scale.scale == LARGEST_SCALE
-
-
 def test_operations_without_a_deterministic_form_are_allowed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's learner forbids them; without cuBLAS's fixed workspaces every linear layer would be refused."""
-    from peers.gpu.cuda import prefer_deterministic
+    from crossover.learning.device import prefer_deterministic
 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -112,7 +71,7 @@ def test_another_attempt_averages_what_the_first_has_shown() -> None:
 
 def test_resources_that_make_learners_of_their_own_have_no_use_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulated process computes as its world says, whatever the machine has."""
-    monkeypatch.setattr(cuda, "best_device", lambda number: torch.device("cuda"))
+    monkeypatch.setattr(device, "best_device", lambda number: torch.device("cuda"))
     job = Job(gpu())
     own = Resources(job.clients, make_learner=lambda experiment, manifest: new_learner(experiment, manifest))
     with Context(own, run=job.prepared.run) as ctx:

@@ -53,6 +53,7 @@ EXCEPTIONS = {
     ),
     "crossover/data/redis_client.py": {"socket": "the wire itself"},
     "crossover/learning/learner.py": {"threading": "torch's global generator is the process's; nobody waits within"},
+    "crossover/learning/device.py": {"os.environ": "cuBLAS reads its settings there"},
     "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},
     "crossover/learning/layers.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
     "crossover/user_code.py": dict.fromkeys(
@@ -74,7 +75,6 @@ EXCEPTIONS = {
     ),
     "crossover/running/preparing.py": {"lru_cache": "the project's files are the same for all"},
     "peers/gpu/__init__.py": {"subprocess": "one process for each GPU, before any of them trains"},
-    "peers/gpu/cuda.py": {"os.environ": "cuBLAS reads its settings there"},
     "peers/gpu/meeting.py": {"socket": "gpu.exchange: distributed stays outside the virtual world"},
 }
 

@@ -71,6 +71,18 @@ def test_what_is_not_on_hand_is_not_advised() -> None:
     assert problem(spot, sizes, ("gpu",))[0] == "not on hand"
 
 
+def test_a_gpu_without_the_precision_is_no_candidate() -> None:
+    """The others are still advised: before, one T4 among them ended the command."""
+    _, sizes = asked("all-reduce-cifar10")
+    t4 = Candidate("gpu", 4, 512, 1, instance="g4dn.xlarge")
+    assert problem(t4, sizes, ON_HAND, precision="bf16") == (
+        "precision",
+        "a T4 has no bf16; expected one of fp32, fp16",
+    )
+    assert problem(t4, sizes, ON_HAND, precision="fp16") == ("", "")
+    assert problem(replace(t4, instance="g6.xlarge"), sizes, ON_HAND, precision="bf16") == ("", "")
+
+
 @pytest.mark.slow
 def test_candidates_make_the_experiments_own_updates() -> None:
     """As many updates in an epoch, each of as many samples, whatever the workers."""

@@ -10,6 +10,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.simulation.gpu_steps import cards
 from crossover.validation import check_deployment, combinations, fields, validate
 from crossover.workflow import step
 from crossover.workflow.architecture import Architecture, architectures, load
@@ -511,6 +512,25 @@ def test_half_precisions_are_refused_where_nothing_computes_in_them(
     assert all(words in str(told_by(check, half, each)) for each in refuse)
     assert told_by(check, half, accepts) is None
     assert told_by(check, experiment({}), refuse[0]) is None
+
+
+def test_bf16_is_refused_on_the_instance_types_whose_card_has_none() -> None:
+    """The families are those of the calibration's cards: validation may not read it."""
+    for card in cards().values():
+        for family in card.instances:
+            asked = experiment(
+                {
+                    "architecture": "gpu",
+                    "training": {"precision": "bf16"},
+                    "gpu": {"instance_type": f"{family}.xlarge"},
+                }
+            )
+            told = told_by(combinations.card_has_bf16, asked, load("gpu"))
+            assert (told is None) is ("bf16" in card.factors), family
+            if told:
+                assert f"the GPU of {family}.xlarge has no bfloat16; expected fp16 or fp32" in told
+    on_processor = experiment({"architecture": "p2p_instance", "training": {"precision": "bf16"}})
+    assert told_by(combinations.card_has_bf16, on_processor, load("p2p_instance")) is None
 
 
 def test_every_check_has_a_case() -> None:

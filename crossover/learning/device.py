@@ -1,14 +1,15 @@
-"""The learner on a GPU: the same vectors in pinned host memory, with computation in the device's memory.
+"""The learner on a GPU: its vectors stay in pinned host memory, and it computes in the device's memory.
 
 Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies go through a CUDA
-stream of their own: the next batch is copied while this one is computed.
+stream of their own: the next batch is copied while the current one is computed. With `device="cpu"` the processor stands in for the
+device, which is how everything but CUDA itself is tested.
 """
 
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -21,32 +22,53 @@ from crossover.learning import scaling
 from crossover.learning.batches import Batch
 from crossover.learning.flat import FlatModel
 from crossover.learning.layers import Dropout
-from crossover.learning.learner import BatchScores, Evaluation, Learner, Objective, Shape, is_own, skeleton
+from crossover.learning.learner import (
+    BatchScores,
+    Evaluation,
+    Learner,
+    Objective,
+    Shape,
+    for_processor,
+    is_own,
+    skeleton,
+)
 from crossover.learning.samples import Preparation, at_size, augmented
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
-LARGEST_SCALE, GOOD_IN_A_ROW = 2.0**16, 2_000  # as torch.amp.GradScaler begins, and grows
+FIRST_SCALE, GROWTH_INTERVAL = (
+    2.0**16,
+    2_000,
+)  # as torch.amp.GradScaler starts, and how many finite gradients double its scale
 
 
 @dataclass
 class LossScale:
-    """Factor on the loss, so that float16's smallest gradients do not vanish.
+    """Factor on the loss in float16, so that the smallest gradients do not vanish. `finite`: gradients in a row that were finite.
 
-    If a scaled gradient overflows, the minibatch is computed again at half the scale: nothing is skipped, and what is published is finite.
+    It halves and doubles as torch.amp.GradScaler's. A minibatch whose scaled gradient overflows is not skipped: it is computed again at
+    half the scale, so that every worker takes part in every round. A checkpoint holds both fields.
     """
 
-    scale: float = 1.0
-    good: int = 0
+    scale: float = FIRST_SCALE
+    finite: int = 0
 
     def halve(self) -> None:
-        """Halve the scale."""
-        self.scale, self.good = self.scale / 2, 0
+        """Halve the scale and start to count finite gradients anew."""
+        self.scale, self.finite = self.scale / 2, 0
 
     def count_finite(self) -> None:
-        """Count a finite gradient; double the scale after GOOD_IN_A_ROW of them, if a scale is in use."""
-        self.good += 1
-        if self.scale > 1.0 and self.good >= GOOD_IN_A_ROW:
-            self.scale, self.good = min(2 * self.scale, LARGEST_SCALE), 0
+        """Count a finite gradient; double the scale after GROWTH_INTERVAL of them in a row."""
+        self.finite += 1
+        if self.finite >= GROWTH_INTERVAL:
+            self.scale, self.finite = 2 * self.scale, 0
+
+    def restore(self, saved: Sequence[float] = (FIRST_SCALE, 0)) -> None:
+        """Set scale and count to those of a checkpoint, or to the first ones."""
+        self.scale, self.finite = float(saved[0]), int(saved[1])
+
+
+class DeviceBatch(Batch):
+    """A batch whose augmented inputs and labels are in the device's memory."""
 
 
 def prefer_deterministic() -> None:
@@ -59,14 +81,26 @@ def prefer_deterministic() -> None:
     torch._C._set_deterministic_algorithms(True, warn_only=True)
 
 
-def half_precision(precision: str, capability: tuple[int, int]) -> torch.dtype | None:
-    """Return the type in which autocast computes on a device with this compute `capability`; None: float32."""
+def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
+    """Return the type in which autocast computes on `device`, or None for float32. Raises ConfigError if the card has no bfloat16."""
     if precision == "fp32":
         return None
-    return torch.bfloat16 if precision == "bf16" and capability >= NATIVE_BF16 else torch.float16
+    if precision == "bf16" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < NATIVE_BF16:
+            raise ConfigError(
+                f"training.precision: {device_name(device)} has no bfloat16 (compute capability {'.'.join(map(str, capability))}, "
+                "bfloat16 begins at 8.0); expected fp16 or fp32"
+            )
+    return torch.bfloat16 if precision == "bf16" else torch.float16
 
 
-class CudaLearner:
+def device_name(device: torch.device) -> str:
+    """Return the name that the driver gives the card, such as `Tesla T4`; `cpu` for the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+class DeviceLearner:
     """A learner on `device` with the interface of `learning.learner.Learner`. Raises ConfigError if the model does not fit its memory."""
 
     def __init__(
@@ -80,9 +114,10 @@ class CudaLearner:
     ) -> None:
         self.slot: Callable[[], AbstractContextManager[object]] = nullcontext
         self._experiment, self.device = experiment, device
+        self._half = half_precision(experiment.training.precision, device)
         training = experiment.training
         self._host = Learner(  # draws the first weights: the same on every machine
-            replace(experiment, training=replace(training, precision="fp32")),
+            for_processor(experiment),
             classes=classes,
             input_shape=input_shape,
             affine=affine,
@@ -91,23 +126,22 @@ class CudaLearner:
         with torch.device(device), self._fitting():
             self._flat = FlatModel(skeleton(training, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
+            self._flat.evaluate()  # BatchNorm's statistics get memory: a built-in model comes without
             self._flat.module.to(device)
             self._take_fixed()
-            if training.memory_format == "channels_last":
+            if training.memory_format == "channels_last" and device.type == "cuda":
                 torch.backends.cudnn.benchmark = True
         self._objective = Objective(training, scaling.of_manifest(affine))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self.shapes, self.parameters, self.buffers = self._flat.shapes, self._flat.parameters, self._flat.buffers
-        with torch.cuda.device(
-            device
-        ):  # pinning makes a context on the current device: not on every process's first one
-            self._model = torch.zeros(self._flat.model.numel(), pin_memory=True)
-            self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=True)
+        cuda = device.type == "cuda"
+        with self._current():  # pinning makes a context on the current device: not on every process's first one
+            self._model = torch.zeros(self._flat.model.numel(), pin_memory=cuda)
+            self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=cuda)
         self.model: memoryview = buffers.view(self._model)
         self.gradient: memoryview = buffers.view(self._gradient)
-        self._half = half_precision(training.precision, torch.cuda.get_device_capability(device))
-        self._scale = LossScale(LARGEST_SCALE if self._half is torch.float16 else 1.0)
-        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.loss_scale = LossScale() if self._half is torch.float16 else None
+        self._copies = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
     def initial_model(self) -> memoryview:
         """Set the model to the seeded one, drawn on the host, and return it."""
@@ -125,13 +159,27 @@ class CudaLearner:
         for name, own in (self._flat.frozen() | self._flat.constants()).items():
             own.copy_(fixed[name])
 
-    def on_device(self, batch: Batch, *, epoch: int) -> Batch:
+    def on_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
         """Return the augmented batch on the device. It is copied through a stream of its own, so that another can be computed meanwhile."""
         asked, zero = self._experiment, self._prepare.zero
         inputs = augmented(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
+        kept = {each.name: getattr(batch, each.name) for each in fields(batch)}
+        if self._copies is None:
+            return DeviceBatch(**kept | {"inputs": inputs.to(self.device), "labels": batch.labels.to(self.device)})
         with torch.cuda.stream(self._copies):
             moved = [part.pin_memory().to(self.device, non_blocking=True) for part in (inputs, batch.labels)]
-        return replace(batch, inputs=moved[0], labels=moved[1])
+        return DeviceBatch(**kept | {"inputs": moved[0], "labels": moved[1]})
+
+    def _await_copies(self, batch: DeviceBatch) -> None:
+        """Make the device's computation wait until the batch's copies are complete."""
+        if self._copies is None:
+            return
+        torch.cuda.current_stream().wait_stream(self._copies)
+        for part in (
+            batch.inputs,
+            batch.labels,
+        ):  # made on the other stream: its memory must not be used again too soon
+            part.record_stream(torch.cuda.current_stream())
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         """Compute the minibatch's gradient into `gradient` and return the loss.
@@ -139,36 +187,32 @@ class CudaLearner:
         Raises Refused if the gradient is not finite, unless the experiment drops such gradients.
         """
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
-        with torch.cuda.device(self.device), self._fitting():
+        with self._current(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
-            batch = batch if batch.inputs.is_cuda else self.on_device(batch, epoch=epoch)
-            torch.cuda.current_stream().wait_stream(self._copies)
-            for part in (
-                batch.inputs,
-                batch.labels,
-            ):  # made on the other stream: its memory must not be used again too soon
-                part.record_stream(torch.cuda.current_stream())
+            held = batch if isinstance(batch, DeviceBatch) else self.on_device(batch, epoch=epoch)
+            self._await_copies(held)
             while True:
                 self._seed_draws(seed("dropout", self._experiment.seed, round, worker, minibatch))
-                value = self._backward(batch, epoch=epoch)
+                value = self._backward(held, epoch=epoch)
                 self._gradient.copy_(self._flat.gradient, non_blocking=True)
                 finite = self._flat.gradient.isfinite().all()
                 if bool(finite):  # waits for the device, and so for the copy before it
-                    self._scale.count_finite()
+                    if self.loss_scale is not None:
+                        self.loss_scale.count_finite()
                     return value
-                if self._scale.scale <= 1.0:
+                if self.loss_scale is None or self.loss_scale.scale <= 1.0:
                     if self._experiment.aggregation.non_finite == "drop":  # all peers leave it out of the round
                         return value
                     raise Refused(
                         f"{where}: the gradient has values that are not finite, the loss is {value}; "
                         "a lower training.learning_rate or a warm-up may keep it finite"
                     )
-                self._scale.halve()
+                self.loss_scale.halve()
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Return the model's scores on `batches`."""
         judged, samples = list[BatchScores](), 0
-        with torch.cuda.device(self.device), torch.inference_mode(), self._fitting():
+        with self._current(), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()
             for batch in batches:
@@ -183,11 +227,12 @@ class CudaLearner:
         inputs = at_size(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
         outputs = self._outputs(inputs)
         loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
-        (loss * self._scale.scale).backward()  # type: ignore[no-untyped-call]
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
+        (loss * scale).backward()  # type: ignore[no-untyped-call]
         if problem := self._flat.problem():
             raise user_code.user_code_error("training.model", self._experiment.training.model, problem, place=None)
-        if self._scale.scale != 1.0:
-            self._flat.gradient[: self.parameters].div_(self._scale.scale)
+        if scale != 1.0:
+            self._flat.gradient[: self.parameters].div_(scale)
         value = self._objective.reported(float(loss.detach()), outputs, batch.labels)
         return value if math.isfinite(value) else float("nan")
 
@@ -200,13 +245,17 @@ class CudaLearner:
     def _seed_draws(self, number: int) -> None:
         """Seed the random draws of dropout, and of a user model."""
         if is_own(self._experiment.training):  # one process for each device, so its global generator is this learner's
-            torch.cuda.manual_seed(number)
+            torch.manual_seed(number)  # on every device
         for layer in self._dropouts:
             layer.generator = torch.Generator(self.device).manual_seed(number)
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the model computes in half precision, if the experiment asks for it."""
-        return torch.autocast("cuda", self._half, enabled=self._half is not None)
+        return torch.autocast(self.device.type, self._half, enabled=self._half is not None)
+
+    def _current(self) -> AbstractContextManager[object]:
+        """Return the context in which CUDA's calls go to this learner's device."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _fitting(self) -> "_Fitting":
         """Return the context that explains a lack of memory on the device."""
@@ -224,12 +273,21 @@ class _Fitting:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            training, total = self.experiment.training, torch.cuda.get_device_properties(self.device).total_memory
+        if isinstance(error, torch.OutOfMemoryError):
+            training = self.experiment.training
+            half = ", or training.precision: fp16" if training.precision == "fp32" else ""
             raise ConfigError(
-                f"training.batch_size: {training.batch_size} of {training.model} do not fit the {total / 2**30:.0f} GiB of "
-                f"{torch.cuda.get_device_name(self.device)}; try {training.batch_size // 2}, or training.precision: bf16"
+                f"training.batch_size: {training.batch_size} of {training.model} do not fit {_memory_words(self.device)}; "
+                f"try {max(1, training.batch_size // 2)}{half}"
             ) from error
+
+
+def _memory_words(device: torch.device) -> str:
+    """Return the device's memory in words, such as `the 15 GiB of Tesla T4`."""
+    if device.type != "cuda":
+        return f"the memory of {device_name(device)}"
+    total = torch.cuda.get_device_properties(device).total_memory
+    return f"the {total / 2**30:.0f} GiB of {device_name(device)}"
 
 
 def best_device(rank_on_instance: int) -> torch.device | None:

@@ -1,0 +1,17 @@
+"""The device of these tests: the processor as a stand-in, or the GPU under `make gpu-check`."""
+
+import os
+
+import pytest
+import torch
+
+from crossover.learning import device as device_learning
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Return the device, which the programs of this process then use. TF32 is off: fp32 is compared with the processor's."""
+    found = torch.device(os.environ.get("CROSSOVER_CHECK_DEVICE", "cpu"))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(device_learning, "best_device", lambda rank_on_instance: found)
+    return found
