@@ -49,7 +49,7 @@ from crossover.learning.samples import (
 from crossover.learning.weights import DOWN, UP
 
 if TYPE_CHECKING:
-    from crossover.learning.device import LossScale
+    from crossover.learning.loss_scale import LossScale
     from crossover.learning.samples import Dataset
 
 

@@ -14,11 +14,12 @@ import torch
 from crossover.algorithms import buffers
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.learning import device as device_learning
+from crossover.learning import loss_scale
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import load as load_dataset
-from crossover.learning.device import FIRST_SCALE, NATIVE_BF16, DeviceLearner, LossScale
+from crossover.learning.device import NATIVE_BF16, DeviceLearner
 from crossover.learning.learner import Learner
+from crossover.learning.loss_scale import FIRST_SCALE, LossScale
 from crossover.learning.reference import train_reference
 from crossover.learning.staging import Minibatches, plan
 from crossover.training.peer import Replica
@@ -122,7 +123,7 @@ def test_an_overflow_halves_the_scale_until_the_gradient_is_finite(device: torch
 
 
 def test_finite_gradients_in_a_row_double_the_scale(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_learning, "GROWTH_INTERVAL", 2)
+    monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 2)
     _, own, batch = learners(device, precision="fp16")
     assert own.loss_scale is not None
     own.loss_scale.restore((4.0, 0))
@@ -139,7 +140,7 @@ def test_the_scale_moves_as_pytorchs_own_does() -> None:
     mine, weight = LossScale(), torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_learning, "GROWTH_INTERVAL", 3)
+        patch.setattr(loss_scale, "GROWTH_INTERVAL", 3)
         for overflows in (0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0):
             theirs.scale(torch.zeros(1))  # makes its tensor
             weight.grad = torch.full((1,), float("inf") if overflows else 1.0)
@@ -186,7 +187,7 @@ def test_a_resumed_run_in_fp16_equals_one_that_was_never_interrupted(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Model and loss scale: the scale doubles after every third gradient here, and a program that began with the first one would differ."""
-    monkeypatch.setattr(device_learning, "GROWTH_INTERVAL", 3)
+    monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 3)
     monkeypatch.setattr("crossover.training.fleet.NOTICE_S", 0.0)
     experiment = on_gpu("single", precision="fp16")
     scales: list[tuple[int, float, int]] = []
