@@ -107,6 +107,10 @@ lint: setup ## ruff check, ruff format --check, mypy --strict, wording
 	@$(PYTHON) -m tools.wording
 	@$(PYTHON) -m tools.freshness
 
+.PHONY: pictures
+pictures: setup ## Draw the pictures of docs/architectures anew, with the figures of its pages
+	@$(PYTHON) -m tools.pictures
+
 .PHONY: freshness
 freshness: setup ## List prices and documented limits that are old
 	@$(PYTHON) -m tools.freshness

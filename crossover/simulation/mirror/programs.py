@@ -33,10 +33,10 @@ def run(world: World, walk: Walk) -> SimProcess:
     """Simulate a fleet of programs, one process per worker, until the last one ends. `walk`: interpreter of the state machines that the
     programs start.
     """
-    yield world.env.all_of([world.env.process(_Peer(world, walk, rank).train()) for rank in range(world.workers)])
+    yield world.env.all_of([world.env.process(SimulatedPeer(world, walk, rank).train()) for rank in range(world.workers)])
 
 
-class _Peer:
+class SimulatedPeer:
     """One simulated program on an EC2 instance: a peer, or a GPU worker."""
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
@@ -81,7 +81,7 @@ class _Peer:
             invocation = self.invocation
             invocation.started_at = world.env.now
             while self.round < days.rounds_until(days.decided(number)):
-                yield from self._run_round(place)
+                yield from self.run_round(place)
                 self.round += 1
                 move_to_round(world, place, self.round)
             yield from self._measure("convergence detection", self._agree_after_epoch(days.decided(number)))
@@ -123,7 +123,7 @@ class _Peer:
         if seconds > 0:
             yield self.world.env.timeout(seconds)
 
-    def _run_round(self, place: WhereInRun) -> SimProcess:
+    def run_round(self, place: WhereInRun) -> SimProcess:
         """Simulate one round of this program: gradients, exchanges with the others, model update, checkpoint."""
         world = self.world
         machines = world.architecture.machines
