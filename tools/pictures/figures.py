@@ -157,7 +157,7 @@ class Figures:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often a size may be moved, by name."""
+        """Numbers of times that a size may be moved, by name."""
         return {"once": 1, "others": self.workers - 1, "workers": self.workers, "minibatches": self.minibatches}
 
 
