@@ -44,9 +44,7 @@ def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_mod
     tried = {seed: unfiltered.of(seed) for seed in range(FIXED)}
 
     assert not {seed: trial.findings for seed, trial in tried.items() if trial.findings}
-    assert (
-        unfiltered.reference and sum(pass_by(trial.struck) for trial in tried.values()) > FIXED // 5
-    )  # else workers may be removed
+    assert sum(pass_by(trial.struck) for trial in tried.values()) > FIXED // 5  # else workers may be removed
 
 
 @pytest.mark.slow

@@ -222,10 +222,11 @@ def test_it_goes_on_by_itself(experiment: Experiment, seed: int, struck: int, fa
 def test_it_stays_mended(found: tuple[Experiment, int, int, list[Fault]]) -> None:
     experiment, seed, least, faults = found
     trials, nemesis = Trials(reduced(experiment)), Disturbed(faults)
-    outcome = VirtualWorld(trials.experiment, seed, nemesis, turns=TURNS).run()
+    world = VirtualWorld(trials.experiment, seed, nemesis, turns=TURNS)
+    outcome = world.run()
 
     assert len(nemesis.struck) >= least
-    judged = trials.judged(nemesis, outcome, trials.model)
+    judged = trials.judged(nemesis, outcome, world)
     assert not broken(replace(judged, killed=(), state_lost=False))  # nothing is excused
 
 

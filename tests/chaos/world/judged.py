@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.world.history import RequestHistory
 from tests.chaos.world.world import RunOutcome
+from tests.chaos.world.yardstick import Yardstick
 
 # Of an attempt, a round, and with MLLess the newest word applied: the digest of the model in each worker's checkpoint.
 Models = dict[tuple[int, int, int | None], dict[int, str]]
@@ -12,7 +13,8 @@ Models = dict[tuple[int, int, int | None], dict[int, str]]
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """One run before its judges. `model`: the digest of what it must end with, "" where that depends on who is late.
+    """One run before its judges. `model`: the digest of what it must end with, "" where that depends on who is late. `epochs`: what its
+    decisions must say, None where nothing tells.
 
     `killed`: names of processes. `outlived`: roles of which an invocation came again when its caller had gone on. `state_lost`: every
     database that held the model has lost its memory, or with local steps one, since each holds what no other does. No architecture
@@ -32,6 +34,7 @@ class JudgedRun:
     workers: int = 0
     budget_usd: float | None = None
     by_itself: int = 0
+    epochs: Yardstick | None = None
     models: Models = field(default_factory=dict)
     members: int = 0
     every: int = 1

@@ -70,6 +70,9 @@ class Disturbed:
         self._gone: dict[str, int] = {}  # by role: under which client
         self.removed = False  # whether MLLess's supervisor has sent anybody away, or given anybody up
         self.models: Models = defaultdict(dict)
+        self.saved: dict[int, dict[int, set[bytes]]] = defaultdict(
+            lambda: defaultdict(set)
+        )  # models, by round and worker
         self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
 
     def _of(self, *kinds: str) -> list[Fault]:
@@ -139,6 +142,7 @@ class Disturbed:
         self.seen[worker].setdefault(round, saved.facts.get("seen", {}))
         if (model := saved.vectors.get("model")) and not minibatch:  # MLLess's supervisor has none
             self.models[attempt, round, word.get("step")][worker] = digest(bytes(model.data))
+            self.saved[round][worker].add(bytes(model.data))
 
     def _kill(self, process: Process) -> None:
         self.killed.add(process.name)

@@ -34,10 +34,30 @@ _CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.c
 
 
 def right_model(run: JudgedRun) -> list[str]:
-    """Bitwise what the single-process reference ends with, or an undisturbed run where there is no reference."""
+    """Bitwise what one process comes to: the reference, or MLLess's algorithm without removals."""
     if run.outcome.model and run.model and run.outcome.model != run.model:
         return [f"the final model is {run.outcome.model[:8]}; expected {run.model[:8]}"]
     return []
+
+
+def decisions_say_what_is_so(run: JudgedRun) -> list[str]:
+    """Each epoch's decision, in order, has the loss and the metric of the model that the epoch ends with, and all those before; the last
+    one, and no other, ends training. A budget may end it sooner.
+    """
+    if run.epochs is None:
+        return []
+    told, found, seen = run.outcome.decisions, list[str](), list[list[float]]()
+    for said, (epoch, right) in zip(told, sorted(run.epochs.items()), strict=False):
+        seen.append([right.loss, right.metric])
+        ends = right.finished or said["reason"].startswith("budget: ")
+        now = (said["epoch"], said["history"], [said["val_loss"], said["val_metric"]], said["finished"])
+        if now != (wanted := (epoch, seen, seen[-1], ends)):
+            found.append(f"a decision says {now}; expected {wanted}")
+    if len(told) > len(run.epochs):
+        found.append(f"{len(told)} decisions; expected {len(run.epochs)}")
+    if told and not run.outcome.failure and not told[-1]["finished"]:
+        found.append(f"the run has ended behind epoch {told[-1]['epoch']}, after which training goes on")
+    return found
 
 
 def workers_hold_one_model(run: JudgedRun) -> list[str]:
@@ -274,6 +294,7 @@ def _told(what: str, entry: HistoryEntry) -> str:
 Oracle = Callable[[JudgedRun], list[str]]
 ORACLES: tuple[Oracle, ...] = (
     right_model,
+    decisions_say_what_is_so,
     workers_hold_one_model,
     ends_well,
     goes_on_by_itself,

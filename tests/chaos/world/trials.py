@@ -1,14 +1,12 @@
 """Runs under schedules, judged: what a seed's schedule did, and the smallest one that still breaks the same promise."""
 
-import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.learning.reference import train_reference
 from crossover.pools import pool
 from crossover.running.resume import tolerates_failures
 from crossover.training.progress import calendar_of
@@ -24,6 +22,14 @@ from tests.chaos.world.oracles import broken
 from tests.chaos.world.schedule import KINDS, Fault, FaultKind, Requests, Terrain, ends_client, gone, pass_by
 from tests.chaos.world.shrink import smallest
 from tests.chaos.world.world import RunOutcome, VirtualWorld
+from tests.chaos.world.yardstick import (
+    EpochResult,
+    Yardstick,
+    ends_training,
+    evaluate_model,
+    measure_mlless,
+    measure_reference,
+)
 
 WORKERS, EPOCHS = 4, 2
 OFTEN = 2  # rounds from one checkpoint to the next, in every second schedule
@@ -50,22 +56,27 @@ class Trials:
     """Of one experiment."""
 
     experiment: Experiment
+    _yardsticks: dict[int, Yardstick] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture:
         return architecture_of(self.experiment)
 
-    @cached_property
-    def reference(self) -> str:
-        """The digest of what one process comes to; "" where the architecture, or what this experiment exchanges, claims no equality, or
-        where money decides how many epochs there are.
-        """
-        if not self._claims or not _exact(self.experiment):
-            return ""
-        world = self._world(0, Disturbed())
-        learner = ExactLearner(world.resolved, sizes=self._sizes)
-        vector = train_reference(world.resolved, world.dataset, learner=cast(Any, learner))[0]
-        return hashlib.sha256(vector).hexdigest()
+    def yardstick(self, world: VirtualWorld) -> Yardstick:
+        """Return what one process comes to, after each epoch; empty if what a round combines, or who takes part, depends on who is late."""
+        if self.experiment.p2p.mode != "synchronous" or self._setting("scale_in"):
+            return {}
+        every = (
+            world.resolved.functions.checkpoint_every if self._setting("slack") else 0
+        )  # no update is on its way across a checkpoint
+        if every not in self._yardsticks:
+            measure = measure_mlless if self._removes and not self._adds else measure_reference
+            self._yardsticks[every] = measure(world.resolved, world.dataset, self.make_learner(world))
+        return self._yardsticks[every]
+
+    def make_learner(self, world: VirtualWorld) -> ExactLearner:
+        """Return the exact learner of a world."""
+        return ExactLearner(world.resolved, sizes=world.sizes)
 
     @cached_property
     def undisturbed(self) -> tuple[RunOutcome, Terrain]:
@@ -78,7 +89,7 @@ class Trials:
         outcome = world.run()
         if outcome.failure:
             raise UserError(f"undisturbed, the run fails already: {outcome.failure}")
-        found = broken(self.judged(nemesis, outcome, self.reference))
+        found = broken(self.judged(nemesis, outcome, world))
         assert not found, "; ".join(found)
         servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture)), "aws": 1}
         half_s = round(outcome.seconds / 2, 3)
@@ -107,28 +118,15 @@ class Trials:
         return {}
 
     @property
-    def model(self) -> str:
-        """What every run must end with: the reference's model, or else an undisturbed run's where workers wait for one another.
-
-        "" where what a round combines, or who takes part, depends on who is late, or where money decides how many epochs there are.
-        """
-        in_step = (self._claims or self._removes) and _exact(self.experiment) and not self._setting("scale_in")
-        return self.reference or (self.undisturbed[0].model if in_step else "")
-
-    @property
-    def _claims(self) -> bool:
-        return "equals_reference" in self.architecture.claims or self._adds
-
-    @property
     def _adds(self) -> bool:
-        """Whether all updates are sent whole and added up: of values of which any sum is exact, the bits of the average. BatchNorm's are
-        none, since their momentum is 0.1, so there the model has no such.
+        """Whether all updates are sent whole and applied at once: of values of which any sum is exact, the bits of the average.
+        BatchNorm's are none, since their momentum is 0.1, so there the model has no such.
         """
-        return self._removes and self._setting("threshold") == 0.0
+        return self._removes and self._setting("threshold") == 0.0 and not self._setting("slack")
 
     @property
     def _removes(self) -> bool:
-        """Whether a supervisor removes who is silent for too long. While nobody is, the bits are those of an undisturbed run."""
+        """Whether a supervisor removes who is silent for too long."""
         return "adds_what_others_average" in self.architecture.claims
 
     @property
@@ -180,13 +178,13 @@ class Trials:
         """These faults; `seed` breaks ties and spreads durations."""
         nemesis = Disturbed(faults)
         try:
-            outcome = self._world(seed, nemesis).run()
-            findings = broken(self.judged(nemesis, outcome, self.model))
+            world = self._world(seed, nemesis)
+            findings = broken(self.judged(nemesis, world.run(), world))
         except Stuck as stuck:
             findings = [f"every_wait_ends: {stuck}"]
         return Trial(seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history)
 
-    def judged(self, nemesis: Disturbed, outcome: RunOutcome, model: str) -> JudgedRun:
+    def judged(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> JudgedRun:
         given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
         lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
         left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
@@ -195,10 +193,14 @@ class Trials:
         within_s = 10.0 * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
         every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
         days = calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches})
+        keeps = all(days.rounds_until(epoch) % every == 0 for epoch in range(1, days.epochs + 1))
+        epochs = {} if nemesis.removed and not pass_by(nemesis.struck) else self.yardstick(world)
+        ended = [epochs[each["epoch"]] for each in outcome.decisions if each["epoch"] in epochs]
         return JudgedRun(
             nemesis.history,
             outcome,
-            "" if nemesis.removed and not pass_by(nemesis.struck) else model,
+            ended[-1].model if ended else "",
+            epochs=epochs or (self._as_saved(nemesis, outcome, world) if keeps else None),
             killed=nemesis.killed | outcome.timed_out,
             outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
             by_itself=1 + sum(map(ends_client, nemesis.struck)) if passes else 0,
@@ -209,10 +211,33 @@ class Trials:
             models=nemesis.models if given.p2p.mode == "synchronous" else {},
             members=0 if nemesis.removed or left or lost else given.workers + self._removes,
             every=every,
-            keeps=all(days.rounds_until(epoch) % every == 0 for epoch in range(1, days.epochs + 1)),
+            keeps=keeps,
             within_s=within_s and within_s + sum(fault.seconds for fault in nemesis.struck),
             seen=nemesis.seen,
         )
+
+    def _as_saved(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> Yardstick:
+        """Return what each decision must say: the evaluation of a model that was saved where its epoch ends, and by whom it names if peers
+        hold models of their own.
+        """
+        days, found, evaluated = (
+            calendar_of(world.resolved, {"minibatches": world.minibatches}),
+            {},
+            list[tuple[float, float]](),
+        )
+        for said in outcome.decisions:
+            saved = nemesis.saved.get(days.rounds_until(said["epoch"]), {})
+            by = [said["by"]] if self.architecture.program else list(saved)
+            models = {model for rank in by for model in saved.get(rank, ())}
+            right = [
+                evaluate_model(model, world.resolved, world.dataset, self.make_learner(world))
+                for model in sorted(models)
+            ]
+            now = (said["val_loss"], said["val_metric"])
+            evaluated.append(now if now in right or not right else right[0])
+            ends = ends_training(world.resolved.training, evaluated, said["epoch"])
+            found[said["epoch"]] = EpochResult("", *evaluated[-1], ends)
+        return found
 
     def shrunk(self, trial: Trial) -> Trial:
         """The smallest schedule that breaks a promise of the same name."""
@@ -226,11 +251,6 @@ class Trials:
 
 def _oracle(finding: str) -> str:
     return finding.partition(":")[0]
-
-
-def _exact(experiment: Experiment) -> bool:
-    """Whether workers exchange in step, for all epochs: what the reference computes."""
-    return experiment.p2p.mode == "synchronous" and experiment.lifetime.budget_usd is None
 
 
 def reduced(experiment: Experiment) -> Experiment:

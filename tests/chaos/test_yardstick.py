@@ -1,0 +1,53 @@
+"""What a run is judged by where no run of the same program may judge it: one process's models, metrics and ends of training."""
+
+from dataclasses import replace
+
+import pytest
+
+from functions.mlless.settings import MLLess
+from tests.architectures.harness import small
+from tests.chaos.world.nemeses import Disturbed
+from tests.chaos.world.oracles import broken
+from tests.chaos.world.trials import Trials, reduced
+from tests.chaos.world.world import VirtualWorld
+from tests.chaos.world.yardstick import ends_training, measure_mlless, measure_reference
+
+
+def test_mlless_in_one_process_that_sends_all_at_once_is_the_reference() -> None:
+    trials = Trials(reduced(small("mlless").with_settings(MLLess(threshold=0.0))))
+    world = VirtualWorld(trials.experiment, 0, Disturbed(), sizes=(10, 0))
+    of_reference = measure_reference(world.resolved, world.dataset, trials.make_learner(world))
+
+    assert measure_mlless(world.resolved, world.dataset, trials.make_learner(world)) == of_reference
+    assert len(of_reference) == 2 and of_reference[2].finished and not of_reference[1].finished
+
+
+@pytest.mark.parametrize(
+    ("loss", "metric", "finished", "reason"),
+    [(0.5, 0.0, False, ""), (0.0, 0.5, False, ""), (0.0, 0.0, True, "target: reached")],
+    ids=["loss", "metric", "finished"],
+)
+def test_a_decision_that_says_what_is_not_so_is_found(loss: float, metric: float, finished: bool, reason: str) -> None:
+    trials, nemesis = Trials(reduced(small("mlless"))), Disturbed()
+    world = VirtualWorld(trials.experiment, 0, nemesis)
+    outcome = world.run()
+    assert not broken(trials.judged(nemesis, outcome, world))
+
+    said = outcome.decisions[0]
+    wrong = said | {"val_loss": said["val_loss"] + loss, "val_metric": said["val_metric"] + metric}
+    wrong |= {"finished": said["finished"] or finished, "reason": reason}
+    changed = replace(outcome, decisions=[wrong, *outcome.decisions[1:]])
+    assert [each.partition(":")[0] for each in broken(trials.judged(nemesis, changed, world))] == [
+        "decisions_say_what_is_so"
+    ]
+
+
+def test_training_ends_at_its_target_without_patience_or_behind_its_last_epoch() -> None:
+    training = replace(small("single").training, epochs=4)
+    falling, rising = [(0.5, 0.1), (0.4, 0.2)], [(0.4, 0.1), (0.5, 0.2)]
+
+    assert ends_training(training, falling, 4) and not ends_training(training, falling, 3)
+    assert ends_training(replace(training, target=0.2), falling, 2)
+    assert not ends_training(replace(training, target=0.3), falling, 2)
+    assert ends_training(replace(training, early_stopping=1), rising, 2)
+    assert not ends_training(replace(training, early_stopping=1), falling, 2)
