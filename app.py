@@ -33,7 +33,7 @@ def main() -> int:
         if current := app.node.try_get_context(
             "current"
         ):  # where `crossover deploy` was called: this process runs elsewhere
-            user_code.look_in(Path(config).parent, current)
+            user_code.set_folders(Path(config).parent, current)
         validation.check_deployment(experiment)
         compose(app, experiment, account=account_file.load(), env=_environment(app))
     except UserError as error:

@@ -36,7 +36,7 @@ def work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
     parameters = sum(shape.numel() for shape in shapes)
     for name, (exchange, _) in CODECS.items():
         experiment = Experiment(name="compression", architecture="all-reduce", exchange=exchange)
-        own = contributions.encoder(experiment, worker=0, shapes=shapes, parameters=parameters)
+        own = contributions.build_encoder(experiment, worker=0, shapes=shapes, parameters=parameters)
         if isinstance(own, contributions.TwoExchanges):
             found |= _two_exchanges(name, own, gradient)
         else:

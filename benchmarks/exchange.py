@@ -84,8 +84,8 @@ class OneStore(MemoryClients):
         self._store = store
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        beside = getattr(self._store, "beside", None)
-        return beside(traffic) if beside else self._store
+        with_traffic = getattr(self._store, "with_traffic", None)
+        return with_traffic(traffic) if with_traffic else self._store
 
     def slot(self) -> AbstractContextManager[float]:
         return nullcontext(0.0)
@@ -97,8 +97,8 @@ def connect_store(channel: Channel, traffic: Traffic) -> TensorStore:
         from crossover.data.s3 import S3ObjectStore
 
         client = _s3_client(channel.url)
-        return connecting.object_tensors(S3ObjectStore(BUCKET, traffic, client=client))
-    return connecting.tensor_store(channel.url, time_to_live_s=3_600, traffic=traffic)
+        return connecting.open_object_tensors(S3ObjectStore(BUCKET, traffic, client=client))
+    return connecting.open_tensor_store(channel.url, time_to_live_s=3_600, traffic=traffic)
 
 
 def _s3_client(address: str) -> Any:

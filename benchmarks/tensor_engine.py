@@ -29,7 +29,7 @@ from crossover.algorithms.updates import step
 from crossover.data.encoding import Vector, VectorKind
 from crossover.data.fetch_compute import FetchCompute
 from crossover.data.protocols import StateKeys, TensorCompute, Traffic
-from crossover.data.redis_client import RedisClient, RedisConnection, redis_address
+from crossover.data.redis_client import RedisClient, RedisConnection, parse_address
 from crossover.data.redis_tensors import RedisCompute
 from crossover.local import servers
 from crossover.local.servers import RedisServer
@@ -67,7 +67,7 @@ def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Cal
 def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
     """Connect the clients to the server, over TLS if `encrypted`."""
     certificate = tls.certificate.read_text()
-    client = RedisClient(redis_address(server.tls_url if encrypted else server.url, certificate=certificate))
+    client = RedisClient(parse_address(server.tls_url if encrypted else server.url, certificate=certificate))
     here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
     # One connection that is kept: redis-py's pool takes one on which a TLS session ticket has come in for one with half a reply left.
     python = redis.Redis(socket_timeout=None, single_connection_client=True, **here)
@@ -230,7 +230,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
             plain.store.delete("out")
 
     worker = threading.Thread(target=average)
-    connection = RedisConnection(redis_address(server.url), timeout_s=30)
+    connection = RedisConnection(parse_address(server.url), timeout_s=30)
     times = []
     worker.start()
     end_s = time.perf_counter() + seconds

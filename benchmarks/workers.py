@@ -77,7 +77,7 @@ def measure_owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
         waits=True,
     )
     cores = os.cpu_count() or 1
-    clients.create(folder / "slots", cores)
+    clients.create_slots(folder / "slots", cores)
     payload = json.dumps({"folder": str(meeting), "workers": workers, "slots": str(folder / "slots")}).encode()
     lambdas = Lambdas(folder / "workspace", concurrency=workers, cores=cores)
     try:

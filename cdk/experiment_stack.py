@@ -16,7 +16,7 @@ from cdk.names import stack_name
 from cdk.parameters import import_shared_words, publish
 from crossover import __version__, bundling
 from crossover.experiment import Experiment
-from crossover.user_code import Reach
+from crossover.user_code import Dependencies
 from crossover.workflow import state_machines
 from crossover.workflow.architecture import architecture_of, steps
 from crossover.workflow.infrastructure import most_minibatches, shared_stacks
@@ -70,9 +70,9 @@ class ExperimentStack(Stack):
         }
 
     @property
-    def user_code(self) -> Reach:
+    def user_code(self) -> Dependencies:
         """The files of the user's own modules that functions and programs must hold."""
-        return bundling.bundled(self._experiment)
+        return bundling.collect_files(self._experiment)
 
     @property
     def computing_steps(self) -> frozenset[str]:
@@ -100,6 +100,6 @@ class ExperimentStack(Stack):
         }
         leans = import_shared_words(experiment.project, shared_stacks(experiment))
         values = {"shape": json.dumps(shape), "version": __version__, **leans, **facts}
-        if own := bundling.fingerprint(experiment):
+        if own := bundling.compute_fingerprint(experiment):
             values["own_code"] = own  # a run refuses functions that hold another state of it
         publish(self, experiment.project, experiment.name, values, OUTPUTS)

@@ -26,7 +26,7 @@ from cdk import grants
 from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
 from cdk.names import arn, bucket_prefix, parameter_path, stack_name
-from crossover.data.keys import UNDER_WAY
+from crossover.data.keys import CURRENT_DEADLINE
 from crossover.workflow.state_machines import PLACEHOLDER, integration_arn
 
 LOOK_EVERY_MINUTES = 15
@@ -57,7 +57,8 @@ def _ending_runs(project: str, only: str) -> list[grants.Grant]:
         grants.Grant(
             actions=["s3:GetObject"],
             resources=[
-                f"arn:{Aws.PARTITION}:s3:::{bucket_prefix(only or project)}*/{key}" for key in (UNDER_WAY, DEADLINES)
+                f"arn:{Aws.PARTITION}:s3:::{bucket_prefix(only or project)}*/{key}"
+                for key in (CURRENT_DEADLINE, DEADLINES)
             ],
             conditions={"StringEquals": {"aws:ResourceAccount": Aws.ACCOUNT_ID}},
             why="Which run is under way and when it ends; the bucket's name CloudFormation makes.",

@@ -7,7 +7,7 @@ JSONata: in a path, a filter's single match is a list to some interpreters and a
 import json
 from typing import Any
 
-from crossover.data.keys import UNDER_WAY
+from crossover.data.keys import CURRENT_DEADLINE
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND
@@ -167,7 +167,7 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
         "Find its run": {
             "Type": "Task",
             "Resource": "${call_s3_getObject}",
-            "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": UNDER_WAY},
+            "Arguments": {"Bucket": "{% $states.input.bucket %}", "Key": CURRENT_DEADLINE},
             "Output": "{% $merge([$states.input, {'key': $states.result.Body}]) %}",
             "Catch": WITHOUT_DEADLINE,
             "Next": "Read the deadline",

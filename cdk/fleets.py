@@ -24,7 +24,7 @@ from cdk.packaging import ROOT
 from cdk.step_functions import StateMachines
 from cdk.storage import Buckets
 from crossover.experiment import Lifetime
-from crossover.user_code import Reach
+from crossover.user_code import Dependencies
 from crossover.workflow.architecture import Instances, is_burstable
 from layer import lock
 
@@ -54,7 +54,7 @@ class ProgramFleet(Construct):
         identity: Mapping[str, str],
         network: SharedNetwork,
         storage: Buckets,
-        user_code: Reach | None = None,
+        user_code: Dependencies | None = None,
         uses: Sequence[Broker | StateMachines] = (),
         groups: Sequence[str] = (),
         environment: Mapping[str, str] = {},
@@ -63,7 +63,7 @@ class ProgramFleet(Construct):
         name = resource_name(self, "fleet")
         self.facts = {"fleet": name}
         self._network, self._name = network, name
-        code = self._code(module, user_code or Reach(), torch=not instances.gpu)
+        code = self._code(module, user_code or Dependencies(), torch=not instances.gpu)
         told = {**identity, **storage.environment}
         may = [
             *grants.objects(storage.bucket, storage.data),
@@ -93,7 +93,7 @@ class ProgramFleet(Construct):
         )
         self._group(instances, template)
 
-    def _code(self, module: str, user_code: Reach, *, torch: bool) -> assets.Asset:
+    def _code(self, module: str, user_code: Dependencies, *, torch: bool) -> assets.Asset:
         """Build the asset of the files that the program reaches, with a requirements file for pip: the tested versions with their
         hashes. `torch`: include torch, in the version that functions have.
         """

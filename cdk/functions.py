@@ -20,7 +20,7 @@ from cdk.packaging import Package, Packages
 from cdk.redis_hosts import RedisHosts
 from cdk.storage import Buckets
 from crossover.experiment import Functions
-from crossover.user_code import Reach
+from crossover.user_code import Dependencies
 from crossover.workflow import Step, Uses
 from crossover.workflow.architecture import Architecture, steps
 
@@ -49,7 +49,7 @@ class LambdaFunctions(Construct):
         storage: Buckets,
         databases: RedisHosts | None = None,
         broker: Broker | None = None,
-        user_code: Reach | None = None,
+        user_code: Dependencies | None = None,
         user_steps: bool = False,
     ) -> None:
         super().__init__(scope, id)
@@ -65,7 +65,7 @@ class LambdaFunctions(Construct):
                 layers,
                 Path(folder),
                 image=settings.packaging == "image",
-                own=user_code or Reach(),
+                own=user_code or Dependencies(),
                 own_steps=user_steps,
             )
             for step in steps(architecture):

@@ -7,7 +7,7 @@ from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
 from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, NOTIFY, PROJECT, STANDS
-from crossover.data.keys import MOMENT
+from crossover.data.keys import TIME_FORMAT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.workflow.infrastructure import shared_stacks
@@ -20,7 +20,7 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
     alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
     told = {NOTIFY: topic} if (topic := experiment.lifetime.notify) else {}
-    return {**_owner_tags(experiment, kind), KIND: kind, **alone, **told, EXPIRES_AT: ends.strftime(MOMENT)}
+    return {**_owner_tags(experiment, kind), KIND: kind, **alone, **told, EXPIRES_AT: ends.strftime(TIME_FORMAT)}
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:

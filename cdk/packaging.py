@@ -15,7 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from cdk import bundling
 from cdk.layers import RUNTIME, Layers
 from crossover import user_code
-from crossover.user_code import Reach
+from crossover.user_code import Dependencies
 from crossover.workflow import AT_START, Step
 from layer import lock
 from layer.contents import pinned
@@ -45,7 +45,7 @@ class Packages:
     layers: Layers
     folder: Path
     image: bool
-    own: Reach = field(default_factory=Reach)  # what the experiment's own code consists of
+    own: Dependencies = field(default_factory=Dependencies)  # what the experiment's own code consists of
     own_steps: bool = False  # the architecture is part of it
     _sources: bundling.Sources = field(default_factory=lambda: bundling.Sources(ROOT))
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Packages:
         handler = f"{step.module}.{step.name}"
         if not out.exists():
             code = out / "code" if self.image else out
-            own = self.own if torch or self.own_steps else Reach()  # a model is built by steps that compute
+            own = self.own if torch or self.own_steps else Dependencies()  # a model is built by steps that compute
             closure = self._sources.closure(step.module, available=available, own=own.first_party)
             bundling.stage(closure, root=ROOT, out=code, own=own.files)
             if closure.computing:

@@ -10,60 +10,63 @@ from typing import Any
 
 from crossover import user_code
 from crossover.experiment import Experiment
-from crossover.user_code import COMPUTING, FIRST_PARTY, PROJECT, Reach, Wanted, reach
+from crossover.user_code import COMPUTING, FIRST_PARTY, PROJECT, Dependencies, OutsideImport, find_dependencies
 
 
-def names(experiment: Experiment) -> dict[str, str]:
-    """`package.module:name` by field, of all that functions and programs use."""
-    return dict(_named("training", experiment.resolved()["training"]))
+def list_user_code(experiment: Experiment) -> dict[str, str]:
+    """Return {field: `package.module:name`} of the user code that functions and programs use."""
+    return dict(_find_names("training", experiment.resolved()["training"]))
 
 
-def _travelling(experiment: Experiment) -> dict[str, str]:
-    """As `names`, with an architecture that is not this project's."""
+def _list_user_code_with_architecture(experiment: Experiment) -> dict[str, str]:
+    """Return the result of `list_user_code`, plus the user's own architecture if the experiment names one."""
     own = {"architecture": f"{experiment.module}:ARCHITECTURE"} if experiment.outside else {}
-    return own | names(experiment)
+    return own | list_user_code(experiment)
 
 
-def used(experiment: Experiment) -> dict[str, str]:
-    """As `names`, with the data set's loader, which this machine alone uses."""
+def list_user_code_with_loader(experiment: Experiment) -> dict[str, str]:
+    """Return the result of `list_user_code`, plus the data set's loader, which only this machine runs."""
     dataset = experiment.data.dataset
-    return {**({"data.dataset": dataset} if ":" in dataset else {}), **names(experiment)}
+    return {**({"data.dataset": dataset} if ":" in dataset else {}), **list_user_code(experiment)}
 
 
-def _named(field: str, value: Any) -> Iterator[tuple[str, str]]:
+def _find_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield (field, `package.module:name`) for each such name in `value`, a section of an experiment. `field`: the
+    section's name.
+    """
     if isinstance(value, dict):
         for name, each in value.items():
-            yield from _named(f"{field}.{name}", each)
+            yield from _find_names(f"{field}.{name}", each)
     elif isinstance(value, str) and ":" in value:
         yield field, value
 
 
-def check(experiment: Experiment, *, travels: bool = True) -> list[str]:
-    """Import all own code that the experiment names; words worth reading though nothing is wrong. Raises OwnCodeError.
+def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str]:
+    """Import all user code that the experiment names. Returns notes that are no errors. Raises OwnCodeError.
 
-    `travels`: functions or programs will hold it, apart from a data set's loader.
+    `travels`: whether functions or programs will hold the code, so that its dependencies are checked too.
     """
-    for field, name in names(experiment).items():
-        with user_code.building(field, name):
+    for field, name in list_user_code(experiment).items():
+        with user_code.forbid_data_files(field, name):
             user_code.load(name, field=field)
-    for field, name in used(experiment).items():
+    for field, name in list_user_code_with_loader(experiment).items():
         user_code.load(name, field=field)
-    return _notes(bundled(experiment)) if travels else []
+    return _describe_oddities(collect_files(experiment)) if travels else []
 
 
-def bundled(experiment: Experiment) -> Reach:
-    """Return the files that functions and programs must hold. Raises OwnCodeError if they could not be imported there; the error names the
-    line and what would help.
+def collect_files(experiment: Experiment) -> Dependencies:
+    """Return the user's files that functions and programs must hold. Raises OwnCodeError if they could not be imported
+    there; the error names the line and what would help.
     """
-    found = Reach()
-    for field, name in _travelling(experiment).items():
+    found = Dependencies()
+    for field, name in _list_user_code_with_architecture(experiment).items():
         user_code.check_name(name, field)
-        one = reach(name, field=field)
+        one = find_dependencies(name, field=field)
         if not user_code.locate(name.partition(":")[0]):
-            raise user_code.missing(field, name)
+            raise user_code.build_missing_error(field, name)
         for wanted in one.wanted:
-            if wanted.at_once and (problem := _unavailable(wanted)):
-                raise user_code.user_code_error(
+            if wanted.at_once and (problem := _explain_unavailable(wanted)):
+                raise user_code.build_user_code_error(
                     field, name, problem, place=user_code.place_in_file(wanted.file, wanted.line)
                 )
         found.files |= one.files
@@ -72,44 +75,49 @@ def bundled(experiment: Experiment) -> Reach:
     return found
 
 
-def digests(experiment: Experiment) -> dict[str, str]:
-    """Return {file: hash} of the user code that functions and programs use. Two runs with equal hashes trained with the same user code."""
+def hash_files(experiment: Experiment) -> dict[str, str]:
+    """Return {path: hash} of the user's files that functions and programs use. Two runs with equal hashes trained with
+    the same user code.
+    """
     files = {
         path: file
-        for field, name in _travelling(experiment).items()
-        for path, file in reach(name, field=field).files.items()
+        for field, name in _list_user_code_with_architecture(experiment).items()
+        for path, file in find_dependencies(name, field=field).files.items()
     }
     return {path.as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for path, file in sorted(files.items())}
 
 
-def digests_of_all(experiment: Experiment) -> dict[str, str]:
-    """Return the SHA-256 of every own file that the experiment reaches, by path; the loader of its data set among them."""
+def hash_all_files(experiment: Experiment) -> dict[str, str]:
+    """Return {path: SHA-256} of every user file that the experiment reaches, the data set's loader included."""
     files = dict[Path, Path]()
-    for field, name in {**_travelling(experiment), **used(experiment)}.items():
-        files |= files_of(name, field=field)
+    for field, name in {
+        **_list_user_code_with_architecture(experiment),
+        **list_user_code_with_loader(experiment),
+    }.items():
+        files |= find_files(name, field=field)
     return {path.as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for path, file in sorted(files.items())}
 
 
-def files_of(name: str, *, field: str) -> Mapping[Path, Path]:
-    """Return the own files that importing `package.module:name` reads, by their place below their folder. Nothing is imported. Raises
-    OwnCodeError for a file that is no Python.
+def find_files(name: str, *, field: str) -> Mapping[Path, Path]:
+    """Return {path in the bundle: file} of the user's files that importing `package.module:name` reads; nothing is
+    imported. `field`: the field for errors. Raises OwnCodeError for a file that is not Python.
     """
-    return reach(name, field=field).files
+    return find_dependencies(name, field=field).files
 
 
-def fingerprint(experiment: Experiment) -> str:
-    """One hash of all of `digests`; empty without own code."""
-    found = digests(experiment)
+def compute_fingerprint(experiment: Experiment) -> str:
+    """Return one hash over all of `hash_files`; empty if there is no user code."""
+    found = hash_files(experiment)
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else ""
 
 
-def _notes(found: Reach) -> list[str]:
-    """Of two files of the same name which was taken; imports that may fail later."""
+def _describe_oddities(found: Dependencies) -> list[str]:
+    """Return notes on `found`: which of two files of one name was taken, and imports that may fail later in functions."""
     lines = [
         f"{user_code.place_in_file(taken, None)} is taken, not {user_code.place_in_file(other, None)}"
         for taken, other in found.passed_over.items()
     ]
-    late = {each.module.split(".")[0]: each for each in found.wanted if not each.at_once and _unavailable(each)}
+    late = {each.module.split(".")[0]: each for each in found.wanted if not each.at_once and _explain_unavailable(each)}
     return lines + [
         f"{user_code.place_in_file(each.file, each.line)}: functions have no {top}; only what runs on this machine, "
         "such as a data set's loader, can reach this line"
@@ -117,22 +125,25 @@ def _notes(found: Reach) -> list[str]:
     ]
 
 
-def _unavailable(wanted: Wanted) -> str | None:
-    """Why functions could not import it, and what would help."""
+def _explain_unavailable(wanted: OutsideImport) -> str | None:
+    """Return why functions could not import the package of `wanted` and what would help; None if they can."""
     top = wanted.module.split(".")[0]
     if top in COMPUTING or top in FIRST_PARTY or top in sys.stdlib_module_names:
         return None
     if top in PROJECT:
         return f"imports {top}, which functions have not: it is this project's part that deploys"
     if top == "numpy":
-        return f"imports numpy, for which functions have no room beside torch: {_LATER}, or use torch"
-    return f"imports {top}, which functions have not: {_LATER}{_help(top, wanted.file)}"
+        return f"imports numpy, for which functions have no room beside torch: {IMPORT_IN_LOADER}, or use torch"
+    return f"imports {top}, which functions have not: {IMPORT_IN_LOADER}{_suggest_help(top, wanted.file)}"
 
 
-_LATER = "import it inside the loader of data.dataset if that alone needs it, which runs on this machine"
+IMPORT_IN_LOADER = "import it inside the loader of data.dataset if that alone needs it, which runs on this machine"
 
 
-def _help(top: str, file: Path) -> str:
+def _suggest_help(top: str, file: Path) -> str:
+    """Return advice on how the installed package `top` could be used in functions, as a clause to append; "" if it is
+    not installed here. `file`: the user's file that imports it.
+    """
     where = _find_installed(top)
     if where is None:
         return ""
@@ -142,7 +153,7 @@ def _help(top: str, file: Path) -> str:
 
 
 def _find_installed(top: str) -> Path | None:
-    """Return the package's folder, or its only file; None if it is not found."""
+    """Return the folder of the installed package `top`, or its only file; None if it is not installed."""
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # something that is no package stands under its name

@@ -20,47 +20,55 @@ CrossoverError
 import errno
 import re
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # what an OSError says of a disk, or of a user's share of it
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # what an OSError says of a disk, or of a user's share of it
 
 
 class CrossoverError(Exception):
-    """Base of the tree; `exit_code` is what the command line ends with."""
+    """Base class of every error that Crossover raises on purpose. `exit_code`: the exit status of the command line, 1
+    here.
+    """
 
     exit_code = 1
 
 
 class UserError(CrossoverError):
-    """An error that the user can fix; the message says how."""
+    """Base class of errors that the user can fix; the message says how. The command line exits with 2."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """An experiment file that cannot be run as it stands: field, value, what was expected."""
+    """Error for an invalid experiment file. The message names the field, its value, and what was expected."""
 
 
 class OwnCodeError(ConfigError):
-    """The user's own code, named by a field, that cannot be found, imported or used, or that failed while it trained."""
+    """Error for user code that a field names and that cannot be found, imported or used, or that failed while it
+    trained.
+    """
 
 
 class NoProjection(ConfigError):
-    """An experiment that can be run and not be simulated: its sizes, or what its steps do, are not known there. Nothing is guessed."""
+    """Error for an experiment that can be run but not simulated, because its sizes or the requests of its steps are
+    unknown.
+    """
 
 
 class DataError(UserError):
-    """A data set that is missing, corrupt or does not fit the experiment."""
+    """Error for a data set that is missing, corrupt or does not fit the experiment."""
 
 
 class MissingTool(UserError):
-    """A program that this machine lacks; the message has the command that installs it."""
+    """Error for a program that is not installed on this machine; the message has the command that installs it."""
 
 
 class StaleAttempt(CrossoverError):
-    """The inputs are gone because a later attempt finished the work. Never retried; changes nothing."""
+    """Error that ends a superseded attempt: a later attempt of the run has done its work or removed its inputs. It is
+    never retried.
+    """
 
 
 class Missing(CrossoverError):
-    """A key that does not exist (yet). `key` names it."""
+    """Error for a key that does not exist, or not yet, in a store. `key` names it."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: no such key")
@@ -68,32 +76,34 @@ class Missing(CrossoverError):
 
 
 class Corrupt(CrossoverError):
-    """Bytes that are not what they should be: wrong kind, dtype, length or checksum."""
+    """Error for bytes read from a store or message that have the wrong kind, dtype, length or checksum."""
 
 
 class Refused(CrossoverError):
-    """A store or database understood the command and refused it."""
+    """Error for a command that a store or database understood and refused."""
 
 
 class WaitTimeout(CrossoverError):
-    """A wait reached its time-out; the message names what was missing."""
+    """Error for a wait that timed out; the message names what was missing."""
 
 
 class Unavailable(CrossoverError):
-    """A store, broker or host that does not answer. Step Functions retries a step that raises it."""
+    """Error for a store, broker or host that does not answer. Step Functions retries a step that raises it."""
 
 
 class Lost(CrossoverError):
-    """A server that a run on this machine needs has ended, and nobody stopped it."""
+    """Error for a local server of the run that ended although nobody stopped it."""
 
 
 class RunFailed(CrossoverError):
-    """A run that ended in failure, with its cause in plain words."""
+    """Error for a run that ended in failure; the message is its cause in plain words."""
 
 
-def ended_with(kind: str, words: str) -> CrossoverError:
-    """Return the error to raise here for a run that failed elsewhere. `kind`: the error's class name there; `words`: its message. The
-    result has the user error's class that `kind` or `words` names, so that the user can fix it; otherwise it is a RunFailed.
+def rebuild_error(kind: str, words: str) -> CrossoverError:
+    """Return an exception for a run that failed in another process. `kind`: the name of the error's class there;
+    `words`: its message.
+
+    The exception has the UserError class that `kind` or `words` names, otherwise it is a RunFailed.
     """
     for mendable in (OwnCodeError, ConfigError, DataError, UserError):
         if kind == mendable.__name__ or f"{mendable.__name__}: " in words:
@@ -105,7 +115,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 
 def quote_controls(text: str) -> str:
-    """Return the text with control characters written out (`\\x1b`), so that a stranger's name cannot command a terminal. Line ends and
-    tabs stay.
+    """Return `text` with control characters written out (`\\x1b`), so that text from elsewhere cannot command a
+    terminal. Line ends and tabs stay.
     """
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -12,56 +12,62 @@ from annotated_types import Ge, Gt, Le, Lt
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
-MOST_THREADS = 256  # more than EC2 instances that train have; from some thousands on OpenMP ends the process
+MAX_THREADS = 256  # more than EC2 instances that train have; from some thousands on OpenMP ends the process
 
 LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that come with the project
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What the model is judged by on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or package.module:name."""
+    """Measure of the model on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or
+    package.module:name.
+    """
 
     name: str = "accuracy"
     higher_is_better: bool | None = None  # null: as its name implies; one's own must say it
 
     @property
     def words(self) -> str:
-        """The name as people read it: `mean absolute error` of `houses:mean_absolute_error`."""
+        """Readable name: `mean absolute error` of `houses:mean_absolute_error`."""
         return self.name.rpartition(":")[2].replace("_", " ")
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies between 0 and 1 and is read as a percentage."""
+        """True if the metric lies between 0 and 1 and is read as a percentage."""
         return self.name == "accuracy"
 
     @property
-    def rises(self) -> bool:
-        """Whether a higher value is a better one."""
+    def higher_wins(self) -> bool:
+        """True if a higher value is a better one."""
         return self.name not in LOWER_IS_BETTER if self.higher_is_better is None else self.higher_is_better
 
-    def not_reachable(self, value: float) -> str:
-        """Why no run can reach `value`; empty where one can. Percent are taken for a slip."""
+    def explain_unreachable(self, value: float) -> str:
+        """Return why no run can reach the target `value`, or "" if one can. For a share, a value above 1 is taken for a
+        percentage.
+        """
         if not self.is_share or 0 < value <= 1:
             return ""
         meant = f"did you mean {value / 100:g}?" if 1 < value <= 100 else "expected a share > 0 and <= 1, such as 0.95"
         return f"{value:g} is no {self.name}, which is a share; {meant}"
 
     def reaches(self, value: float, goal: float) -> bool:
-        """Whether `value` is as good as `goal`, or better."""
-        return value >= goal if self.rises else value <= goal
+        """Return whether `value` is as good as `goal`, or better."""
+        return value >= goal if self.higher_wins else value <= goal
 
     def best(self, values: Iterable[float]) -> float | None:
         """Return the best of `values`; None if there are none."""
-        return max(values, default=None) if self.rises else min(values, default=None)
+        return max(values, default=None) if self.higher_wins else min(values, default=None)
 
     def worst(self, values: Iterable[float]) -> float | None:
         """Return the worst of `values`; None if there are none."""
-        return min(values, default=None) if self.rises else max(values, default=None)
+        return min(values, default=None) if self.higher_wins else max(values, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize:
-    """Progressive image size: training begins with images scaled down, which cost less, and ends with them as they are."""
+    """Settings of progressive image size: training begins with smaller images, which cost less, and ends with full
+    ones.
+    """
 
     begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epochs; null: as they are throughout
     step: Positive = 8  # pixels by which they grow, each size for as many epochs
@@ -70,7 +76,9 @@ class ImageSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Low-rank adapters beside Linear layers of a model of one's own, which are trained in their place."""
+    """Settings of low-rank adapters (LoRA) beside Linear layers of a user's model; they are trained in place of these
+    layers.
+    """
 
     rank: Positive = 8
     alpha: Annotated[float, Gt(0.0)] = 16.0  # what they add counts alpha / rank times
@@ -79,14 +87,16 @@ class Adapters:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """No step follows a longer gradient: of the mean, as it arrives; of each of a worker's own steps where it takes some."""
+    """Setting of gradient clipping: the longest gradient that a step follows. It applies to the mean gradient; with
+    local steps, to each step.
+    """
 
     norm: Annotated[float, Gt(0.0)] | None = None  # L2, of all that is trained; null: as long as it is
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The base that a model of one's own begins from: a safetensors file, which every process reads once."""
+    """Pretrained weights that a user's model begins from: a safetensors file, which every process reads once."""
 
     # Beside the YAML or in the current folder, package:path of an installed package, or s3://bucket/key; null: none.
     file: str | None = None
@@ -127,10 +137,10 @@ class Training:
     metric: Metric = field(default_factory=Metric)
     target: float | None = None  # stop once the metric on the validation set is there
     # torch threads per process: part of what bitwise equality needs. auto: as many as the vCPUs that are paid for; fixed when a run starts.
-    threads: Annotated[int, Ge(1), Le(MOST_THREADS)] | Literal["auto"] = 1
+    threads: Annotated[int, Ge(1), Le(MAX_THREADS)] | Literal["auto"] = 1
 
-    def of_epochs(self, epochs: int) -> "Training":
-        """Return these settings with another number of epochs, all of them whole."""
+    def with_epochs(self, epochs: int) -> "Training":
+        """Return these settings with another number of `epochs`, all of them complete."""
         return replace(self, epochs=epochs, steps=self.steps if epochs == self.epochs else None)
 
 
@@ -143,14 +153,16 @@ class Training:
 
 S = TypeVar("S")  # the class of an architecture's settings
 
-MOST_MEMORY_MB = 10_240  # of a function
+MAX_MEMORY_MB = 10_240  # of a function
 
 Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """How a CSV is read by the loader that `advise --data` writes; null: guessed, and the guess is reported."""
+    """Settings for reading a CSV, used by the loader that `advise --data` writes; a field that is null is guessed, and
+    the guess reported.
+    """
 
     label: str | int | None = None  # a column's name, or its number, counted from 1
     kind: Literal["classes", "numbers"] | None = None  # of labels
@@ -160,7 +172,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The data set, and how it is split, prepared and staged."""
+    """Settings of the data set: which one, how it is split, prepared and staged."""
 
     dataset: str = "digits"  # digits, mnist, cifar10, those two with -generated, or package.module:loader
     directory: str | None = None  # where the files lie; --data sets it
@@ -180,7 +192,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """The rule that combines the workers' averages."""
+    """Settings of the rule that combines the workers' averages."""
 
     rule: str = "mean"  # a name in crossover/algorithms/rules
     trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: how many are dropped at each end
@@ -188,14 +200,14 @@ class Aggregation:
     select: Positive = 1  # krum: how many are averaged
     non_finite: Literal["refuse", "drop"] = "refuse"  # a worker's NaN or infinity ends the run, or leaves it out
 
-    def without(self, dropped: int) -> "Aggregation":
-        """Return the rule for the remaining workers: `dropped` faulty ones are gone, so trim and tolerate that many fewer."""
+    def with_fewer_workers(self, dropped: int) -> "Aggregation":
+        """Return the rule after `dropped` faulty workers have been left out: it trims and tolerates that many fewer."""
         return replace(self, trim=max(0, self.trim - dropped), faulty=max(0, self.faulty - dropped))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Workers that attack, to show what a robust rule is worth."""
+    """Settings of workers that attack the training, to show what a robust rule is worth."""
 
     attack: Attack = "none"
     workers: tuple[int, ...] = ()
@@ -204,7 +216,7 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """The tensor database and where its arithmetic happens."""
+    """Settings of the tensor database and of where its arithmetic runs."""
 
     compute: Literal["in_database", "fetch"] = (
         "in_database"  # fetch where the database lacks the optimizer's or rule's command
@@ -217,7 +229,7 @@ class Database:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """The object store, and the channel that exchanges go through where an architecture lets one choose."""
+    """Settings of the object store, and of the channel for exchanges if the architecture offers a choice."""
 
     bucket_per_worker: bool = False
     channel: Literal["redis", "s3"] = "redis"
@@ -225,9 +237,9 @@ class Storage:
 
 @dataclass(frozen=True, kw_only=True)
 class Functions:
-    """Lambda settings; `memory_mb` by step name, `default` for the rest."""
+    """Settings of Lambda functions; `memory_mb` by step name, `default` for the rest."""
 
-    memory_mb: Mapping[str, Annotated[int, Ge(128), Le(MOST_MEMORY_MB)]] = field(
+    memory_mb: Mapping[str, Annotated[int, Ge(128), Le(MAX_MEMORY_MB)]] = field(
         default_factory=lambda: {"default": 1_769}
     )
     timeout_s: Annotated[int, Ge(10), Le(900)] = 900
@@ -236,14 +248,18 @@ class Functions:
     snap_start: bool = False
 
     def memory_of(self, step: str, *, torch: bool) -> int:
-        """MB for `step`: its own entry, else 512 for a step that does not compute, else the default."""
+        """Return the MB of memory of `step`: its own entry, else the default, but at most 512 for a step that does not
+        compute (`torch` is False).
+        """
         default = self.memory_mb.get("default", 1_769)
         return self.memory_mb.get(step, default if torch else min(512, default))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    """`exchange.what: delta`: the optimizer whose gradient is what the workers' models moved by, on average. The defaults are DiLoCo's."""
+    """Settings of the outer optimizer with `exchange.what: delta`: its gradient is the workers' mean change of the
+    model. Defaults: DiLoCo's.
+    """
 
     learning_rate: Annotated[float, Gt(0.0)] = 0.7
     momentum: Fraction = 0.9
@@ -255,7 +271,9 @@ What = Literal["gradients", "model", "delta"]
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What the workers exchange, how often, and how it is compressed; docs/exchange.md says which architecture can do which."""
+    """Settings of what the workers exchange, how often, and how it is compressed; docs/exchange.md says which
+    architecture supports what.
+    """
 
     every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; None: the architecture's own
     what: What = "gradients"  # model, delta: workers take steps of their own in between
@@ -272,7 +290,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerToPeer:
-    """P2P: synchronous or not, where batches are averaged."""
+    """Settings of the P2P architectures: synchronous or not, and where gradients are averaged."""
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     average_in: Literal["peer", "lambda"] = "peer"
@@ -286,7 +304,7 @@ class PeerToPeer:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """The GPU fleet: instances x gpus_per_instance workers."""
+    """Settings of the GPU fleet, which has instances x gpus_per_instance workers."""
 
     instances: Positive = 4
     gpus_per_instance: Positive = 1
@@ -301,7 +319,7 @@ BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Where it is deployed."""
+    """Settings of the deployment's location and message broker."""
 
     availability_zone: str | None = None
     broker_instance_type: str = "mq.m7g.medium"
@@ -309,7 +327,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """When it ends by itself."""
+    """Settings of when a deployment or run ends by itself."""
 
     ttl_hours: Annotated[float, Gt(0.0), Le(720.0)] = 8.0
     budget_usd: Annotated[float, Gt(0.0)] | None = None
@@ -320,7 +338,7 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One YAML of config/, validated."""
+    """Validated content of one YAML file of config/: everything that a run depends on."""
 
     name: str
     architecture: str
@@ -350,51 +368,53 @@ class Experiment:
 
     def settings(self, kind: type[S]) -> S:
         """Return an architecture's own settings as an instance of `kind`, with the class's defaults for what the YAML omits."""
-        found: S = _build(kind, self.sections.get(section_of(kind), {}))
+        found: S = _build(kind, self.sections.get(section_name(kind), {}))
         return found
 
     def with_settings(self, *settings: Any) -> "Experiment":
-        """With these instead of what an architecture was told before."""
-        return replace(self, sections={**self.sections, **{section_of(type(s)): _plain(asdict(s)) for s in settings}})
+        """Return a copy with the architectures' `settings` objects in place of those of their sections."""
+        return replace(self, sections={**self.sections, **{section_name(type(s)): _plain(asdict(s)) for s in settings}})
 
     @property
     def module(self) -> str:
-        """The architecture's module name in functions/ or peers/ and in stacks/."""
+        """Architecture's module name in functions/ or peers/ and in stacks/."""
         return self.architecture.replace("-", "_")
 
     @property
     def outside(self) -> bool:
-        """Whether the architecture lies in a package of the user's own, as `my_package.mine` does."""
+        """True if the architecture is in a package of the user's own, as `my_package.mine` is."""
         return "." in self.architecture
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """Those that `baseline` names, but for the experiment's own architecture."""
+        """Names of the baselines to run, without the experiment's own architecture."""
         named = (self.baseline,) if isinstance(self.baseline, str) else self.baseline
         return tuple(name for name in dict.fromkeys(named) if name not in ("none", self.module))
 
     def resolved(self) -> dict[str, Any]:
-        """Plain JSON of every field, defaults included: what `from_resolved` reads back. Architectures' sections stand beside the rest."""
+        """Return every field as plain JSON values, defaults included; `from_resolved` reads it. Architectures' sections
+        stand beside the others.
+        """
         plain: dict[str, Any] = _plain(asdict(self))
         sections: dict[str, Any] = plain.pop("sections")
         return plain | sections
 
 
-def section_of(settings: type) -> str:
-    """Return the name of the YAML section that an architecture's class of settings describes: its `section`, else the architecture's
-    module: `mine` for a class in functions/mine.py and for one in functions/mine/settings.py.
+def section_name(settings: type) -> str:
+    """Return the name of the YAML section for an architecture's class of settings: its attribute `section`, else the
+    name of its module: `mine` for a class in functions/mine.py or functions/mine/settings.py.
     """
     names = settings.__module__.removesuffix(".settings").split(".")
     return str(getattr(settings, "section", names[-1]))
 
 
 def from_resolved(plain: Mapping[str, Any]) -> Experiment:
-    """Build the Experiment that `Experiment.resolved()` wrote. Its content was validated at the edge; unknown fields raise TypeError.
+    """Return the Experiment that `Experiment.resolved()` wrote as `plain`. Raises TypeError for an unknown field.
 
-    An unknown section is an architecture's, whose class a function of another one does not hold: it stays plain data. Fields that have
-    moved are read where earlier versions wrote them.
+    An unknown section belongs to another architecture and stays plain data. Fields of earlier versions are moved to
+    their present places.
     """
-    plain = renamed(plain)
+    plain = move_renamed_fields(plain)
     known = {f.name for f in fields(Experiment)}
     sections = {key: value for key, value in plain.items() if key not in known and isinstance(value, Mapping)}
     rest = {key: value for key, value in plain.items() if key not in sections}
@@ -409,8 +429,10 @@ MOVED = {
 }  # fields of earlier versions, and where they stand now
 
 
-def renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """`Experiment.resolved()` of an earlier version, with what has moved where it stands now."""
+def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `plain`, written by `Experiment.resolved()` of an earlier version, with renamed fields under their present
+    names.
+    """
     sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
     for old, new in MOVED.items():
         (section, name), (now, named) = old.split("."), new.split(".")
@@ -421,16 +443,17 @@ def renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
-def flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`training.epochs` and its value, for every field of `Experiment.resolved()`, or of any nested mapping."""
+def flatten_fields(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (`training.epochs`, value) for every field of a nested mapping. `prefix`: stands before each name."""
     for key, value in plain.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flatten_fields(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def _plain(value: Any) -> Any:
+    """Return `value` with tuples turned into lists at every depth, as JSON has them."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}
@@ -443,6 +466,9 @@ _hints = cache(get_type_hints)  # reading annotations takes longer than all the 
 
 
 def _build(cls: Any, plain: Mapping[str, Any]) -> Any:
+    """Return an instance of the dataclass `cls` from plain values: nested dataclasses are built too, and lists become
+    tuples.
+    """
     hints = _hints(cls)
     known = {f.name for f in fields(cls)}
     values: dict[str, Any] = {}

@@ -11,27 +11,33 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any
 
-LOOK_S = 0.25
+PARENT_POLL_S = 0.25
 
 
 @dataclass
 class PooledJobs:
-    """Jobs of this process's pools: how many were given to them, and how many are done."""
+    """Counters of the jobs that this process has given to its process pools: `given`, and `done` so far."""
 
     given: int = 0
     done: int = 0
 
     def count(self, job: "Future[Any]") -> None:
+        """Count `job`, which has ended, as done."""
         self.done += 1
 
 
 POOLED = PooledJobs()
 
 
-class _Pool(ProcessPoolExecutor):
-    """Told of in POOLED, for whoever shows how far the work is."""
+class _CountedPool(ProcessPoolExecutor):
+    """Process pool that counts its jobs in POOLED and terminates its processes at once if its `with` block is
+    interrupted.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Submit a call to the pool, as ProcessPoolExecutor.submit does, and count it in POOLED. Returns the job's
+        future.
+        """
         job = super().submit(fn, *args, **kwargs)
         POOLED.given += 1
         job.add_done_callback(POOLED.count)
@@ -40,38 +46,50 @@ class _Pool(ProcessPoolExecutor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes, at once if the block is interrupted; their queues are closed either way, and leave no semaphores."""
+        """Shut the pool down. If the block was interrupted (no ordinary exception), its processes are terminated at
+        once.
+        """
         if kind is not None and not issubclass(kind, Exception):
             for process in list((self._processes or {}).values()):
                 process.terminate()
         self.shutdown(wait=True, cancel_futures=kind is not None)
 
 
-class _Ending(SpawnProcess):
-    """Looks at its parent from before what it is to do is imported."""
+class _ProcessEndingWithParent(SpawnProcess):
+    """Spawned process that watches its parent and exits when the parent is gone, from before its own imports on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _looked_after, (os.getpid(),), self.__dict__
+        """Pickle the process such that unpickling it, in the new process, starts the watch of the parent first."""
+        return _start_watched_process, (os.getpid(),), self.__dict__
 
 
-class _Context(SpawnContext):
-    Process = _Ending  # the same, and it ends
+class _WatchedSpawnContext(SpawnContext):
+    """Multiprocessing context that spawns processes which end with their parent."""
+
+    Process = _ProcessEndingWithParent  # the same, and it ends
 
 
-def pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:
-    """Each process calls `begin` first. They are not forked: whoever calls may have threads, and torch's would be copied half."""
-    return _Pool(processes, mp_context=_Context(), initializer=begin, initargs=given)
+def start_pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:
+    """Return a pool of `processes` spawned processes that never outlive this one. `begin`: called first in each
+    process, with `given`.
+
+    Processes are spawned, not forked: a fork would copy torch's threads and the caller's only in part.
+    """
+    return _CountedPool(processes, mp_context=_WatchedSpawnContext(), initializer=begin, initargs=given)
 
 
-def _looked_after(parent: int) -> _Ending:
+def _start_watched_process(parent: int) -> _ProcessEndingWithParent:
+    """Start the thread that watches the process `parent`, and return a process object to unpickle into. Ctrl-C gets its
+    default action.
+    """
     # The process that asked says what is to be said of Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    return _Ending.__new__(_Ending)
+    threading.Thread(target=_exit_when_orphaned, args=(parent,), daemon=True).start()
+    return _ProcessEndingWithParent.__new__(_ProcessEndingWithParent)
 
 
-def _end_with(parent: int) -> None:
-    """Orphans have another parent: init, or who adopts in its place."""
+def _exit_when_orphaned(parent: int) -> None:
+    """Poll until the process `parent` is no longer this process's parent, then exit this process with status 1."""
     while os.getppid() == parent:
-        time.sleep(LOOK_S)
+        time.sleep(PARENT_POLL_S)
     os._exit(1)

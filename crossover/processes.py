@@ -13,11 +13,11 @@ from crossover import runtime
 
 # --- interrupts -------------------------------------------------------------------------------------------------------
 
-_AGAIN_S = 0.02
+RESEND_DELAY_S = 0.02
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, `number`, handled as Ctrl-C is."""
+    """KeyboardInterrupt for SIGTERM or SIGHUP: handled as Ctrl-C is. `number`: the signal."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
         super().__init__()
@@ -25,7 +25,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class EndedBySignal(SystemExit):
-    """SIGTERM or SIGHUP, `number`, that ends the process in order."""
+    """SystemExit for SIGTERM or SIGHUP that ends the process with status 128 + `number`, the signal."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
         super().__init__(128 + number)
@@ -33,8 +33,10 @@ class EndedBySignal(SystemExit):
 
 
 @contextmanager
-def sent_again() -> Iterator[None]:
-    """Send a signal again if its exception was raised where Python ignores exceptions."""
+def resend_ignored_signals() -> Iterator[None]:
+    """Within the `with` block, send a signal to this process again if its exception was raised where Python ignores
+    exceptions.
+    """
     before = sys.unraisablehook
 
     def report(ignored: Any) -> None:
@@ -46,7 +48,7 @@ def sent_again() -> Iterator[None]:
         else:
             before(ignored)
             return
-        timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))  # from here it would be ignored again
+        timer = threading.Timer(RESEND_DELAY_S, os.kill, (os.getpid(), number))  # from here it would be ignored again
         timer.daemon = True
         timer.start()
 
@@ -62,13 +64,13 @@ def sent_again() -> Iterator[None]:
 #
 # Python waits for all threads of a ThreadPoolExecutor before it ends, and refuses them new calls meanwhile: after Ctrl-C one worker would
 # wait at its barrier for another whose next call was refused. It does not wait for daemon threads, but tears them out of whatever they are
-# in; out of torch, that is `std::terminate`. So the runtime's are daemons, and a process with one of them at work ends by `leave`.
+# in; out of torch, that is `std::terminate`. So the runtime's are daemons, and a process with one of them at work ends by `exit_at_once`.
 
 T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """A call that is under way on a thread of its own."""
+    """Call that runs on a thread of its own from its creation on."""
 
     def __init__(self, call: Callable[[], T], *, name: str | None = None) -> None:
         self._call = call
@@ -78,21 +80,25 @@ class BackgroundCall(Generic[T]):
         self.thread.start()
 
     def result(self) -> T:
-        """Wait for the call to end; return its result, or raise its exception."""
+        """Wait until the call has ended; return its result, or raise its exception."""
         self.thread.join()
         if self._failure is not None:
             raise self._failure
         return self._results[0]
 
     def _run(self) -> None:
+        """Make the call and keep its result or its exception for `result`."""
         try:
             self._results.append(self._call())
         except BaseException as failure:
             self._failure = failure
 
 
-def side_by_side(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[int, T], dict[int, BaseException]]:
-    """Run all calls in threads, `slots` at a time; return their results and their exceptions, each by the call's number."""
+def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[int, T], dict[int, BaseException]]:
+    """Run all `calls` in threads, at most `slots` at a time, and wait for them.
+
+    Returns two dicts by the call's index: the results of those that returned, and the exceptions of those that raised.
+    """
     waiting = deque(enumerate(calls))
     results, failures = dict[int, T](), dict[int, BaseException]()
 
@@ -113,13 +119,15 @@ def side_by_side(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[
     return results, failures
 
 
-def at_work() -> bool:
-    """Whether any of the runtime's threads has not ended."""
+def has_running_threads() -> bool:
+    """Return whether any thread that the runtime started has not ended."""
     return any(isinstance(thread, runtime.ProcessThread) for thread in threading.enumerate())
 
 
-def leave(status: int) -> NoReturn:
-    """End the process at once, its output written. No exit handler runs: an inline run starts nothing outside the process."""
+def exit_at_once(status: int) -> NoReturn:
+    """Flush the output streams and end the process with `status`, without exit handlers and without waiting for
+    threads.
+    """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has left, or it is closed
             stream.flush()

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Thread(Protocol):
-    """A thread that nobody waits for when its process ends."""
+    """Protocol of a thread that does not keep its process alive."""
 
     def start(self) -> None: ...
     def join(self, timeout: float | None = None) -> None: ...
@@ -29,7 +29,7 @@ class Thread(Protocol):
 
 
 class EventFlag(Protocol):
-    """As threading's."""
+    """Protocol of threading.Event: a flag that threads wait for."""
 
     def set(self) -> None: ...
     def is_set(self) -> bool: ...
@@ -37,7 +37,7 @@ class EventFlag(Protocol):
 
 
 class Lock(Protocol):
-    """As threading's."""
+    """Protocol of threading.Lock as a context manager."""
 
     def __enter__(self) -> bool: ...
     def __exit__(
@@ -46,11 +46,13 @@ class Lock(Protocol):
 
 
 class ProcessThread(threading.Thread):
-    """Such a thread of this process."""
+    """Daemon thread of this process, as `ThisProcess.thread` makes it."""
 
 
 class ThisProcess:
-    """The process itself: what the functions of this module ask, each of which says what is asked. Another runtime derives from it."""
+    """Runtime that answers from the real process: its clock, waits, threads and random numbers. A simulated runtime
+    derives from it.
+    """
 
     simulated = False
 
@@ -61,54 +63,71 @@ class ThisProcess:
         )  # environments restored from one snapshot share the state of all others
 
     def time(self) -> float:
+        """Return unix seconds by the clock of this machine."""
         return clock.time()
 
     def monotonic(self) -> float:
+        """Return the seconds of a clock that never goes back."""
         return clock.monotonic()
 
     def perf_counter(self) -> float:
+        """Return the seconds of the finest clock, for measurements."""
         return clock.perf_counter()
 
     def processor_s(self) -> float:
+        """Return the processor seconds that the calling thread has used."""
         return clock.thread_time()
 
     def process_s(self) -> float | None:
+        """Return the processor seconds of the whole process; None if the caller is not its main thread."""
         return clock.process_time() if threading.current_thread() is threading.main_thread() else None
 
     def peak_memory_mb(self) -> float:
+        """Return the process's peak resident memory, in MB."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def started_at(self) -> float:
+        """Return when the process began, in unix seconds."""
         return self._started_at
 
     def sleep(self, seconds: float) -> None:
+        """Block the calling thread for `seconds`."""
         clock.sleep(seconds)
 
     def pause(self, seconds: float, *, calm_s: float) -> None:
+        """Sleep for `seconds` between two polls. `calm_s` is a hint for virtual clocks; the real process ignores it."""
         self.sleep(seconds)
 
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> Thread:
+        """Return a daemon thread, not yet started, that calls `target(*args)`."""
         return ProcessThread(target=target, args=args, name=name, daemon=True)
 
     def event(self) -> EventFlag:
+        """Return a new flag that threads can wait for."""
         return threading.Event()
 
     def lock(self) -> Lock:
+        """Return a new lock."""
         return threading.Lock()
 
     def local(self) -> Any:
+        """Return an object whose attributes are separate for each thread."""
         return threading.local()
 
     def entropy(self, count: int) -> bytes:
+        """Return `count` random bytes from the system."""
         return self._chance.randbytes(count)
 
     def uniform(self, low: float, high: float) -> float:
+        """Return a random number between `low` and `high`."""
         return self._chance.uniform(low, high)
 
     def environment(self) -> Mapping[str, str]:
+        """Return the process's environment variables."""
         return os.environ
 
     def state(self) -> dict[str, Any]:
+        """Return the dict of values that the process keeps between invocations, by name."""
         return self._state
 
 
@@ -117,7 +136,7 @@ _installed = ThisProcess()
 
 @contextmanager
 def use(runtime: ThisProcess) -> Iterator[None]:
-    """Within the block all of this process asks `runtime`."""
+    """Within the `with` block, let `runtime` answer every function of this module, for all threads of the process."""
     global _installed
     before, _installed = _installed, runtime
     try:
@@ -126,8 +145,8 @@ def use(runtime: ThisProcess) -> Iterator[None]:
         _installed = before
 
 
-def simulated() -> bool:
-    """Whether this process is asked no longer, but another runtime in its place."""
+def is_simulated() -> bool:
+    """Return whether a simulated runtime answers in place of this process."""
     return _installed.simulated
 
 
@@ -135,28 +154,28 @@ def simulated() -> bool:
 
 
 def time() -> float:
-    """Unix seconds, by the clock of the process: those of two machines differ."""
+    """Return unix seconds by the clock of this process; the clocks of two machines differ."""
     return _installed.time()
 
 
 def monotonic() -> float:
-    """Seconds that only pass: for waits and time-outs."""
+    """Return the seconds of a clock that never goes back, for waits and timeouts."""
     return _installed.monotonic()
 
 
 def perf_counter() -> float:
-    """Seconds that only pass, as finely as they can be told: for what is measured."""
+    """Return the seconds of the finest clock that never goes back, for measurements."""
     return _installed.perf_counter()
 
 
 def processor_s() -> float:
-    """Processor seconds that the calling thread has used."""
+    """Return the processor seconds that the calling thread has used."""
     return _installed.processor_s()
 
 
 def process_s() -> float | None:
-    """Processor seconds that the process has used, all threads together; None where the caller is not its main thread, but one of many
-    workers in it.
+    """Return the processor seconds that all threads of the process have used; None if the caller is not its main thread
+    but one of many workers in it.
     """
     return _installed.process_s()
 
@@ -167,7 +186,7 @@ def peak_memory_mb() -> float:
 
 
 def started_at() -> float:
-    """When the process began, in unix seconds."""
+    """Return when the process began, in unix seconds."""
     return _installed.started_at()
 
 
@@ -175,13 +194,13 @@ def started_at() -> float:
 
 
 def sleep(seconds: float) -> None:
-    """Let the time pass, and others work."""
+    """Block the calling thread for `seconds`; other threads go on."""
     _installed.sleep(seconds)
 
 
 def pause(seconds: float, *, calm_s: float) -> None:
-    """Sleep between two looks. For `calm_s` nothing can change what the caller looks at and does but what others write: a virtual clock may
-    skip the looks until then.
+    """Sleep for `seconds` between two polls. `calm_s`: seconds in which only what others write can change the polled
+    value, so that a virtual clock may skip polls until then.
     """
     _installed.pause(seconds, calm_s=calm_s)
 
@@ -197,7 +216,7 @@ def event() -> EventFlag:
 
 
 def lock() -> Lock:
-    """One thread at a time."""
+    """Return a new lock, which one thread at a time can hold."""
     return _installed.lock()
 
 
@@ -210,12 +229,12 @@ def local() -> Any:
 
 
 def identifier() -> str:
-    """32 hexadecimal digits that nobody else has drawn."""
+    """Return a new random identifier: 32 hexadecimal digits."""
     return entropy(16).hex()
 
 
 def entropy(count: int) -> bytes:
-    """Bytes that nobody can foresee."""
+    """Return `count` random bytes that nobody can predict."""
     return _installed.entropy(count)
 
 
@@ -237,8 +256,10 @@ def state() -> dict[str, Any]:
     return _installed.state()
 
 
-def kept(name: str, make: Callable[[], T]) -> T:
-    """Return the value that the process keeps under `name`; call `make` for it the first time."""
+def get_or_make(name: str, make: Callable[[], T]) -> T:
+    """Return the value that the process keeps under `name` between invocations; the first time, keep the result of
+    `make`.
+    """
     values = state()
     found: T = values[name] if name in values else values.setdefault(name, make())
     return found
@@ -250,8 +271,10 @@ def kept(name: str, make: Callable[[], T]) -> T:
 
 @dataclass
 class Pauses:
-    """The pauses of one wait: a share of the time waited so far, within bounds. So looking often costs little, and what comes is found at
-    most that share too late. `last_s`: the longest; all are alike where it is not given.
+    """Pauses of one polling loop, each a `share` of the time waited so far, between `first_s` and `last_s` seconds (0:
+    all of `first_s`).
+
+    So polling costs little, and an event is noticed at most that share too late. `within_s`: timeout of the whole wait.
 
         pause = Pauses(0.01, 1.0, within_s=60.0)
         while not there():
@@ -266,19 +289,22 @@ class Pauses:
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
+        """Remember when the wait began."""
         self._began_s = monotonic()
 
     @property
     def waited_s(self) -> float:
+        """Seconds since the wait began."""
         return monotonic() - self._began_s
 
     @property
     def next_s(self) -> float:
+        """Length of the next pause, in seconds."""
         return max(self.first_s, min(self.share * self.waited_s, self.last_s))
 
     def __call__(self, *, calm_s: float = 0.0) -> bool:
-        """Pause, unless `within_s` have passed since this wait began: whether there is to be another look. The last one is at their end.
-        `calm_s`: for so long what is looked at, and what follows from it, can change by others' doing alone.
+        """Pause, and return True if there is to be another poll; return False without a pause once `within_s` have
+        passed. The last poll is at the timeout. `calm_s`: seconds in which only others can change what is polled.
         """
         left_s = self.within_s - self.waited_s
         if left_s < 1e-6:  # nothing that a clock could tell apart
@@ -288,39 +314,48 @@ class Pauses:
 
 
 class Backoff:
-    """The pauses of a tenacity.Retrying between attempts: each a random share of a limit that doubles from `first_s` up to `most_s`."""
+    """Wait strategy of a tenacity.Retrying: each pause is a random share of a limit that doubles from `first_s` up to
+    `most_s` seconds.
+    """
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s, self._most_s = first_s, most_s
 
     def __call__(self, state: Any) -> float:
+        """Return the seconds to wait after the attempt of tenacity's `state`."""
         return uniform(0.0, min(self._first_s * 2.0 ** (state.attempt_number - 1), self._most_s))
 
 
 class Patience:
-    """The end of a tenacity.Retrying: `within_s` after its first attempt has failed, however long each takes; so there are two at least."""
+    """Stop condition of a tenacity.Retrying: give up `within_s` seconds after the first failure. There are at least two
+    attempts.
+    """
 
     def __init__(self, within_s: float) -> None:
         self._within_s, self._until_s = within_s, math.inf
 
     def __call__(self, state: Any) -> bool:
+        """Return whether to stop retrying now. The time counts from the first call."""
         now_s = monotonic()
         self._until_s = min(self._until_s, now_s + self._within_s)
         return now_s >= self._until_s
 
 
-class Due:
-    """Now and then within a wait: `first_s` after it began, and then every `every_s`."""
+class PeriodicTimer:
+    """Timer that is due `first_s` seconds after its creation and then every `every_s` seconds. Calling it asks whether
+    it is due.
+    """
 
     def __init__(self, first_s: float, every_s: float) -> None:
         self._at_s, self._every_s = monotonic() + first_s, every_s
 
     @property
     def left_s(self) -> float:
-        """Until it is due again."""
+        """Seconds until the timer is due; negative if it is overdue."""
         return self._at_s - monotonic()
 
     def __call__(self) -> bool:
+        """Return whether the timer is due; if it is, start its next period."""
         now_s = monotonic()
         if now_s < self._at_s:
             return False
@@ -337,8 +372,9 @@ class Due:
 
 @dataclass(frozen=True, kw_only=True)
 class Retries:
-    """`again`: how often after the first time. The pause before each is a random share of a limit that doubles from `first_s` up to
-    `most_s`; `within_s` after the first failure there is no other attempt but one.
+    """Retry policy. `again`: retries after the first attempt. Each pause is a random share of a limit that doubles from
+    `first_s` up to `most_s` seconds. `within_s`: seconds after the first failure within which further attempts may
+    begin.
     """
 
     again: int = 0
@@ -346,8 +382,10 @@ class Retries:
     most_s: float = inf
     within_s: float = inf
 
-    def retrying(self, retry: Any) -> Any:
-        """Build a tenacity.Retrying that retries for up to `within_s` seconds. `retry`: tenacity condition on the exception."""
+    def build_retrying(self, retry: Any) -> Any:
+        """Return a tenacity.Retrying with this policy's pauses and time limit. `retry`: tenacity's condition on the
+        exception.
+        """
         from tenacity import Retrying
 
         stop, wait = Patience(self.within_s), Backoff(self.first_s, self.most_s)

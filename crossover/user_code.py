@@ -46,7 +46,7 @@ COMPUTING = (
 # Only the modules that own code reaches are taken from there, so no other file of those folders can stand before a package that this
 # project itself imports.
 
-_TAKEN = {
+_RESERVED_NAMES = {
     "a package of this project": PROJECT,
     "a package that every function has": RUNTIME | DATAPLANE | TORCH,
     "a module of Python's standard library": frozenset(sys.stdlib_module_names),
@@ -55,30 +55,34 @@ _TAKEN = {
 
 lock = threading.RLock()
 _folders: tuple[Path, ...] = ()
-tops: set[str] = set()  # top-level names that are looked for in the folders
+own_top_names: set[str] = set()  # top-level names that are looked for in the folders
 
 
-def look_in(*where: str | Path) -> None:
-    """Set the folders searched for user code, in order. If they change, modules loaded from the earlier folders are unloaded."""
+def set_folders(*where: str | Path) -> None:
+    """Set the folders searched for user code, in order. If they change, modules loaded from the earlier folders are
+    unloaded.
+    """
     global _folders
     chosen = tuple(dict.fromkeys(Path(each).resolve() for each in where))
     with lock:
         if chosen == _folders:
             return
-        for name in [each for each in sys.modules if each.split(".")[0] in tops]:
+        for name in [each for each in sys.modules if each.split(".")[0] in own_top_names]:
             del sys.modules[name]
         _folders = chosen
-        tops.clear()
+        own_top_names.clear()
         importlib.invalidate_caches()
 
 
-def folders() -> tuple[Path, ...]:
-    """Where own modules are looked for: in a function or on an instance, which are told none, where their code lies."""
+def list_folders() -> tuple[Path, ...]:
+    """Return the folders searched for user code. In a function or on an instance, where none were set, it is the folder
+    of the code.
+    """
     return _folders or (Path(os.environ.get("LAMBDA_TASK_ROOT") or os.getcwd()),)
 
 
 def has_folders() -> bool:
-    """Whether this process was told where an experiment's own modules lie: a function or program is not."""
+    """Return whether `set_folders` was called in this process; in functions and programs it is not."""
     return bool(_folders)
 
 
@@ -88,7 +92,7 @@ def locate(module: str) -> list[Path]:
     """
     base = Path(*module.split("."))
     found: list[Path] = []
-    for folder in folders():
+    for folder in list_folders():
         for path in (folder / base / "__init__.py", (folder / base).with_suffix(".py")):
             if path.is_file():
                 found.append(path)
@@ -99,37 +103,42 @@ def locate(module: str) -> list[Path]:
     return sorted(found, key=Path.is_dir)  # a module stands before a mere folder, as in Python's own search
 
 
-def is_own(file: str | Path) -> bool:
-    """Whether the file is one of the user's own."""
-    relative = _relative(file)
+def is_own_file(file: str | Path) -> bool:
+    """Return whether `file` is one of the user's own, not of this project or an installed package."""
+    relative = _relative_to_folders(file)
     if relative is None or {"site-packages", "dist-packages"} & set(relative.parts):
         return False
     top = relative.parts[0].removesuffix(".py")
-    return top in tops if _folders else top not in PROJECT
+    return top in own_top_names if _folders else top not in PROJECT
 
 
-def owns(module: str) -> bool:
-    """Whether it is the user's own, in a process that was told of an experiment, or in a function."""
+def is_own_module(module: str) -> bool:
+    """Return whether `module`, a dotted name, is the user's own. False in a process that has no folders set and is no
+    function.
+    """
     top = module.split(".")[0]
-    return top in tops if _folders else "LAMBDA_TASK_ROOT" in os.environ and top not in PROJECT
+    return top in own_top_names if _folders else "LAMBDA_TASK_ROOT" in os.environ and top not in PROJECT
 
 
-def shown(file: str | Path) -> str:
-    """Return the file's path for messages: from the current folder where it lies below it, else from the folder in which it was found."""
+def display_path(file: str | Path) -> str:
+    """Return the path of `file` for messages: relative to the current folder if it is below it, else to the folder in
+    which it was found.
+    """
     path = Path(file)
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
-    return str(_relative(path) or path.name)
+    return str(_relative_to_folders(path) or path.name)
 
 
-def _relative(file: str | Path) -> Path | None:
+def _relative_to_folders(file: str | Path) -> Path | None:
+    """Return the path of `file` relative to the first search folder that holds it; None if none does."""
     path = Path(file)
-    return next((path.relative_to(each) for each in folders() if path.is_relative_to(each)), None)
+    return next((path.relative_to(each) for each in list_folders() if path.is_relative_to(each)), None)
 
 
-def taken(top: str) -> str | None:
-    """Whose name it is, where it cannot be an own module's."""
-    return next((whose for whose, names in _TAKEN.items() if top in names), None)
+def find_name_owner(top: str) -> str | None:
+    """Return whose name `top` is ("a package of this project", ...) if user modules may not use it, else None."""
+    return next((whose for whose, names in _RESERVED_NAMES.items() if top in names), None)
 
 
 # --- imports ----------------------------------------------------------------------------------------------------------
@@ -138,9 +147,11 @@ def taken(top: str) -> str | None:
 
 @dataclass(frozen=True)
 class Imports:
-    """Module names and the line that imports each first. Of `from a import b`, `a.b` is named too: b may be a module.
+    """Modules that a Python file imports, each with the line of its first import. Of `from a import b`, `a.b` is listed
+    too.
 
-    At once: when the module itself is imported. Deferred: inside functions, or where their absence is provided for.
+    `at_once`: imported with the module itself. `deferred`: imported inside functions, or where an ImportError is
+    caught.
     """
 
     at_once: dict[str, int] = field(default_factory=dict)
@@ -148,43 +159,51 @@ class Imports:
 
 
 def read_imports(text: str, *, package: str) -> Imports:
-    """Collect the imports of a module of `package`, parents of each name included. Raises SyntaxError."""
+    """Return the imports in `text`, the source of a module of `package`; parents of each name are included. Nothing is
+    executed. Raises SyntaxError.
+    """
     found = Imports()
-    _collect(ast.parse(text).body, package, found)
+    _collect_imports(ast.parse(text).body, package, found)
     for name in found.at_once.keys() & found.deferred.keys():
         del found.deferred[name]
     return found
 
 
-def _collect(body: list[ast.stmt], package: str, found: Imports) -> None:
-    """Module-level statements, into branches and classes; what stands in functions is deferred; TYPE_CHECKING never runs."""
+def _collect_imports(body: list[ast.stmt], package: str, found: Imports) -> None:
+    """Add the imports of module-level statements to `found`. Imports inside functions count as deferred; those under
+    TYPE_CHECKING are left out.
+    """
     for statement in body:
         match statement:
             case ast.Import() | ast.ImportFrom():
-                _add(found.at_once, statement, package)
+                _add_imports(found.at_once, statement, package)
             case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
-                _collect(statement.orelse, package, found)
+                _collect_imports(statement.orelse, package, found)
             case ast.Try(handlers=handlers) if any("Import" in ast.unparse(h.type) for h in handlers if h.type):
-                _add_all(found.deferred, statement, package)  # optional
+                _add_imports_below(found.deferred, statement, package)  # optional
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                _add_all(found.deferred, statement, package)
+                _add_imports_below(found.deferred, statement, package)
             case _:
                 inner = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
-                _collect(inner, package, found)
+                _collect_imports(inner, package, found)
 
 
-def _add_all(names: dict[str, int], statement: ast.stmt, package: str) -> None:
+def _add_imports_below(names: dict[str, int], statement: ast.stmt, package: str) -> None:
+    """Add the imports of all nodes below `statement` to `names` {module: line}."""
     for node in ast.walk(statement):
-        _add(names, node, package)
+        _add_imports(names, node, package)
 
 
-def _add(names: dict[str, int], node: ast.AST, package: str) -> None:
-    for name in _names(node, package):
+def _add_imports(names: dict[str, int], node: ast.AST, package: str) -> None:
+    """Add the imports of one syntax node to `names` {module: line}; lines that are known stay."""
+    for name in _list_imported_modules(node, package):
         names.setdefault(name, getattr(node, "lineno", 0))
 
 
-def _names(node: ast.AST, package: str) -> Iterator[str]:
-    """Yield the modules that an import statement may name, and their parents."""
+def _list_imported_modules(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that an import statement may name, and their parents; nothing for other nodes. `package`:
+    resolves relative imports.
+    """
     if isinstance(node, ast.Import):
         found = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -205,51 +224,56 @@ def _names(node: ast.AST, package: str) -> Iterator[str]:
 _HOME = Path(__file__).parents[1]  # of this project's packages
 
 
-def failure(field: str, name: str, error: BaseException, *, what: Any = None) -> OwnCodeError:
-    """Build the error that reports `error`, raised by the user code behind `name`. If no line of user code is in the traceback, as in the
-    backward pass of a module built of torch's layers, the place is where `what` is defined.
+def build_failure_error(field: str, name: str, error: BaseException, *, what: Any = None) -> OwnCodeError:
+    """Return the OwnCodeError that reports `error`, raised by the user code `name` in the field `field`, with file and
+    line.
+
+    If no line of user code is in the traceback, as in the backward pass of torch's layers, the place is where `what` is
+    defined.
     """
-    place = of_traceback(error.__traceback__) or of_definition(what)
+    place = find_line_in_traceback(error.__traceback__) or find_definition_line(what)
     said = " ".join(str(error).split()) or "no message"
     problem = f"{type(error).__name__}: {said}"
-    if inside := _of_project(error.__traceback__):
+    if inside := _find_project_line(error.__traceback__):
         return OwnCodeError(
             f"{field}: {name!r}: {inside}, called by your code{f', {place}' if place else ''}: {problem}"
         )
-    return user_code_error(field, name, problem, place=place)
+    return build_user_code_error(field, name, problem, place=place)
 
 
-def user_code_error(field: str, name: str, problem: str, *, place: str | None) -> OwnCodeError:
-    """`training.model: 'mytask:factory': your code, mytask.py, line 3: ValueError: ...`."""
+def build_user_code_error(field: str, name: str, problem: str, *, place: str | None) -> OwnCodeError:
+    """Return the OwnCodeError `training.model: 'mytask:factory': your code, mytask.py, line 3: ValueError: ...`.
+    `problem`: its last part; `place`: file and line, or None.
+    """
     return OwnCodeError(f"{field}: {name!r}: your code{f', {place}' if place else ''}: {problem}")
 
 
 def report_note(words: str, *, place: str | None) -> None:
-    """Print what is worth reading of the user's own code though nothing is wrong, once in a process."""
+    """Print a note on user code to standard error, once per process. `place`: file and line, or None."""
     line = f"note: your code{f', {place}' if place else ''}: {words}"
-    said = runtime.kept("notes on own code", set[str])
+    said = runtime.get_or_make("notes on own code", set[str])
     if line not in said:
         said.add(line)
         print(line, file=sys.stderr, flush=True)
 
 
-def of_traceback(trace: TracebackType | None) -> str | None:
+def find_line_in_traceback(trace: TracebackType | None) -> str | None:
     """Return the innermost line of user code in a traceback, or None: `mytask.py, line 3, in forward`."""
     found = None
     while trace is not None:
-        found = _of_frame(trace.tb_frame, trace.tb_lineno) or found
+        found = _describe_frame(trace.tb_frame, trace.tb_lineno) or found
         trace = trace.tb_next
     return found
 
 
-def _of_project(trace: TracebackType | None) -> str | None:
+def _find_project_line(trace: TracebackType | None) -> str | None:
     """Return the line of this project that user code called and that failed, perhaps inside other packages' functions:
     `crossover/training/gradients.py, line 3`. None if the traceback goes back into user code after it.
     """
     found, theirs = None, False
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
-        if is_own(str(file)):
+        if is_own_file(str(file)):
             found, theirs = None, True
         elif theirs and file.is_relative_to(_HOME):
             found = f"{file.relative_to(_HOME)}, line {trace.tb_lineno}"
@@ -257,13 +281,13 @@ def _of_project(trace: TracebackType | None) -> str | None:
     return found
 
 
-def of_caller() -> str | None:
+def find_calling_line() -> str | None:
     """Return the innermost line of user code on the call stack, perhaps behind other packages' functions; None if another package's module
     is being imported.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if found := _of_frame(frame, frame.f_lineno):
+        if found := _describe_frame(frame, frame.f_lineno):
             return found
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return None  # of another package's module, which the user's merely imports
@@ -271,21 +295,24 @@ def of_caller() -> str | None:
     return None
 
 
-def of_definition(what: Any) -> str | None:
-    """Where a function or class is defined: `mytask.py, line 3`."""
+def find_definition_line(what: Any) -> str | None:
+    """Return where the function, class or object `what` is defined, such as `mytask.py, line 3`; None if that is not in
+    user code.
+    """
     what = inspect.unwrap(what) if callable(what) else what
     code = getattr(what, "__code__", None) or getattr(getattr(what, "__init__", None), "__code__", None)
-    return place_in_file(code.co_filename, code.co_firstlineno) if code and is_own(code.co_filename) else None
+    return place_in_file(code.co_filename, code.co_firstlineno) if code and is_own_file(code.co_filename) else None
 
 
 def place_in_file(file: str | Path, line: int | None) -> str:
-    """`mytask.py, line 3`."""
-    return f"{shown(file)}, line {line}" if line else shown(file)
+    """Return `mytask.py, line 3` for a message; without `line`, the file alone."""
+    return f"{display_path(file)}, line {line}" if line else display_path(file)
 
 
-def _of_frame(frame: FrameType, line: int) -> str | None:
+def _describe_frame(frame: FrameType, line: int) -> str | None:
+    """Return `mytask.py, line 3, in forward` for a stack frame in user code; None for any other frame."""
     code = frame.f_code
-    if not is_own(code.co_filename):
+    if not is_own_file(code.co_filename):
         return None
     inside = f", in {code.co_name}" if code.co_name.isidentifier() else ""
     return place_in_file(code.co_filename, line) + inside
@@ -298,38 +325,43 @@ def _of_frame(frame: FrameType, line: int) -> str | None:
 # Python tells audit hooks of every opened file. A hook stays for the life of its process, so one is added, when it is first wanted, and it
 # looks away at all other times.
 
-_own = threading.local()
+_watched = threading.local()
 
 
 @contextmanager
-def building(field: str, name: str) -> Iterator[None]:
-    """Raise OwnCodeError for a file that user code reads in the `with` block, in this thread, even if it catches the error."""
+def forbid_data_files(field: str, name: str) -> Iterator[None]:
+    """Within the `with` block, raise OwnCodeError if user code on this thread opens a data file, even if the code
+    catches the error: functions hold Python files alone. `field`, `name`: the user code for the message.
+    """
     if not has_folders():  # a function or program: whoever started the run has watched
         yield
         return
     with lock:  # two threads at once would add two
-        _install()
-    outer: _Watch | None = getattr(_own, "watch", None)
-    watch = _own.watch = _Watch(field, name)
+        _install_audit_hook()
+    outer: _Watch | None = getattr(_watched, "watch", None)
+    watch = _watched.watch = _Watch(field, name)
     try:
         yield
     finally:
-        _own.watch = outer
+        _watched.watch = outer
     if watch.found is not None:
         raise watch.found
 
 
 class _Watch:
+    """State of one `forbid_data_files` block: `field` and `name` of the user code, and the error `found`, if any."""
+
     def __init__(self, field: str, name: str) -> None:
         self.field, self.name = field, name
         self.found: OwnCodeError | None = None
 
-    def opened(self, path: Any, flags: Any) -> None:
-        if (file := _data_file(path, flags)) and (place := of_caller()):
-            self.found = self.found or user_code_error(
+    def check_opened_file(self, path: Any, flags: Any) -> None:
+        """Raise OwnCodeError if user code opens the data file `path`. `flags`: as for os.open."""
+        if (file := _find_data_file(path, flags)) and (place := find_calling_line()):
+            self.found = self.found or build_user_code_error(
                 self.field,
                 self.name,
-                f"reads {shown(file)} when it is imported or called, which functions have not: they hold your Python files alone; "
+                f"reads {display_path(file)} when it is imported or called, which functions have not: they hold your Python files alone; "
                 "write it as a constant of a module, or read it in the loader of data.dataset, which runs on this machine",
                 place=place,
             )
@@ -337,22 +369,24 @@ class _Watch:
 
 
 @cache
-def _install() -> None:
-    sys.addaudithook(_hook)
+def _install_audit_hook() -> None:
+    """Add this module's audit hook to the process, once: Python cannot remove one."""
+    sys.addaudithook(_audit)
 
 
-def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    watch: _Watch | None = getattr(_own, "watch", None)
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    """Check each file that Python opens on a thread within `forbid_data_files`. Arguments are those of an audit hook."""
+    watch: _Watch | None = getattr(_watched, "watch", None)
     if watch is None or event != "open":
         return
-    _own.watch = None  # what looking itself opens is nobody's deed
+    _watched.watch = None  # what looking itself opens is nobody's deed
     try:
-        watch.opened(arguments[0], arguments[2])
+        watch.check_opened_file(arguments[0], arguments[2])
     finally:
-        _own.watch = watch
+        _watched.watch = watch
 
 
-def _data_file(path: Any, flags: Any) -> Path | None:
+def _find_data_file(path: Any, flags: Any) -> Path | None:
     """Return the resolved path if it is a data file of the user; None for code, the system's or Python's own files, and files opened for
     writing.
     """
@@ -383,9 +417,11 @@ _is_own = threading.local()  # `depth`: how often this thread is within
 
 @contextmanager
 def border() -> Iterator[None]:
-    """Run the user's code in its body; nothing that it changes of the process stays."""
-    torch = _torch()
-    mine = _of_thread(torch) if torch else None
+    """Run user code in the `with` block so that nothing it changes of the process stays: folder, sys.stdout, warnings,
+    torch's defaults. Its prints go to standard error.
+    """
+    torch = _get_torch()
+    mine = _read_thread_settings(torch) if torch else None
     with _lock:
         _outside.enter(torch)
     _is_own.depth = getattr(_is_own, "depth", 0) + 1
@@ -395,15 +431,17 @@ def border() -> Iterator[None]:
         _is_own.depth -= 1
         with _lock:
             _outside.leave()
-        if (torch := _torch()) is not None:
-            _put_back(torch, mine)
+        if (torch := _get_torch()) is not None:
+            _restore_thread_settings(torch, mine)
 
 
 @contextmanager
 def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
-    """Call `what`, which `field` names `name`, behind the border; what it raises becomes an OwnCodeError with file and line.
+    """Within the `with` block, convert what the user code `name` raises to OwnCodeError with file and line, and run it
+    behind the border.
 
-    Around names of our own too, which need no border and whose failures pass as they are. So do our own errors, and memory that ran out.
+    Names of the project itself (no colon) run as they are. Crossover's own errors and out-of-memory errors pass
+    unchanged. `what`: the object that is called, for its place of definition.
     """
     try:
         with border() if ":" in name else nullcontext():
@@ -413,16 +451,19 @@ def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
     except Exception as error:
         if ":" not in name or "can't allocate memory" in str(error):
             raise
-        raise failure(field, name, error, what=what) from error
+        raise build_failure_error(field, name, error, what=what) from error
 
 
-def _torch() -> Any:
-    """Return torch if it has been imported whole, else None: architectures do without."""
+def _get_torch() -> Any:
+    """Return the torch module if it has been imported completely, else None: functions that do not compute lack it."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "compile") else None
 
 
-def _of_thread(torch: Any) -> tuple[bool, int, Any]:
+def _read_thread_settings(torch: Any) -> tuple[bool, int, Any]:
+    """Return this thread's torch settings: whether gradients are on, the number of threads, the default device's
+    context.
+    """
     return torch.is_grad_enabled(), torch.get_num_threads(), _default_device(torch)
 
 
@@ -431,8 +472,10 @@ def _default_device(torch: Any) -> Any:
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
 
-def _put_back(torch: Any, before: tuple[bool, int, Any] | None) -> None:
-    """Restore this thread's settings; `before`: None if torch has come within, which begins with its defaults."""
+def _restore_thread_settings(torch: Any, before: tuple[bool, int, Any] | None) -> None:
+    """Restore this thread's torch settings. `before`: result of `_read_thread_settings`, or None for torch's own
+    defaults.
+    """
     grad, threads, device = before or (True, torch.get_num_threads(), None)
     if torch.is_grad_enabled() != grad:
         torch.set_grad_enabled(grad)
@@ -442,32 +485,39 @@ def _put_back(torch: Any, before: tuple[bool, int, Any] | None) -> None:
         torch.set_default_device(None)
 
 
-class _Outside:
-    """The settings of the process as they are outside the border."""
+class _ProcessSettings:
+    """Process-wide settings as they are outside user code: folder, standard output, warning filters, torch's dtype and
+    compile. `within`: threads that run user code now.
+    """
 
     def __init__(self) -> None:
         self.within = 0
 
     def enter(self, torch: Any) -> None:
+        """Count one more thread in user code. The first one saves the settings; a later one restores them. `torch`: the
+        module or None.
+        """
         self.within += 1
         if self.within > 1:
             self._put_back()
             return
-        self.folder = _folder()
+        self.folder = _get_current_folder()
         self.stdout, sys.stdout = sys.stdout, _Diverted(sys.stdout)
         self.diverted = sys.stdout
         self.filters, self.shown = list(warnings.filters), warnings.showwarning
         self.dtype: Any = torch.get_default_dtype() if torch else None
         self.compile: Any = torch.compile if torch else None
         if torch:
-            torch.compile = _left_out
+            torch.compile = _skip_compile
 
     def leave(self) -> None:
+        """Count one thread fewer in user code, and restore the settings."""
         self.within -= 1
         self._put_back()
 
     def _put_back(self) -> None:
-        if self.folder and _folder() != self.folder:
+        """Restore every saved setting that user code has changed."""
+        if self.folder and _get_current_folder() != self.folder:
             with suppress(OSError):  # it was removed meanwhile
                 os.chdir(self.folder)
         sys.stdout = self.diverted if self.within else self.stdout
@@ -475,42 +525,44 @@ class _Outside:
             warnings.resetwarnings()
             warnings.filters.extend(self.filters)  # type: ignore[attr-defined]  # a list
         warnings.showwarning = self.shown
-        if (torch := _torch()) is None:
+        if (torch := _get_torch()) is None:
             return
         if torch.get_default_dtype() != (self.dtype or torch.float32):
             torch.set_default_dtype(self.dtype or torch.float32)
         if self.compile is not None:
-            torch.compile = _left_out if self.within else self.compile
+            torch.compile = _skip_compile if self.within else self.compile
 
 
-_outside = _Outside()
+_outside = _ProcessSettings()
 
 
 class _Diverted:
-    """Standard output: that of threads within the border is standard error."""
+    """Replacement of sys.stdout: threads in user code write to standard error, all others to the real standard output."""
 
     def __init__(self, outside: Any) -> None:
         self._outside = outside.outside() if isinstance(outside, _Diverted) else outside
 
     def outside(self) -> Any:
-        """Return what standard output is for everybody else."""
+        """Return the standard output of threads that are not in user code."""
         return self._outside
 
     def __getattr__(self, name: str) -> Any:
+        """Return the attribute `name` of the stream that the calling thread writes to."""
         return getattr(sys.stderr if getattr(_is_own, "depth", 0) else self._outside, name)
 
 
-def _folder() -> str | None:
+def _get_current_folder() -> str | None:
+    """Return the current folder; None if it has been deleted."""
     try:
         return os.getcwd()
     except OSError:
         return None
 
 
-def _left_out(model: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Stand in for torch.compile: return `model` as it is."""
+def _skip_compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Stand in for torch.compile: return `model` as it is, with a note, because functions have no compiler."""
     words = "torch.compile is left out: functions have no compiler, and the saved names are those of the plain module"
-    report_note(words, place=of_caller())
+    report_note(words, place=find_calling_line())
     return (lambda model: model) if model is None else model
 
 
@@ -519,8 +571,10 @@ def _left_out(model: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """An import of own code that is not the user's own. `at_once`: importing the module needs it; else a function that may never run."""
+class OutsideImport:
+    """Import in user code of a `module` that is not the user's own. `at_once`: needed to import the file at all, not
+    only inside a function.
+    """
 
     module: str
     file: Path
@@ -529,13 +583,13 @@ class Wanted:
 
 
 @dataclass
-class Reach:
-    """`files` by their place in a bundle, which is that below their folder; `other`: folders' files of the same
-    name that were not taken.
+class Dependencies:
+    """Everything that user code reaches: `files` by path in the bundle, imports of other packages (`wanted`), and
+    `passed_over`: by taken file, another folder's file of that name.
     """
 
     files: dict[Path, Path] = field(default_factory=dict)
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: list[OutsideImport] = field(default_factory=list)
     passed_over: dict[Path, Path] = field(default_factory=dict)
 
     @property
@@ -545,48 +599,54 @@ class Reach:
 
     @property
     def tops(self) -> set[str]:
+        """Top-level module names of the files."""
         return {path.parts[0].removesuffix(".py") for path in self.files}
 
 
-def reach(*names: str, field: str = "training.model") -> Reach:
-    """Of `package.module:name`s. A module that is not there is left out. Raises OwnCodeError for a file that is
-    no Python, naming the line.
+def find_dependencies(*names: str, field: str = "training.model") -> Dependencies:
+    """Return the files and imports that the given `package.module:name`s reach. A module that does not exist is left
+    out. Raises OwnCodeError for a file that is not Python, with the line; `field` names it.
     """
-    found, todo, seen = Reach(), [name.partition(":")[0] for name in names], set[str]()
+    found, todo, seen = Dependencies(), [name.partition(":")[0] for name in names], set[str]()
     while todo:
         module = todo.pop()
         parts = module.split(".")
         for depth in range(1, len(parts) + 1):  # a parent package is imported first
             name = ".".join(parts[:depth])
-            if name in seen or not (files := _files_of(name)):
+            if name in seen or not (files := _find_own_files(name)):
                 continue
             seen.add(name)
-            todo += _follow(found, name, files, field=field, named=names[0])
+            todo += _add_module(found, name, files, field=field, named=names[0])
     return found
 
 
-def _files_of(module: str) -> list[Path]:
-    """Its files, unless the name belongs to Python or to this project, or means an installed package beside which a mere folder lies."""
+def _find_own_files(module: str) -> list[Path]:
+    """Return the files of the user's `module`; none if its name belongs to Python or this project, or if an installed
+    package has that name and the user only a folder without modules.
+    """
     top = module.split(".")[0]
-    if taken(top):
+    if find_name_owner(top):
         return []
     found = locate(module)
     return [] if found and found[0].is_dir() and "." not in module and _is_installed(top) else found
 
 
 def _is_installed(top: str) -> bool:
+    """Return whether the package `top` is installed, outside the search folders."""
     from importlib.machinery import PathFinder
 
-    spec = PathFinder.find_spec(top, [each for each in sys.path if each and Path(each).resolve() not in folders()])
+    spec = PathFinder.find_spec(top, [each for each in sys.path if each and Path(each).resolve() not in list_folders()])
     return spec is not None and spec.origin is not None
 
 
-def _follow(found: Reach, module: str, files: list[Path], *, field: str, named: str) -> Iterator[str]:
-    """Take the module's file; the own modules that it imports."""
+def _add_module(found: Dependencies, module: str, files: list[Path], *, field: str, named: str) -> Iterator[str]:
+    """Add the first of `files`, those of `module`, and its imports to `found`. Returns the user modules that it
+    imports. Raises OwnCodeError, naming `field` and `named`, if the file is not Python.
+    """
     path = files[0]
     if path.is_dir():
         return iter(())
-    base = next(each for each in folders() if path.is_relative_to(each))
+    base = next(each for each in list_folders() if path.is_relative_to(each))
     found.files[path.relative_to(base)] = path
     if len(files) > 1 and files[1].is_file():
         found.passed_over[path] = files[1]
@@ -596,16 +656,16 @@ def _follow(found: Reach, module: str, files: list[Path], *, field: str, named: 
     except (SyntaxError, UnicodeDecodeError) as error:
         place = place_in_file(path, getattr(error, "lineno", None))
         said = error.msg if isinstance(error, SyntaxError) else "is no text in UTF-8"
-        raise user_code_error(field, named, said, place=place) from error
+        raise build_user_code_error(field, named, said, place=place) from error
     own = []
     for name, line, at_once in (
         *((name, line, True) for name, line in read.at_once.items()),
         *((name, line, False) for name, line in read.deferred.items()),
     ):
-        if _files_of(name):
+        if _find_own_files(name):
             own.append(name)
-        elif not _files_of(name.split(".")[0]):  # else an attribute of an own module
-            found.wanted.append(Wanted(name, path, line, at_once))
+        elif not _find_own_files(name.split(".")[0]):  # else an attribute of an own module
+            found.wanted.append(OutsideImport(name, path, line, at_once))
     return iter(own)
 
 
@@ -616,9 +676,10 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def load(name: str, *, field: str, kind: Any = Callable) -> Any:
-    """Import and return the function, class or other object of `kind` that is called `name` (`package.module:name`) in the field `field`.
+    """Import and return the object `name` (`package.module:name`) that the field `field` names. `kind`: required type,
+    by default any callable.
 
-    Raises OwnCodeError with field, file and line: it is not there, cannot be imported, is not callable.
+    Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type.
     """
     if kind is Callable:
         with suppress(ImportError):
@@ -627,12 +688,13 @@ def load(name: str, *, field: str, kind: Any = Callable) -> Any:
         return _load(name, field, kind)
 
 
-def file_of(name: str) -> Path:
-    """Return the file of a `package.module:name` that was loaded."""
+def find_file(name: str) -> Path:
+    """Return the file of `name`, a `package.module:name` that was loaded before."""
     return Path(str(sys.modules[name.partition(":")[0]].__file__))
 
 
 def _load(name: str, field: str, kind: Any) -> Any:
+    """Import and return the object `name`, as `load` does, without the border around user code."""
     check_name(name, field)
     module_name, _, attribute = name.partition(":")
     _make_findable(name, field)
@@ -643,17 +705,17 @@ def _load(name: str, field: str, kind: Any) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: a module that ends the program is no module
-        raise _not_imported(name, field, error) from error
+        raise _explain_failed_import(name, field, error) from error
     if not hasattr(module, attribute):
         defined = [each for each in vars(module) if not each.startswith("_")]
         near = difflib.get_close_matches(attribute, defined, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise user_code_error(field, name, f"defines no {attribute!r}{hint}", place=_file(module))
+        raise build_user_code_error(field, name, f"defines no {attribute!r}{hint}", place=_describe_file(module))
     found = getattr(module, attribute)
     if not isinstance(found, kind):
         expected = "a function" if kind is Callable else kind.__name__
         problem = f"{attribute} is of type {type(found).__name__}; {expected} is expected"
-        raise user_code_error(field, name, problem, place=_file(module))
+        raise build_user_code_error(field, name, problem, place=_describe_file(module))
     return found
 
 
@@ -669,54 +731,62 @@ def check_name(name: str, field: str) -> None:
             f"{field}: {name!r} is no package.module:name, such as mytask:factory for a function in mytask.py"
         )
     top = name.partition(":")[0].split(".")[0]
-    if whose := taken(top):
+    if whose := find_name_owner(top):
         raise ConfigError(f"{field}: {name!r}: {top} is the name of {whose}; give your module another one")
 
 
 def _make_findable(name: str, field: str) -> None:
-    """On a function the modules lie on the path already, and nothing else is there to be told apart from them."""
-    if not has_folders() or name.partition(":")[0].split(".")[0] in tops:
+    """Let Python's import find the modules that `name` reaches. In functions they are on the path already."""
+    if not has_folders() or name.partition(":")[0].split(".")[0] in own_top_names:
         return
-    tops.update(reach(name, field=field).tops)
+    own_top_names.update(find_dependencies(name, field=field).tops)
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    """For Python's import: the modules that own code reaches, in the folders where they are looked for."""
+    """Import finder for the top-level user modules in the search folders."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if path is not None or name not in tops:
+        """Return the spec of the user module `name`; None for a name that is not the user's or lies in a package.
+        Arguments are importlib's.
+        """
+        if path is not None or name not in own_top_names:
             return None  # what lies in a package is found through the package
-        return PathFinder.find_spec(name, [str(each) for each in folders()], target)
+        return PathFinder.find_spec(name, [str(each) for each in list_folders()], target)
 
 
-def _not_imported(name: str, field: str, error: BaseException) -> CrossoverError:
+def _explain_failed_import(name: str, field: str, error: BaseException) -> CrossoverError:
+    """Return the error to raise if importing the module of `name` raised `error`."""
     module = name.partition(":")[0]
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-        return missing(field, name)
-    if isinstance(error, SyntaxError) and error.filename and is_own(error.filename):
-        return user_code_error(field, name, f"{error.msg}", place=place_in_file(error.filename, error.lineno))
+        return build_missing_error(field, name)
+    if isinstance(error, SyntaxError) and error.filename and is_own_file(error.filename):
+        return build_user_code_error(field, name, f"{error.msg}", place=place_in_file(error.filename, error.lineno))
     if isinstance(error, SystemExit):
-        return user_code_error(
-            field, name, "ends the program when it is imported", place=of_traceback(error.__traceback__)
+        return build_user_code_error(
+            field, name, "ends the program when it is imported", place=find_line_in_traceback(error.__traceback__)
         )
-    return failure(field, name, error)
+    return build_failure_error(field, name, error)
 
 
-def missing(field: str, name: str) -> OwnCodeError:
-    """Return the error for a `name` whose module is in none of the folders."""
-    looked = " and ".join(dict.fromkeys(_shown_folder(each) for each in folders()))
-    return user_code_error(field, name, f"there is no module {name.partition(':')[0]}; looked in {looked}", place=None)
+def build_missing_error(field: str, name: str) -> OwnCodeError:
+    """Return the OwnCodeError for `name`, whose module is in none of the search folders."""
+    looked = " and ".join(dict.fromkeys(_describe_folder(each) for each in list_folders()))
+    return build_user_code_error(
+        field, name, f"there is no module {name.partition(':')[0]}; looked in {looked}", place=None
+    )
 
 
-def _shown_folder(folder: Path) -> str:
+def _describe_folder(folder: Path) -> str:
+    """Return `folder` for a message: "the current folder", or its path."""
     if folder == Path.cwd():
         return "the current folder"
     return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)
 
 
-def _file(module: ModuleType) -> str | None:
+def _describe_file(module: ModuleType) -> str | None:
+    """Return the file of `module` for a message; None if it has none."""
     file = getattr(module, "__file__", None)
-    return shown(file) if file else None
+    return display_path(file) if file else None

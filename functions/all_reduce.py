@@ -32,7 +32,7 @@ class AllReduce:
 
     def done(self, group: "Group") -> bool:
         """Return whether the round's merged result exists."""
-        return group.is_published(group.keys.merged(group.round))
+        return group.is_published(group.keys.combination(group.round))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
         """Return one piece: a contribution is sent whole."""
@@ -55,17 +55,17 @@ class AllReduce:
                 own if rank == MASTER else self._fetch_contribution(group, rank, fetched) for rank in range(group.count)
             )
             group.combine(parts, out, names=[group.keys.average(group.round, rank) for rank in range(group.count)])
-            group.publish_combined(group.keys.merged(group.round), out)
+            group.publish_combined(group.keys.combination(group.round), out)
 
     def _fetch_contribution(self, group: "Group", rank: int, out: "Tensor") -> "Tensor":
         """Fill `out` with the contribution of `rank` and return it. Raises ResultExists if the merged result exists already."""
-        key, merged = group.keys.average(group.round, rank), group.keys.merged(group.round)
+        key, merged = group.keys.average(group.round, rank), group.keys.combination(group.round)
         return group.fetch_contribution(key, out, sender=rank, unless=merged)
 
     def collect(self, group: "Group", out: "Tensor") -> None:
         """Fill `out` with the master's merged result."""
         with group.stage("synchronise"):
-            group.fetch_result(group.keys.merged(group.round), out, sender=MASTER)
+            group.fetch_result(group.keys.combination(group.round), out, sender=MASTER)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the key of the worker's own contribution."""
@@ -73,7 +73,7 @@ class AllReduce:
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the key of the merged result, for the master."""
-        return [keys.merged(round)] if rank == MASTER else []
+        return [keys.combination(round)] if rank == MASTER else []
 
 
 @step(torch=True, uses={"tensors"})

@@ -5,9 +5,9 @@ state machine runs its batches side by side. Model and gradients go through the 
 own.
 """
 
-from crossover.algorithms.schedule import parts
+from crossover.algorithms.schedule import split_into_parts
 from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, decode, header
+from crossover.data.encoding import Vector, VectorKind, build_header, decode
 from crossover.data.keys import Keys
 from crossover.errors import Corrupt
 from crossover.training import checkpoints, gradients, progress
@@ -36,7 +36,7 @@ def compute_gradient(ctx: Context, event: Event) -> None:
         gradient = gradients.compute_gradient(ctx, event, batch)
     with ctx.stage("store"):
         for key, part in zip(keys, _split(ctx, event, gradient), strict=True):
-            ctx.objects.put_new(key, [header(part), part.data])
+            ctx.objects.put_new(key, [build_header(part), part.data])
         progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(*keys))
 
 
@@ -46,7 +46,7 @@ def average_part(ctx: Context, event: Event) -> None:
     from crossover.algorithms import buffers
     from crossover.algorithms.averaging import RunningMean
 
-    number, shares = event["minibatch"], parts(_elements(ctx), most=event["minibatches"])
+    number, shares = event["minibatch"], split_into_parts(_elements(ctx), most=event["minibatches"])
     out = ctx.keys.peer_average(event["round"], event["worker"], number)
     if number >= len(shares) or ctx.objects.exists(out):
         return
@@ -64,7 +64,7 @@ def average_part(ctx: Context, event: Event) -> None:
         assert mean is not None
         average = Vector(VectorKind.GRADIENT, buffers.view(mean.result()), sum(samples))
     with ctx.stage("store"):
-        ctx.objects.put_new(out, [header(average), average.data])
+        ctx.objects.put_new(out, [build_header(average), average.data])
         progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(out))
 
 
@@ -90,14 +90,17 @@ def _gradient_keys(ctx: Context, event: Event) -> list[str]:
     place = event["round"], event["worker"], event["minibatch"]
     if ctx.experiment.p2p.average_in == "peer":
         return [keys.peer_gradient(*place)]
-    return [keys.peer_gradient(*place, part) for part in range(len(parts(_elements(ctx), most=event["minibatches"])))]
+    return [
+        keys.peer_gradient(*place, part)
+        for part in range(len(split_into_parts(_elements(ctx), most=event["minibatches"])))
+    ]
 
 
 def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
     """Return the gradient in one piece, or in parts if functions average."""
     if ctx.experiment.p2p.average_in == "peer":
         return [gradient]
-    shares = parts(_elements(ctx), most=event["minibatches"])
+    shares = split_into_parts(_elements(ctx), most=event["minibatches"])
     return [Vector(VectorKind.GRADIENT, gradient.data[4 * s.start : 4 * s.stop], gradient.samples) for s in shares]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.rules import RULES
-from crossover.algorithms.schedule import chunk
+from crossover.algorithms.schedule import chunk_slice
 from crossover.data.clients import Event
 from crossover.data.keys import Keys
 from crossover.experiment import Experiment
@@ -33,11 +33,11 @@ class ScatterReduce:
 
     def done(self, group: "Group") -> bool:
         """Return whether this worker's merged chunk exists."""
-        return group.is_published(group.keys.merged(group.round, group.rank))
+        return group.is_published(group.keys.combination(group.round, group.rank))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
         """Return the slices of a vector of `elements` elements that the `count` workers aggregate, by rank."""
-        return [chunk(elements, count, worker=worker, unit=unit) for worker in range(count)]
+        return [chunk_slice(elements, count, worker=worker, unit=unit) for worker in range(count)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
         """Store the chunks for the other workers, aggregate and store this worker's chunk, then fetch the other results into `out`."""
@@ -54,7 +54,7 @@ class ScatterReduce:
                 names=names,
                 agree=lambda bad: _agree_on_dropping(group, own, bad),
             )
-            group.publish_combined(group.keys.merged(group.round, group.rank), out, mine)
+            group.publish_combined(group.keys.combination(group.round, group.rank), out, mine)
         self._fetch(group, out, _other_ranks(group.rank, group.count))
 
     def _chunks(self, group: "Group", own: "Tensor", first: int) -> "Iterator[Tensor]":
@@ -62,7 +62,7 @@ class ScatterReduce:
 
         `own`: the chunk of its own contribution; `first`: the element at which the chunk begins.
         """
-        merged = group.keys.merged(group.round, group.rank)
+        merged = group.keys.combination(group.round, group.rank)
         fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
         for rank in range(group.count):
             key = group.keys.chunk(group.round, rank, group.rank)
@@ -81,12 +81,12 @@ class ScatterReduce:
         with group.stage("synchronise"):
             for part in parts:
                 group.fetch_result(
-                    group.keys.merged(group.round, part), out[self._slice(group, out, part)], sender=part
+                    group.keys.combination(group.round, part), out[self._slice(group, out, part)], sender=part
                 )
 
     def _slice(self, group: "Group", vector: "Tensor", part: int) -> slice:
         """Return the slice of `vector` that worker `part` aggregates."""
-        return chunk(vector.numel(), group.count, worker=part, unit=group.unit)
+        return chunk_slice(vector.numel(), group.count, worker=part, unit=group.unit)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the keys of the chunks that the worker stored for others, and of its vote on whom to drop."""
@@ -94,7 +94,7 @@ class ScatterReduce:
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the key of the worker's merged chunk."""
-        return [keys.merged(round, rank)]
+        return [keys.combination(round, rank)]
 
 
 def _agree_on_dropping(group: "Group", own: "Tensor", bad: list[int]) -> list[int]:
@@ -106,7 +106,7 @@ def _agree_on_dropping(group: "Group", own: "Tensor", bad: list[int]) -> list[in
     flags = own.new_zeros(group.count)
     flags[bad] = 1.0
     group.publish(group.keys.verdict(group.round, group.rank), flags, samples=group.samples[group.rank])
-    merged, found = group.keys.merged(group.round, group.rank), flags.new_empty(group.count)
+    merged, found = group.keys.combination(group.round, group.rank), flags.new_empty(group.count)
     for rank in _other_ranks(group.rank, group.count):
         key = group.keys.verdict(group.round, rank)
         flags += group.fetch(key, found, sender=rank, samples=group.samples[rank], unless=merged)

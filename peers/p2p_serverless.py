@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from crossover import runtime
-from crossover.algorithms.schedule import parts
+from crossover.algorithms.schedule import split_into_parts
 from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, decode, header
+from crossover.data.encoding import Vector, VectorKind, build_header, decode
 from crossover.errors import Corrupt
 from crossover.training import checkpoints, progress
 from crossover.training.checkpoints import Checkpoint, Position
@@ -42,7 +42,7 @@ class ByFunctions:
         ctx, model = self._ctx, Vector(VectorKind.MODEL, self._ctx.learner.model)
         self._member.confirm()
         key = ctx.keys.peer_model(event["round"], event["worker"])
-        ctx.objects.put_new(key, [header(model), model.data])
+        ctx.objects.put_new(key, [build_header(model), model.data])
         progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(key))
         ctx.run_machine("gradients", event)
         if ctx.experiment.p2p.average_in == "lambda":
@@ -67,7 +67,7 @@ class ByFunctions:
         if round < 0:
             return
         ctx, rank = self._ctx, self._member.rank
-        minibatches = calendar(ctx.facts).side_by_side(round)
+        minibatches = calendar(ctx.facts).count_parallel(round)
         shares = range(len(self._parts(minibatches)))
         keys = [ctx.keys.peer_model(round, rank)]
         if ctx.experiment.p2p.average_in == "lambda":
@@ -114,7 +114,7 @@ class ByFunctions:
 
     def _parts(self, minibatches: int) -> list[slice]:
         """Return the slices of the vector that functions average, at most one per minibatch."""
-        return parts(self._elements, most=minibatches)
+        return split_into_parts(self._elements, most=minibatches)
 
     @property
     def _elements(self) -> int:

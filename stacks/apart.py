@@ -21,7 +21,7 @@ _LOOKS, _LOOK_S = 100, 0.05
 
 def main() -> int:
     """Synthesize the experiment on standard input, and return the exit status."""
-    user_code.look_in(*sys.argv[2:])
+    user_code.set_folders(*sys.argv[2:])
     try:
         from stacks.synthesis import synthesize  # starts Node
 

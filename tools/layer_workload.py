@@ -47,14 +47,14 @@ def step(model: str) -> dict[str, Any]:
     from torch import float32 as f32
     from torch import frombuffer, rand, tensor
 
-    from crossover.algorithms.compression import generator
+    from crossover.algorithms.compression import make_generator
     from crossover.experiment import Experiment, Training
     from crossover.learning.batches import Batch
     from crossover.learning.learner import Learner
 
     shape = (1, 8, 8) if model == "small_cnn" else (3, 32, 32)
     experiment = Experiment(name="workload", architecture="spirt", training=Training(model=model))
-    images = rand((4, *shape), generator=generator("images", 1))
+    images = rand((4, *shape), generator=make_generator("images", 1))
     batch = Batch(inputs=images, labels=tensor([0, 3, 7, 9]), sample_ids=tensor([1, 2, 3, 4]))
     affine = {"scale": [1.0] * shape[0], "shift": [0.0] * shape[0]}
     learner = Learner(experiment, classes=10, input_shape=shape, affine=affine)

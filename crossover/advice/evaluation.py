@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from crossover.advice.candidates import LIGHT_MB, Candidate, experiment_of
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import ConfigError
-from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.experiment import MAX_MEMORY_MB, Experiment
 from crossover.reports import bill
 from crossover.reports.prices import Prices
 from crossover.simulation import figures
@@ -280,9 +280,9 @@ class Question:
             instance=candidate.instance if candidate.gpu else figures.find_equivalent_type(candidate.instance),
             host=USUAL_HOST if candidate.host and alike else candidate.host,
             spot=False,
-            memory_mb=MOST_MEMORY_MB if candidate.memory_mb else 0,
+            memory_mb=MAX_MEMORY_MB if candidate.memory_mb else 0,
             light_mb=LIGHT_MB[-1],
-            threads=ceil(vcpus(MOST_MEMORY_MB)) if candidate.memory_mb else candidate.threads,
+            threads=ceil(vcpus(MAX_MEMORY_MB)) if candidate.memory_mb else candidate.threads,
         )
 
     def profile(self, shape: Candidate) -> "Profile":

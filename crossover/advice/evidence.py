@@ -175,7 +175,7 @@ def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) 
     """Return the settings whose recorded runs all reached `target`, and one line of evidence for each. Raises ConfigError if the
     metric cannot reach `target`, or if no settings reached it.
     """
-    if why := base.training.metric.not_reachable(target):
+    if why := base.training.metric.explain_unreachable(target):
         raise ConfigError(f"--target: {why}")
     runs = read(base, folders, target)
     found = settings(base, runs)

@@ -14,7 +14,7 @@ import yaml
 
 from crossover import user_code
 from crossover.errors import ConfigError, DataError
-from crossover.experiment import Data, Experiment, Table, Training, flat
+from crossover.experiment import Data, Experiment, Table, Training, flatten_fields
 from crossover.validation import documents, validate
 
 EPOCHS = 10
@@ -54,7 +54,7 @@ def written(model: str, data: str | None, epochs: int | None, table: Table | Non
     folder, factory = _locate(model, "training.model")
     module = factory.partition(":")[0]
     path = folder / f"{module.replace('.', '-')}.yaml"
-    user_code.look_in(folder, Path.cwd())
+    user_code.set_folders(folder, Path.cwd())
     if ":" in data:
         if table not in (None, Table()):
             raise ConfigError(
@@ -173,7 +173,7 @@ def _write_experiment(path: Path, plain: Mapping[str, Any]) -> None:
     if not path.exists():
         path.write_text(_text(plain), encoding="utf-8")
         return
-    there, asked = dict(flat(documents.read(path))), dict(flat(plain))
+    there, asked = dict(flatten_fields(documents.read(path))), dict(flatten_fields(plain))
     other = [name for name in {**asked, **there} if name != "training.epochs" and there.get(name) != asked.get(name)]
     if other and all(map(DECIDED.fullmatch, other)) and _is_as_written(path):
         epochs = {"training": {**plain["training"], "epochs": there.get("training.epochs", EPOCHS)}}

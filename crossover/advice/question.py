@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Question
 from crossover.errors import ConfigError, DataError, NoProjection
-from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.experiment import MAX_MEMORY_MB, Experiment
 from crossover.learning import sizes as data_sizes
 from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
 from crossover.reports import display, prices
@@ -53,7 +53,7 @@ class Sizes:
 
     def least_mb(self, batch_size: int) -> int:
         """Return the memory, in MB, of the smallest function for such a minibatch, or of the largest function if none suffices."""
-        return min(MOST_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
+        return min(MAX_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
 
 
 def problem(
@@ -132,7 +132,7 @@ def quota(candidate: Candidate, gpu_quota: int = 0) -> str:
         )
         return f"{candidate.words} needs {vcpus} vCPUs, and the account {may}: ask for a quota first (crossover doctor names it)"
     if candidate.memory_mb > NEW_ACCOUNT_MB:
-        return f"functions of more than {NEW_ACCOUNT_MB:,} MB need an account that was granted them (at most {MOST_MEMORY_MB:,})"
+        return f"functions of more than {NEW_ACCOUNT_MB:,} MB need an account that was granted them (at most {MAX_MEMORY_MB:,})"
     if candidate.memory_mb and candidate.workers > 10:
         return "a new account runs ten functions at once: ask for more first (crossover doctor names it)"
     return ""

@@ -14,7 +14,7 @@ from typing import Any
 from crossover.advice.candidates import OWN, Candidate
 from crossover.advice.evaluation import Estimate, Profile, Question
 from crossover.advice.question import Wishes
-from crossover.pools import pool
+from crossover.pools import start_pool
 from crossover.reports import display
 from crossover.reports.display import Band, band_of
 from crossover.simulation import repetitions
@@ -362,7 +362,7 @@ def on_cores(question: Question, processes: int | None) -> AbstractContextManage
     It yields None if that is one.
     """
     count = processes or os.cpu_count() or 1
-    return nullcontext() if count == 1 else pool(count, _keep_question, question)
+    return nullcontext() if count == 1 else start_pool(count, _keep_question, question)
 
 
 def _looks(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:

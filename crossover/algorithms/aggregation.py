@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from crossover.algorithms.averaging import RunningMean
-from crossover.algorithms.rules import RULES, Agree, participants
+from crossover.algorithms.rules import RULES, Agree, select_participants
 from crossover.experiment import Aggregation
 
 
-def combined(
+def combine_vectors(
     vectors: Iterable[Tensor],
     samples: Sequence[int],
     rule: Aggregation,
@@ -29,21 +29,23 @@ def combined(
     if rule.rule == "mean" and out is not None and not isinstance(vectors, Sequence):
         running = RunningMean(samples, total=out)
         for vector in vectors:
-            participants([finite(vector)], rule, names=[names[running.added]])
+            select_participants([is_finite(vector)], rule, names=[names[running.added]])
             running.add(vector)
             del vector  # before the next one comes
         return running.result()
     held = vectors if isinstance(vectors, Sequence) else [vector.clone() for vector in vectors]
-    kept, rule = participants([finite(vector) for vector in held], rule, names=names, agree=agree)
-    result = applied([held[index] for index in kept], [samples[index] for index in kept], rule)
+    kept, rule = select_participants([is_finite(vector) for vector in held], rule, names=names, agree=agree)
+    result = apply_rule([held[index] for index in kept], [samples[index] for index in kept], rule)
     return result if out is None else out.copy_(result)
 
 
-def applied(vectors: Sequence[Tensor], samples: Sequence[int], rule: Aggregation) -> Tensor:
-    """Return the result of `rule` for vectors that are known to be finite."""
+def apply_rule(vectors: Sequence[Tensor], samples: Sequence[int], rule: Aggregation) -> Tensor:
+    """Return the result of `rule` for the workers' vectors, which must be finite. `samples`: of each vector."""
     return RULES[rule.rule].combine(vectors, samples, rule)
 
 
-def finite(vector: Tensor) -> bool:
-    """Return whether no element is NaN or infinite. The elements are checked one by one only if their sum is not finite."""
+def is_finite(vector: Tensor) -> bool:
+    """Return whether no element is NaN or infinite. The elements are checked one by one only if their sum is not
+    finite.
+    """
     return math.isfinite(float(vector.sum())) or bool(vector.isfinite().all())

@@ -20,7 +20,7 @@ def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | N
 
     Raises ValueError if there are no vectors, if lengths differ, or if weights are not one non-negative number each with a positive sum.
     """
-    _check(vectors, weights)
+    _check_weights(vectors, weights)
     result = torch.empty_like(vectors[0]) if out is None else out
     vectors = [vector for vector, weight in zip(vectors, weights, strict=True) if weight]
     weights = [weight for weight in weights if weight]
@@ -44,7 +44,10 @@ def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | N
     return result
 
 
-def _check(vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
+def _check_weights(vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
+    """Raise ValueError unless the vectors are flat and of one length, with one non-negative weight each and a positive
+    sum.
+    """
     if not vectors:
         raise ValueError("vectors: none given; the mean needs at least one")
     if len(weights) != len(vectors):
@@ -63,10 +66,11 @@ _PIECE = 2**18  # elements multiplied at a time
 
 
 class RunningMean:
-    """The mean of len(weights) flat vectors, given in the order of their weights; the weights must be known beforehand.
+    """Weighted mean of vectors that are added one after another, with the bits of `mean` and only two vectors in
+    memory.
 
-    `total`, (D,): receives the sum, then the mean; it is what a checkpoint keeps of a mean that is not complete.
-    `added`: how many are in it.
+    `weights`: of all vectors, in order. `total`, (D,): receives the sum, then the mean. `added`: vectors that `total`
+    already holds.
     """
 
     def __init__(self, weights: Sequence[float], *, total: Tensor, added: int = 0) -> None:
@@ -80,17 +84,18 @@ class RunningMean:
         self._product: Tensor | None = None
 
     @classmethod
-    def of(cls, weights: Sequence[float], *, elements: int) -> "RunningMean":
-        """Return a running mean that allocates its own memory, for vectors of `elements` elements."""
+    def allocate(cls, weights: Sequence[float], *, elements: int) -> "RunningMean":
+        """Return a running mean with memory of its own, for vectors of `elements` elements."""
         return cls(weights, total=torch.empty(elements))
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
+        """True if all vectors have been added."""
         return self.added == len(self._weights)
 
     def add(self, vector: Tensor) -> None:
         """Add the next vector, (D,), to the mean; no reference to it is kept. Raises ValueError if all vectors have been added."""
-        if self.complete:
+        if self.is_complete:
             raise ValueError(f"mean: all {self.added} vectors are in it already")
         weight, first = self._weights[self.added], not any(self._weights[: self.added])
         self.added += 1
@@ -110,7 +115,7 @@ class RunningMean:
 
     def result(self) -> Tensor:
         """Divide `total` and return it as the mean. Call it once. Raises ValueError if vectors are missing."""
-        if not self.complete:
+        if not self.is_complete:
             raise ValueError(f"mean: {self.added} of {len(self._weights)} vectors are in it")
         if len(self._counted) > 1:  # one vector is copied
             self.total.div_(float(len(self._counted) if self._equal else sum(self._counted)))

@@ -21,7 +21,9 @@ Shapes = Sequence[Sequence[int]]  # of a model's parameters, in the order in whi
 
 @dataclass(frozen=True)
 class Codec:
-    """One way to write P float32 as bytes. Its fields are the settings of the YAML's section `exchange` that belong to it, by name."""
+    """Base of the codecs: how P float32 are written as bytes. Its fields are the settings of the YAML's section
+    `exchange` that it uses.
+    """
 
     name: ClassVar[str]  # as exchange.compression names it
     exchanges: ClassVar[int] = 1  # that a round has; one with two gives `factors` and `travels`, and no `encode`
@@ -33,16 +35,16 @@ class Codec:
 
     @property
     def unit(self) -> int:
-        """Parts that are encoded by themselves begin at multiples of so many elements."""
+        """Number of elements at whose multiples the parts that are encoded separately begin."""
         return 1
 
     @property
     def grows(self) -> str:
-        """The reason why errors that are fed back could grow from round to round; "" if they cannot, whatever the gradient."""
+        """Reason why errors that are fed back could grow from round to round; "" if they cannot, whatever the gradient."""
         return ""
 
     def problem(self, shapes: Shapes) -> str | None:
-        """Return why this codec cannot compress a model with parameters of these shapes, or None if it can."""
+        """Return why this codec cannot compress a model with parameters of these `shapes`; None if it can."""
         return None
 
     def encode(
@@ -62,7 +64,7 @@ class Codec:
         raise NotImplementedError
 
     def nbytes(self, parameters: int) -> int:
-        """Return the number of bytes that `encode` makes of P parameters as one part."""
+        """Return the number of bytes of `parameters` elements encoded as one part."""
         raise NotImplementedError
 
     def travels(
@@ -78,23 +80,24 @@ class Codec:
         return [(up, min(whole, union) if self.sparse else whole)]
 
     def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
-        """Return one worker's encoder of a codec with two exchanges: it makes both contributions and the result. `feedback`: feed back the
-        errors.
+        """Return one worker's PowerSGD encoder, for the codec with two exchanges. `feedback`: whether errors are fed
+        back.
         """
         raise NotImplementedError
 
 
 class Uncompressed(Codec):
-    """float32 as it is."""
+    """Codec that sends float32 as it is."""
 
     name = "none"
     keeps_non_finite = True
 
     def nbytes(self, parameters: int) -> int:
+        """Return 4 bytes per parameter."""
         return 4 * parameters
 
 
-def expect(data: memoryview, nbytes: int, what: str) -> None:
+def check_length(data: memoryview, nbytes: int, what: str) -> None:
     """Raise Corrupt, naming `what`, if `data` does not have `nbytes` bytes."""
     if data.nbytes != nbytes:
         raise Corrupt(f"{what}: {data.nbytes} bytes where {nbytes} are expected")
@@ -107,7 +110,7 @@ _HALF_MAX = 65_504.0  # float16's largest number
 
 
 class HalfPrecision(Codec):
-    """float16."""
+    """Codec that sends float16. Large values are clamped to float16's range; infinite ones stay infinite."""
 
     name = "fp16"
     keeps_non_finite = True
@@ -115,6 +118,7 @@ class HalfPrecision(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
+        """Return each of `parts` of the values as float16 bytes."""
         import torch
 
         clamped = values.clamp(-_HALF_MAX, _HALF_MAX)
@@ -122,14 +126,16 @@ class HalfPrecision(Codec):
         return [halves[part].view(torch.uint8) for part in parts]
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        """Decode float16 bytes into `out`. Raises Corrupt, naming `what`, if the length differs."""
         import torch
 
         from crossover.algorithms import buffers
 
-        expect(data, self.nbytes(out.numel()), what)
+        check_length(data, self.nbytes(out.numel()), what)
         out.copy_(buffers.tensor(data, torch.float16))
 
     def nbytes(self, parameters: int) -> int:
+        """Return 2 bytes per parameter."""
         return 2 * parameters
 
 
@@ -139,7 +145,7 @@ class HalfPrecision(Codec):
 
 @dataclass(frozen=True)
 class LowRank(Codec):
-    """Matrices as products of two of this `rank`."""
+    """Codec PowerSGD, which sends each matrix as a product of two thin ones of this `rank`."""
 
     rank: int
     name = "powersgd"
@@ -149,20 +155,23 @@ class LowRank(Codec):
     only_mean = "what travels are factors of them, which mean nothing one by one"
 
     def problem(self, shapes: Shapes) -> str | None:
+        """Return why no matrix of these `shapes` becomes smaller at this rank; None if one does."""
         from crossover.algorithms import compression
 
-        return compression.problem(shapes, rank=self.rank)
+        return compression.find_problem(shapes, rank=self.rank)
 
     def travels(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
-        from crossover.algorithms.compression import layout
+        """Return (bytes sent, bytes returned) of the round's two exchanges, of the factors P and of Q."""
+        from crossover.algorithms.compression import build_layout
 
-        parts = layout(shapes(), rank=self.rank)
+        parts = build_layout(shapes(), rank=self.rank)
         first, second = 4 * (parts.p_elements + parts.whole_elements + buffers), 4 * parts.q_elements
         return [(first, first), (second, second)]
 
     def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
+        """Return one worker's PowerSGD encoder for parameters of these `shapes`."""
         import torch
 
         from crossover.algorithms.compression import PowerSGD
@@ -176,7 +185,7 @@ class LowRank(Codec):
 
 @dataclass(frozen=True)
 class Quantized(Codec):
-    """Levels of so many `bits`, in buckets that share a scale by their `norm`."""
+    """Codec QSGD, which sends each element in `bits` bits; the elements of a bucket share a scale, by their `norm`."""
 
     bits: int
     bucket: int
@@ -185,10 +194,12 @@ class Quantized(Codec):
 
     @property
     def unit(self) -> int:
+        """The bucket's size: a part begins where a bucket does."""
         return self.bucket
 
     @property
     def grows(self) -> str:
+        """Reason why errors that are fed back could grow, from the bounds of QSGD's variance; "" if they cannot."""
         levels = (1 << (self.bits - 1)) - 1  # by the bounds of the variance in algorithms/compression.py
         # With the l2 norm, either of the two bounds is below 1 then.
         if self.bucket < (4 * levels**2 if self.norm == "max" else levels**2):
@@ -202,12 +213,14 @@ class Quantized(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
+        """Return the quantized bytes of each of `parts` of the values. Raises Refused if a value is not finite."""
         from crossover.algorithms import compression
 
         levels = compression.quantize(values, bits=self.bits, bucket=self.bucket, norm=self.norm, generator=random)
         return [compression.pack(levels.part(part)) for part in parts]
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        """Decode quantized bytes into `out`. Raises Corrupt, naming `what`, if they are invalid."""
         import torch
 
         from crossover.algorithms import buffers, compression
@@ -215,6 +228,7 @@ class Quantized(Codec):
         compression.decompress(buffers.tensor(data, torch.uint8), out=out, key=what)
 
     def nbytes(self, parameters: int) -> int:
+        """Return the bytes of header, scales and codes for `parameters` elements."""
         from crossover.algorithms import compression
 
         return compression.compressed_bytes(parameters, bits=self.bits, bucket=self.bucket)
@@ -228,7 +242,7 @@ class Quantized(Codec):
 
 @dataclass(frozen=True)
 class Largest(Codec):
-    """The largest `share` of the elements."""
+    """Codec top-k, which sends the largest `share` of the elements by magnitude as (index, value) pairs."""
 
     share: float
     name = "top_k"
@@ -239,24 +253,26 @@ class Largest(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
+        """Return the (index, value) pairs of each of `parts` as bytes. Raises Refused if a value is not finite."""
         import torch
 
         from crossover.algorithms import compression
-        from crossover.algorithms.aggregation import finite
+        from crossover.algorithms.aggregation import is_finite
 
-        if not finite(values):
+        if not is_finite(values):
             raise Refused("top_k: the gradient has values that are not finite")
-        indices = compression.largest(values, self.count(values.numel()))
+        indices = compression.find_largest(values, self.count(values.numel()))
         bodies = []
         for part in parts:
             begin, end, _ = part.indices(values.numel())
             first, last = torch.searchsorted(indices, torch.tensor([begin, end])).tolist()
             bodies.append(
-                compression.pairs(indices[first:last] - begin, values[indices[first:last]], elements=end - begin)
+                compression.encode_pairs(indices[first:last] - begin, values[indices[first:last]], elements=end - begin)
             )
         return bodies
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
+        """Decode (index, value) pairs into `out`, zeros elsewhere. Raises Corrupt, naming `what`, if they are invalid."""
         from crossover.algorithms import buffers, compression
 
         out.zero_()
@@ -266,12 +282,13 @@ class Largest(Codec):
             raise Corrupt(f"{what}: {error}") from error
 
     def nbytes(self, parameters: int) -> int:
+        """Return the bytes of the pairs that are sent of `parameters` elements."""
         from crossover.algorithms import compression
 
         return compression.sparse_bytes(self.count(parameters))
 
     def count(self, parameters: int) -> int:
-        """Return how many of P elements are sent."""
+        """Return how many of `parameters` elements are sent."""
         return min(parameters, ceil(self.share * parameters))
 
 
@@ -285,18 +302,18 @@ CODECS: dict[str, type[Codec]] = {
 }
 
 
-def named(exchange: Exchange) -> Codec:
+def build_codec(exchange: Exchange) -> Codec:
     """Return the codec that `exchange.compression` names, with its settings."""
     codec = CODECS[exchange.compression]
     return codec(**{each.name: getattr(exchange, each.name) for each in fields(codec)})
 
 
-def exchanges(exchange: Exchange) -> int:
-    """Return the number of exchanges in a round."""
+def count_exchanges(exchange: Exchange) -> int:
+    """Return the number of exchanges in a round with this compression."""
     return CODECS[exchange.compression].exchanges
 
 
-def feeds_back(exchange: Exchange) -> bool:
+def has_error_feedback(exchange: Exchange) -> bool:
     """Return whether errors are fed back: `exchange.error_feedback` if it is set, otherwise the codec's default."""
     told = exchange.error_feedback
     return CODECS[exchange.compression].feeds_back if told is None else told

@@ -10,33 +10,33 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers
-from crossover.algorithms.schedule import seed
+from crossover.algorithms.schedule import derive_seed
 from crossover.errors import Corrupt, Refused
 
 # --- randomness -------------------------------------------------------------------------------------------------------
 
 
-def generator(purpose: str, *key: int) -> torch.Generator:
-    """Return a new CPU generator, seeded by the keyed hash. No global state is read or changed."""
-    return torch.Generator().manual_seed(seed(purpose, *key))
+def make_generator(purpose: str, *key: int) -> torch.Generator:
+    """Return a new CPU random generator seeded by a hash of `purpose` and `key`. No global state is read or changed."""
+    return torch.Generator().manual_seed(derive_seed(purpose, *key))
 
 
-def hashes(ids: Tensor, purpose: str, *key: int) -> Tensor:
-    """Return one 63-bit hash per id, (N,) int64: splitmix64 started at the keyed seed plus id times the golden ratio."""
-    start = seed(purpose, *key)
-    mixed = ids.to(torch.int64) * _signed(0x9E3779B97F4A7C15) + _signed(start)
-    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
-    return _shifted(mixed ^ _shifted(mixed, 31), 1)
+def compute_hashes(ids: Tensor, purpose: str, *key: int) -> Tensor:
+    """Return one 63-bit hash per element of `ids`, (N,) int64, that depends on `purpose` and `key` too (splitmix64)."""
+    start = derive_seed(purpose, *key)
+    mixed = ids.to(torch.int64) * _to_signed(0x9E3779B97F4A7C15) + _to_signed(start)
+    mixed = (mixed ^ _shift_right(mixed, 30)) * _to_signed(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ _shift_right(mixed, 27)) * _to_signed(0x94D049BB133111EB)
+    return _shift_right(mixed ^ _shift_right(mixed, 31), 1)
 
 
-def _signed(value: int) -> int:
-    """Return the int64 with the bits of an unsigned 64-bit number: torch's integers wrap around as two's complement."""
+def _to_signed(value: int) -> int:
+    """Return the int64 with the bits of an unsigned 64-bit number, for torch's integers."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _shifted(value: Tensor, bits: int) -> Tensor:
-    """Return `value` shifted right logically; torch's `>>` repeats the sign."""
+def _shift_right(value: Tensor, bits: int) -> Tensor:
+    """Return `value` shifted right by `bits` with zeros filled in; torch's `>>` repeats the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -49,18 +49,20 @@ def _shifted(value: Tensor, bits: int) -> Tensor:
 
 _HEADER = struct.Struct("<QII")
 HEADER_BYTES = _HEADER.size
-_SAMPLE = 16_384  # magnitudes that tell how large the largest are, about
+_SAMPLE_ELEMENTS = 16_384  # magnitudes that tell how large the largest are, about
 
 
 def sparse_bytes(pairs: int, *, tail: int = 0) -> int:
-    """Return the length of the sparse form in bytes."""
+    """Return the length in bytes of the sparse form of `pairs` (index, value) pairs and `tail` elements in full."""
     return HEADER_BYTES + 8 * pairs + 4 * tail
 
 
 def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | None = None) -> Tensor:
-    """Return the shorter of the sparse form, (bytes,) uint8, and the dense one, (elements,) float32; the sparse one if lengths are equal.
+    """Return the shorter of the sparse form, (bytes,) uint8, and the dense one, (elements,) float32; the sparse one if
+    lengths are equal.
 
-    `indices`: (n,), ascending and below elements - len(tail). `values`: (n,) float32.
+    `indices`: (n,), ascending and below elements - len(tail). `values`: (n,) float32. `tail`: the vector's last
+    elements, sent in full.
     """
     rest = 0 if tail is None else tail.numel()
     if sparse_bytes(indices.numel(), tail=rest) > 4 * elements:
@@ -74,19 +76,23 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
     return torch.cat([*parts, tail.contiguous().view(torch.uint8)] if tail is not None else parts)
 
 
-def pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
-    """Return the sparse form, (bytes,) uint8, even if the dense one is shorter: its length follows from the number of pairs."""
+def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
+    """Return the sparse form of (index, value) pairs, (bytes,) uint8, even if the dense form is shorter. `elements`:
+    length of the vector.
+    """
     head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
     return torch.cat([head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)])
 
 
-def largest(values: Tensor, count: int) -> Tensor:
-    """Return the indices of the `count` largest magnitudes of (D,) finite values, int64 ascending; of equal magnitudes the first ones."""
+def find_largest(values: Tensor, count: int) -> Tensor:
+    """Return the indices of the `count` largest magnitudes of (D,) finite values, int64 ascending; of equal magnitudes
+    the first ones.
+    """
     magnitudes, elements = values.abs(), values.numel()
     among = torch.arange(elements)
-    if elements > _SAMPLE and 4 * count < elements:
+    if elements > _SAMPLE_ELEMENTS and 4 * count < elements:
         # Twice as many as needed lie beyond what a sample suggests: the search that sorts is spared the rest.
-        sample = magnitudes[:: elements // _SAMPLE]
+        sample = magnitudes[:: elements // _SAMPLE_ELEMENTS]
         rank = max(1, sample.numel() - sample.numel() * 2 * count // elements - 8)
         beyond = (magnitudes >= sample.kthvalue(rank).values).nonzero().squeeze(1)
         if beyond.numel() >= count:
@@ -112,7 +118,7 @@ def add_to(target: Tensor, update: Tensor) -> None:
         _refuse_infinite(update)
         target.add_(update)
         return
-    indices, values, tail = _parts(update, elements=target.numel())
+    indices, values, tail = _split_update(update, elements=target.numel())
     filtered = target.numel() - tail.numel()
     if indices.numel():
         ascending = bool((indices[1:] > indices[:-1]).all())
@@ -124,8 +130,10 @@ def add_to(target: Tensor, update: Tensor) -> None:
     target[filtered:].add_(tail)
 
 
-def _parts(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return views of the indices, (n,) int32, the values, (n,) float32, and the tail, float32."""
+def _split_update(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return views of the sparse form's indices, (n,) int32, values, (n,) float32, and tail, float32. Raises ValueError
+    if its length is wrong or it was made for another number of `elements`.
+    """
     if update.dtype != torch.uint8 or update.ndim != 1 or update.numel() < HEADER_BYTES:
         raise ValueError(
             f"update: {update.numel()} elements of {update.dtype}; bytes with a header, or float32, are expected"
@@ -146,6 +154,7 @@ def _parts(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _refuse_infinite(values: Tensor) -> None:
+    """Raise ValueError if any of the values is NaN or infinite."""
     if bool(values.sum().isfinite()):
         return  # at once; a sum of finite values may be infinite all the same
     if not bool(values.isfinite().all()):
@@ -170,7 +179,9 @@ _BLOCK = 65_536  # elements worked on at a time: they stay in the processor's ca
 
 @dataclass(frozen=True)
 class Levels:
-    """A quantized gradient before it is packed: `codes` (D,) uint8 below 2^bits, one of `scales` for each bucket."""
+    """Quantized gradient before it is packed: `codes` (D,) uint8 below 2^bits, and one scale for each bucket of
+    elements.
+    """
 
     codes: Tensor
     scales: Tensor
@@ -179,7 +190,9 @@ class Levels:
     norm: Norm
 
     def part(self, part: slice) -> "Levels":
-        """Return the levels of a slice of elements. It must begin at a bucket's start, and end at a bucket's end or the gradient's."""
+        """Return the levels of a slice of elements, which must begin at a bucket's start and end at a bucket's end or
+        the gradient's.
+        """
         begin, end, _ = part.indices(self.codes.numel())
         scales = self.scales[begin // self.bucket : -(-end // self.bucket)] if begin < end else self.scales[:0]
         return replace(self, codes=self.codes[begin:end], scales=scales)
@@ -191,7 +204,7 @@ def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator:
     """
     if not 2 <= bits <= 8 or bucket < 128:
         raise ValueError(f"qsgd: bits {bits}, bucket {bucket}; bits 2 to 8 and a bucket of at least 128 are expected")
-    scales = _scales(gradient, bucket=bucket, norm=norm)
+    scales = _compute_scales(gradient, bucket=bucket, norm=norm)
     if not bool(scales.isfinite().all()):
         raise Refused("qsgd: the gradient has a coordinate that is not finite, or overflows its norm")
     codes = torch.empty(gradient.numel(), dtype=torch.uint8)
@@ -204,7 +217,7 @@ def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator:
         part = gradient[start : start + step]
         count, first = part.numel(), start // bucket
         y, u = values[:count], noise[:count]
-        _scaled(part, factors[first : first + -(-count // bucket)], bucket, out=y)
+        _scale_by_bucket(part, factors[first : first + -(-count // bucket)], bucket, out=y)
         # 64 random bits serve four coordinates: 16 bits each bias a level by at most 2^-17.
         random.random_(-(2**63), None, generator=generator)
         u.copy_(random.view(torch.int16)[:count]).mul_(2.0**-16)
@@ -257,7 +270,7 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
         packed_start = start * bits // 8
         packed = codes[packed_start : packed_start + _packed_bytes(count, bits)]
         part.copy_(_unpack(packed, bits, bytes_[:count])).sub_(levels)
-        _scaled(part, factors[first : first + -(-count // bucket)], bucket, out=part)
+        _scale_by_bucket(part, factors[first : first + -(-count // bucket)], bucket, out=part)
     return result
 
 
@@ -266,14 +279,15 @@ def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
     return _LAYOUT.size + 4 * -(-elements // bucket) + _packed_bytes(elements, bits)
 
 
-def _scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
-    """Return one scale per bucket; the last bucket may be shorter."""
+def _compute_scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
+    """Return one scale per bucket, its L2 norm or largest magnitude; the last bucket may be shorter."""
     whole = gradient.numel() // bucket * bucket
     parts = [gradient[:whole].view(-1, bucket), gradient[whole:].view(1, -1)]
-    return torch.cat([_norms(part, norm) for part in parts if part.numel()] or [torch.empty(0)])
+    return torch.cat([_compute_norms(part, norm) for part in parts if part.numel()] or [torch.empty(0)])
 
 
-def _norms(rows: Tensor, norm: Norm) -> Tensor:
+def _compute_norms(rows: Tensor, norm: Norm) -> Tensor:
+    """Return the norm, L2 or largest magnitude, of each row."""
     if norm == "l2":
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
         return lengths
@@ -282,8 +296,8 @@ def _norms(rows: Tensor, norm: Norm) -> Tensor:
     return largest
 
 
-def _scaled(values: Tensor, factors: Tensor, bucket: int, *, out: Tensor) -> None:
-    """Write each value times its bucket's factor to `out`."""
+def _scale_by_bucket(values: Tensor, factors: Tensor, bucket: int, *, out: Tensor) -> None:
+    """Write each value times the factor of its bucket to `out`."""
     whole = values.numel() // bucket * bucket
     torch.mul(
         values[:whole].view(-1, bucket), factors[: whole // bucket].unsqueeze(1), out=out[:whole].view(-1, bucket)
@@ -293,12 +307,15 @@ def _scaled(values: Tensor, factors: Tensor, bucket: int, *, out: Tensor) -> Non
 
 
 def _block_elements(bucket: int, bits: int) -> int:
-    """Return a block's size: whole buckets and whole groups of eight codes, so that every block begins at a byte."""
+    """Return how many elements to work on at a time: complete buckets and groups of eight codes, so that every block
+    begins at a byte.
+    """
     unit = bucket * 8
     return max(1, _BLOCK // unit) * unit
 
 
 def _packed_bytes(count: int, bits: int) -> int:
+    """Return the number of bytes that `count` codes of `bits` bits take."""
     return -(-count * bits // 8)
 
 
@@ -360,7 +377,9 @@ MatrixShape = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A parameter's place in the gradient, and its factors' places among all factors."""
+    """Place of one parameter in the gradient (`at`), its size as a matrix, and the places of its factors among all
+    factors P and Q.
+    """
 
     at: slice
     rows: int
@@ -371,7 +390,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a gradient is taken apart: `matrices`, and the elements of `whole`, which travel as they are."""
+    """Split of a gradient for PowerSGD: the `matrices`, and the slices of `whole`, which are sent uncompressed."""
 
     matrices: tuple[Matrix, ...]
     whole: tuple[slice, ...]
@@ -380,17 +399,17 @@ class Layout:
     q_elements: int
 
 
-def highest_rank(shape: MatrixShape) -> int:
-    """Return the highest rank at which the two factors are smaller than the matrix, below the matrix's own rank; 0 if there is none, for
-    example for one dimension.
+def find_highest_rank(shape: MatrixShape) -> int:
+    """Return the highest rank at which the two factors are smaller than the matrix, below the matrix's own rank; 0 if
+    there is none, for example for one dimension.
     """
-    rows, columns = _sides(shape)
+    rows, columns = _matrix_sides(shape)
     return (rows * columns - 1) // (rows + columns) if len(shape) > 1 else 0
 
 
-def problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
-    """Return why a model with parameters of these shapes cannot be compressed, or None if it can."""
-    most = max(map(highest_rank, shapes), default=0)
+def find_problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
+    """Return why PowerSGD of this `rank` cannot compress a model with parameters of these shapes; None if it can."""
+    most = max(map(find_highest_rank, shapes), default=0)
     if most == 0:
         return "exchange.compression: powersgd compresses matrices, and the model has none that would become smaller; expected another"
     if rank > most:
@@ -398,8 +417,10 @@ def problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
     return None
 
 
-def layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
-    """Return the layout of parameters of these shapes, stored one after another. Raises ValueError if the rank is below 1."""
+def build_layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
+    """Return the layout of parameters of these `shapes`, stored one after another. Raises ValueError if the rank is
+    below 1.
+    """
     if rank < 1:
         raise ValueError(f"powersgd: rank {rank}; at least 1 is expected")
     matrices, whole = list[Matrix](), list[slice]()
@@ -407,36 +428,37 @@ def layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
     for shape in shapes:
         place = slice(at, at + prod(shape))
         at = place.stop
-        if rank > highest_rank(shape):
+        if rank > find_highest_rank(shape):
             joined = slice(whole.pop().start, at) if whole and whole[-1].stop == place.start else place
             whole.append(joined)
             continue
-        rows, columns = _sides(shape)
+        rows, columns = _matrix_sides(shape)
         matrices.append(Matrix(place, rows, columns, slice(p, p + rows * rank), slice(q, q + columns * rank)))
         p, q = p + rows * rank, q + columns * rank
     return Layout(tuple(matrices), tuple(whole), sum(each.stop - each.start for each in whole), p, q)
 
 
-def _sides(shape: MatrixShape) -> tuple[int, int]:
+def _matrix_sides(shape: MatrixShape) -> tuple[int, int]:
+    """Return (rows, columns) of a parameter seen as a matrix: its first dimension, and the product of the others."""
     rows = shape[0] if shape else 1
     return rows, prod(shape) // max(1, rows)
 
 
 class PowerSGD:
-    """One worker's side. `residual`: (P,), none without error feedback; `q`: the second factors that the next round begins with, the same
-    on every worker. Both change once a round's result is known, never before.
+    """PowerSGD compression of one worker. `residual`: (P,), what was left out so far, None without error feedback; `q`:
+    factors that the next round begins with, equal on every worker. Both change once a round's result is known.
 
-    Every operand lies in memory of torch's own, at the same distance from an aligned beginning in every process: products of the same
-    numbers have the same bits then.
+    Every operand has memory of its own from torch, equally aligned in every process, so that equal products have equal
+    bits.
     """
 
     def __init__(
         self, shapes: Sequence[MatrixShape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype
     ) -> None:
-        self.layout, self.rank = layout(shapes, rank=rank), rank
+        self.layout, self.rank = build_layout(shapes, rank=rank), rank
         parameters = sum(prod(shape) for shape in shapes)
         self.residual: Tensor | None = torch.zeros(parameters, dtype=dtype) if feedback else None
-        self.q = torch.randn(self.layout.q_elements, generator=generator("powersgd", seed), dtype=dtype)
+        self.q = torch.randn(self.layout.q_elements, generator=make_generator("powersgd", seed), dtype=dtype)
         self._values = torch.empty(
             parameters, dtype=dtype
         )  # what is to be sent: the gradient, and what was left out before
@@ -487,5 +509,6 @@ class PowerSGD:
         return self._result
 
     def _matrices(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
+        """Yield each matrix's place and its view in `vector`, (rows, columns)."""
         for matrix in self.layout.matrices:
             yield matrix, vector[matrix.at].view(matrix.rows, matrix.columns)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
 from crossover.algorithms.codecs import Codec
-from crossover.algorithms.compression import MatrixShape, PowerSGD, generator
+from crossover.algorithms.compression import MatrixShape, PowerSGD, make_generator
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 
@@ -25,9 +25,9 @@ IndexRange = tuple[int, int]  # the first element of a part and the one behind i
 
 @dataclass(frozen=True)
 class Contribution:
-    """`values`: what everybody takes this worker's contribution for, (D,) float32; whoever finds that an earlier attempt has shown other
-    ones writes these there. `bodies`: its bytes by part, where they are other ones than those of `values`; `codec` reads such bytes. The
-    first `parameters` of the values are encoded, the rest travels as it is.
+    """What one worker sends in one exchange. `values`: (D,) float32 that every reader decodes it to. `bodies`: its
+    encoded bytes by part, empty if the values travel as they are; `codec` decodes them. Only the first `parameters`
+    values are encoded.
     """
 
     values: Tensor
@@ -36,16 +36,18 @@ class Contribution:
     parameters: int = 0
 
     def read(self, data: memoryview, *, out: Tensor, first: int, what: str) -> Tensor:
-        """Decode another worker's elements from `first` on into `out`, and return `out`. `what`: name for errors. Raises Corrupt if `data`
-        is invalid.
+        """Decode another worker's bytes into `out`, and return `out`. `first`: index of its first element in the
+        contribution. `what`: name for errors. Raises Corrupt if `data` is invalid.
         """
         assert self.codec is not None
-        return read(self.codec, data, out=out, encoded=min(max(0, self.parameters - first), out.numel()), what=what)
+        return decode_contribution(
+            self.codec, data, out=out, encoded=min(max(0, self.parameters - first), out.numel()), what=what
+        )
 
 
-def read(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
-    """Decode `data` into `out` and return it: the first `encoded` elements by `codec`, the rest as float32. `what`: name for errors. Raises
-    Corrupt if `data` is invalid.
+def decode_contribution(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
+    """Decode `data` into `out` and return it: the first `encoded` elements by `codec`, the rest as float32. `what`:
+    name for errors. Raises Corrupt if `data` is invalid.
     """
     rest = 4 * (out.numel() - encoded)
     if data.nbytes < rest:
@@ -57,15 +59,17 @@ def read(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str
 
 
 class Encoder(Protocol):
-    """One worker's encoder. Its state changes only when a round's result is known, so that a repeated round gives an equal result."""
+    """Protocol of one worker's gradient encoder. Its state changes only when a round's result is known, so a repeated
+    round gives an equal result.
+    """
 
     @property
     def unit(self) -> int:
-        """Parts of a contribution begin at multiples of so many elements."""
+        """Number of elements at whose multiples the parts of a contribution begin."""
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The vectors that it keeps from round to round, float32, each written to in place."""
+        """Vectors that the encoder keeps from round to round, by name, float32, each changed in place."""
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
         """Return the round's first contribution. `parts`: the pieces in which it is sent. Raises Refused if `gradient` cannot be
@@ -79,7 +83,7 @@ class Encoder(Protocol):
 
 
 class OneExchange:
-    """Encoded once, decoded by whoever combines."""
+    """Encoder for codecs with one exchange per round, with optional error feedback."""
 
     def __init__(self, codec: Codec, *, parameters: int, worker: int, seed: int, feedback: bool) -> None:
         self.codec, self._parameters, self._worker, self._seed = codec, parameters, worker, seed
@@ -89,13 +93,18 @@ class OneExchange:
 
     @property
     def unit(self) -> int:
+        """Number of elements at whose multiples the parts of a contribution begin."""
         return self.codec.unit
 
     @property
     def state(self) -> Mapping[str, Tensor]:
+        """The residual, if errors are fed back."""
         return {} if self._residual is None else {"residual": self._residual}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
+        """Return the encoded gradient, plus the residual of earlier rounds, as the round's only contribution. `parts`:
+        pieces in which it is sent.
+        """
         parameters, elements = self._parameters, gradient.numel()
         values, statistics = gradient[:parameters], gradient[parameters:]
         if self._residual is not None:
@@ -104,24 +113,27 @@ class OneExchange:
             self._sent = torch.empty_like(gradient)
         places = [part.indices(elements)[:2] for part in parts]
         encoded = [slice(min(first, parameters), min(end, parameters)) for first, end in places]
-        random = generator("qsgd", self._seed, round, self._worker)
+        random = make_generator("qsgd", self._seed, round, self._worker)
         bodies = dict[IndexRange, Tensor]()
         for (first, end), body in zip(places, self.codec.encode(values, random=random, parts=encoded), strict=True):
             rest = statistics[max(0, first - parameters) : max(0, end - parameters)]
             bodies[first, end] = whole = torch.cat([body, rest.view(torch.uint8)])
             count = min(max(0, parameters - first), end - first)
-            read(self.codec, buffers.view(whole), out=self._sent[first:end], encoded=count, what="own contribution")
+            decode_contribution(
+                self.codec, buffers.view(whole), out=self._sent[first:end], encoded=count, what="own contribution"
+            )
         self._meant = values
         return Contribution(self._sent, bodies, self.codec, parameters)
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
+        """Keep what this round's encoding left out as the residual, and return `mean`, the round's result."""
         if self._residual is not None:
             torch.sub(self._meant, self._sent[: self._parameters], out=self._residual)
         return mean
 
 
 class TwoExchanges:
-    """PowerSGD: the mean of P, then that of Q."""
+    """Encoder for PowerSGD, which has two exchanges per round: of the factors P, then of Q."""
 
     unit = 1
 
@@ -130,24 +142,33 @@ class TwoExchanges:
 
     @property
     def state(self) -> Mapping[str, Tensor]:
+        """The factors Q, and the residual if errors are fed back."""
         kept = {"factors": self._powersgd.q}
         return kept if self._powersgd.residual is None else {"residual": self._powersgd.residual, **kept}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
+        """Return the round's first contribution, the factors P of `gradient`."""
         self._first = True
         return Contribution(self._powersgd.first(gradient))
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
+        """Return the second contribution, the factors Q, or after that the round's result. `mean`: the mean of all
+        workers' last contributions.
+        """
         if self._first:
             self._first = False
             return Contribution(self._powersgd.second(mean))
         return self._powersgd.finish(mean)
 
 
-def encoder(experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape], parameters: int) -> Encoder | None:
-    """Return the encoder that the experiment configures for parameters of these `shapes`, or None if gradients are sent uncompressed."""
+def build_encoder(
+    experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape], parameters: int
+) -> Encoder | None:
+    """Return the encoder of `worker` that the experiment configures for parameters of these `shapes`; None if gradients
+    are sent uncompressed. `parameters`: number of elements that are encoded.
+    """
     exchange, seed = experiment.exchange, experiment.seed
-    codec, feedback = codecs.named(exchange), codecs.feeds_back(exchange)
+    codec, feedback = codecs.build_codec(exchange), codecs.has_error_feedback(exchange)
     if codec.exchanges > 1:
         return TwoExchanges(codec.factors(shapes, seed=seed, feedback=feedback))
     if exchange.compression == "none":
@@ -155,14 +176,16 @@ def encoder(experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape
     return OneExchange(codec, parameters=parameters, worker=worker, seed=seed, feedback=feedback)
 
 
-def in_one_process(
+def exchange_in_process(
     encoders: Sequence[Encoder],
     gradients: Sequence[Tensor],
     combine: Callable[[Sequence[Tensor]], Tensor],
     *,
     round: int,
 ) -> Tensor:
-    """Return a round's result if all workers are in this process. `combine`: averages their contributions."""
+    """Return the result of one `round` in which all workers are in this process, given their `encoders` and
+    `gradients`. `combine`: averages their contributions.
+    """
     contributions = [own.begin(gradient, round=round) for own, gradient in zip(encoders, gradients, strict=True)]
     while True:
         mean = combine([each.values for each in contributions])

@@ -13,17 +13,19 @@ if TYPE_CHECKING:
 
 # --- update -----------------------------------------------------------------------------------------------------------
 
-MOMENTUM = 0.1  # of BatchNorm's running statistics, torch's default
+STATISTICS_MOMENTUM = 0.1  # of BatchNorm's running statistics, torch's default
 
 
 def statistics_momentum(sync_every: int) -> float:
     """Return the momentum of BatchNorm's running statistics: torch's default if each step follows one minibatch, otherwise 1."""
-    return MOMENTUM if sync_every == 1 else 1.0
+    return STATISTICS_MOMENTUM if sync_every == 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Step `number` (from 0) of `optimizer`. The model's last `buffers` elements take the gradient's statistics."""
+    """Settings of one optimizer step, `number` (from 0). The model's last `buffers` elements take the gradient's
+    statistics.
+    """
 
     optimizer: str = "sgd"
     number: int = 0
@@ -40,7 +42,7 @@ class Update:
     statistics_momentum: float = 1.0
 
     @classmethod
-    def of(
+    def from_training(
         cls,
         training: Training,
         *,
@@ -50,8 +52,9 @@ class Update:
         sync_every: int,
         undecayed: Iterable[Sequence[int]] = (),
     ) -> "Update":
-        """Return the update of one step. `number`: the step's number. `sync_every`: the number of minibatches behind a gradient.
-        `undecayed`: the element ranges without weight decay.
+        """Return the settings of step `number` from a run's `training`. `rate`: learning rate. `sync_every`:
+        minibatches behind one gradient. `buffers`: number of the model's buffer elements. `undecayed`: element
+        ranges without weight decay.
         """
         return cls(
             optimizer=training.optimizer,
@@ -68,8 +71,8 @@ class Update:
             statistics_momentum=statistics_momentum(sync_every),
         )
 
-    def decaying(self, elements: int) -> list[slice]:
-        """Return the slices of `elements` parameters that `weight_decay` applies to; none if it is 0."""
+    def list_decayed_slices(self, elements: int) -> list[slice]:
+        """Return the slices of `elements` parameters that weight decay applies to; none if it is 0."""
         if not self.weight_decay:
             return []
         ends = [0, *(end for _, end in self.undecayed)]
@@ -78,7 +81,7 @@ class Update:
 
     @property
     def first(self) -> bool:
-        """Whether the optimizer has no vectors yet."""
+        """True at the first step, when the optimizer has no vectors yet."""
         return self.number == 0
 
 
@@ -88,9 +91,9 @@ class Update:
 Move = Callable[["Tensor", "Tensor", Sequence["Tensor"], Update, "Tensor"], Sequence["Tensor"]]
 
 
-def decayed(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor":
-    """Return the gradient plus the weight decay's term, or the gradient itself if nothing decays."""
-    parts = update.decaying(gradient.numel())
+def add_weight_decay(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor":
+    """Return the gradient plus weight decay times the parameters, or the gradient itself if nothing decays."""
+    parts = update.list_decayed_slices(gradient.numel())
     found = gradient.clone() if parts else gradient
     for part in parts:
         found[part].add_(parameters[part], alpha=update.weight_decay)
@@ -99,8 +102,9 @@ def decayed(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """`move(parameters, gradient, vectors, update, out)`: writes the moved parameters to `out` and returns the new vectors; all are (P,)
-    float32, and nothing else is changed. `vectors` are those of the step before, none at the first.
+    """Optimizer by name. `move(parameters, gradient, vectors, update, out)` writes the new parameters to `out` and
+    returns the optimizer's new vectors; all are (P,) float32. `vectors`: those after the previous step, none at the
+    first.
     """
 
     name: str  # as training.optimizer names it
@@ -138,10 +142,10 @@ def _move_by_adam(
         raise ValueError(f"step: {step}; steps count from 1")
     out.copy_(parameters)
     if decoupled:
-        for part in update.decaying(out.numel()):
+        for part in update.list_decayed_slices(out.numel()):
             out[part].mul_(1 - update.learning_rate * update.weight_decay)
     else:
-        gradient = decayed(gradient, parameters, update)
+        gradient = add_weight_decay(gradient, parameters, update)
     first, second = [each.clone() for each in vectors] or [torch.zeros_like(parameters) for _ in _MOMENTS]
     first.lerp_(gradient, 1 - update.beta1)
     second.mul_(update.beta2).addcmul_(gradient, gradient, value=1 - update.beta2)
@@ -151,7 +155,8 @@ def _move_by_adam(
     return first, second
 
 
-def _options(update: Update) -> list[str | int | float]:
+def _list_adam_options(update: Update) -> list[str | int | float]:
+    """Return the options of the database's command TENSOR.ADAM for the step `update`."""
     return ["BETA1", update.beta1, "BETA2", update.beta2, "EPS", update.epsilon, "STEP", update.number + 1]
 
 
@@ -161,7 +166,7 @@ ADAM = Optimizer(
     move=partial(_move_by_adam, decoupled=False),
     command="ADAM",
     places=2,
-    options=_options,
+    options=_list_adam_options,
 )
 ADAMW = Optimizer(
     name="adamw",
@@ -169,7 +174,7 @@ ADAMW = Optimizer(
     move=partial(_move_by_adam, decoupled=True),
     command="ADAM",
     places=2,
-    options=lambda update: [*_options(update), "DECOUPLED"],
+    options=lambda update: [*_list_adam_options(update), "DECOUPLED"],
 )
 
 
@@ -187,7 +192,7 @@ def _move_by_sgd(
 
     if update.nesterov and update.momentum == 0.0:
         raise ValueError("nesterov: needs a momentum above 0")
-    step = decayed(gradient, parameters, update)
+    step = add_weight_decay(gradient, parameters, update)
     if not update.momentum:
         torch.add(parameters, step, alpha=-update.learning_rate, out=out)
         return ()
@@ -217,6 +222,6 @@ SGD = Optimizer(
 OPTIMIZERS = {each.name: each for each in tuple(vars().values()) if isinstance(each, Optimizer)}
 
 
-def vectors(training: Training) -> tuple[str, ...]:
+def list_vectors(training: Training) -> tuple[str, ...]:
     """Return the names of the vectors that the experiment's optimizer keeps between steps."""
     return OPTIMIZERS[training.optimizer].vectors(training.momentum)

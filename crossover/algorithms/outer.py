@@ -18,9 +18,9 @@ OUTER = "sgd"  # the optimizer that takes the outer step
 Ended = tuple["Tensor", tuple["Tensor", ...]]  # the model of all, and the outer optimizer's vectors
 
 
-def moved(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor":
-    """Return `begun - model`, (P + B,) float32: the gradient of a single step at rate 1 that has the round's effect. The last B elements
-    are the model's buffers unchanged.
+def compute_delta(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor":
+    """Return `begun - model`, (P + B,) float32: what a worker's local steps changed, as the gradient of one step at
+    rate 1. The last B elements are the model's buffers unchanged.
     """
     out = begun - model
     if buffers:
@@ -28,8 +28,10 @@ def moved(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor":
     return out
 
 
-def outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
-    """Return the update of the outer step after round `number`."""
+def build_outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
+    """Return the settings of the outer optimizer's step after round `number`. `buffers`: number of the model's buffer
+    elements.
+    """
     return Update(
         optimizer=OUTER,
         number=number,
@@ -40,10 +42,12 @@ def outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
     )
 
 
-def step_outside(
+def take_outer_step(
     begun: "Tensor", mean: "Tensor", vectors: "Sequence[Tensor]", outer: Outer, *, number: int, buffers: int
 ) -> Ended:
-    """Take the outer step after round `number`: from `begun`, against the `mean` of the workers' results of `moved`."""
+    """Return (new model, new vectors) after the outer optimizer's step of round `number`: from the model `begun`
+    against `mean`, the workers' mean result of `compute_delta`. `vectors`: the outer optimizer's, before the step.
+    """
     from crossover.algorithms.updates import step
 
-    return step(begun, mean, vectors, outer_update(outer, number=number, buffers=buffers))
+    return step(begun, mean, vectors, build_outer_update(outer, number=number, buffers=buffers))

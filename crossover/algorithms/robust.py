@@ -17,20 +17,20 @@ _BLOCK = 65_536  # elements: what is sorted at a time stays in the processor's c
 
 def median(vectors: Sequence[Tensor]) -> Tensor:
     """Return the median of each coordinate of k vectors (D,) float32; for an even k the middle two are added, then halved, in float32."""
-    _check(vectors)
+    _check_vectors(vectors)
     middle = len(vectors) // 2
 
     def reduce(rows: list[Tensor]) -> Tensor:
         return rows[middle] if len(rows) % 2 else (rows[middle - 1] + rows[middle]).mul_(0.5)
 
-    return _by_coordinate(vectors, reduce)
+    return _reduce_by_coordinate(vectors, reduce)
 
 
 def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
     """Return each coordinate's mean without its `trim` lowest and highest values, summed in ascending order, then divided once. Raises
     Refused unless 2 trim < k.
     """
-    _check(vectors)
+    _check_vectors(vectors)
     if trim < 0 or 2 * trim >= len(vectors):
         raise Refused(f"trim: {trim} of {len(vectors)} vectors; 0 <= 2 trim < {len(vectors)} is expected")
 
@@ -41,7 +41,7 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
             total.add_(row)
         return total.div_(float(len(kept)))
 
-    return _by_coordinate(vectors, reduce)
+    return _reduce_by_coordinate(vectors, reduce)
 
 
 def krum(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> Tensor:
@@ -59,7 +59,7 @@ def krum_choice(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> l
     Distances are in float64; those that overflow count as infinite. Raises Refused if there are too few vectors, or if `select` is out of
     range.
     """
-    _check(vectors)
+    _check_vectors(vectors)
     count = len(vectors)
     if faulty < 0 or count < 2 * faulty + 3:
         raise Refused(
@@ -85,8 +85,10 @@ def squared_distance(first: Tensor, second: Tensor) -> float:
     return math.inf if math.isnan(total) else total
 
 
-def _by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """Sort the vectors by coordinate, block by block, and return `reduce` of the sorted rows (row i holds the i-th smallest values)."""
+def _reduce_by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """Sort the values of all vectors at each coordinate, and return the result of `reduce`, which gets a block's sorted
+    rows (row i: the i-th smallest values).
+    """
     network, result = _sorting_network(len(vectors)), torch.empty_like(vectors[0])
     for start in range(0, result.numel(), _BLOCK):
         part = slice(start, start + _BLOCK)
@@ -116,7 +118,8 @@ def _sorting_network(count: int) -> list[tuple[int, int]]:
     return pairs
 
 
-def _check(vectors: Sequence[Tensor]) -> None:
+def _check_vectors(vectors: Sequence[Tensor]) -> None:
+    """Raise Refused unless there are vectors, all of one length and without NaN."""
     if not vectors:
         raise Refused("vectors: none given; at least one is needed")
     lengths = {tuple(vector.shape) for vector in vectors}
@@ -131,18 +134,18 @@ def _check(vectors: Sequence[Tensor]) -> None:
 # What a faulty worker does to its gradient or its labels, so that a robust rule can show what it is worth.
 
 
-def sign_flip(gradient: Tensor, *, scale: float) -> Tensor:
+def flip_sign(gradient: Tensor, *, scale: float) -> Tensor:
     """Return -scale * gradient, which points uphill and is `scale` times as long."""
     return gradient.mul(-scale)
 
 
-def gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator) -> Tensor:
+def draw_gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator) -> Tensor:
     """Return normal noise in place of the gradient; its deviation is the gradient's root mean square times `scale`."""
     spread = float(gradient.double().square().mean().sqrt()) * scale
     return torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator).mul_(spread)
 
 
-def non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
+def insert_non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
     """Return a copy in which one coordinate, drawn by `generator`, is NaN or infinite."""
     changed = gradient.clone()
     place, value = (int(torch.randint(choices, (), generator=generator)) for choices in (gradient.numel(), 3))
@@ -150,25 +153,26 @@ def non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
     return changed
 
 
-def label_flip(labels: Tensor, *, classes: int) -> Tensor:
+def flip_labels(labels: Tensor, *, classes: int) -> Tensor:
     """Return the labels with class c changed to classes - 1 - c; labels below 0, which ask for no answer, are unchanged."""
     return torch.where(labels < 0, labels, classes - 1 - labels)
 
 
-def attacked(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
-    """Return the vector that a faulty worker publishes instead of its average [P gradient | B statistics]: only the gradient is attacked.
+def attack_vector(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
+    """Return the vector that a faulty worker publishes instead of its average [P gradient | B statistics]; only the
+    gradient is changed.
 
-    The statistics stay, because a variance must not become negative; label_flip acts at staging and changes nothing here. Raises ValueError
-    if the attack is unknown.
+    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. The last `buffers`
+    elements stay, since a variance must not become negative. Raises ValueError for an unknown attack.
     """
     count = vector.numel() - buffers
     match attack:
         case "sign_flip":
-            changed = sign_flip(vector[:count], scale=scale)
+            changed = flip_sign(vector[:count], scale=scale)
         case "gaussian":
-            changed = gaussian(vector[:count], scale=scale, generator=generator)
+            changed = draw_gaussian(vector[:count], scale=scale, generator=generator)
         case "non_finite":
-            changed = non_finite(vector[:count], generator=generator)
+            changed = insert_non_finite(vector[:count], generator=generator)
         case "none" | "label_flip":
             return vector
         case _:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """`combine(vectors, samples, settings)`: one (D,) float32 of the workers' (D,), which are known to be finite."""
+    """Aggregation rule. `combine(vectors, samples, settings)` returns one (D,) float32 for the workers' finite (D,)
+    vectors.
+    """
 
     name: str  # as aggregation.rule names it
     combine: Callable[["Sequence[Tensor]", Sequence[int], Aggregation], "Tensor"]
@@ -36,6 +38,7 @@ class Rule:
 
 
 def _combine_by_krum(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    """Return Krum's result for the workers' vectors, by `settings.faulty` and `settings.select`."""
     from crossover.algorithms import robust
 
     return robust.krum(vectors, faulty=settings.faulty, select=settings.select)
@@ -56,6 +59,7 @@ KRUM = Rule(
 
 
 def _combine_by_mean(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    """Return the mean of the workers' vectors, weighted by `samples`."""
     from crossover.algorithms import averaging
 
     return averaging.mean(vectors, samples)
@@ -74,6 +78,7 @@ MEAN = Rule(
 
 
 def _combine_by_median(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    """Return the median of each coordinate of the workers' vectors."""
     from crossover.algorithms import robust
 
     return robust.median(vectors)
@@ -92,6 +97,7 @@ MEDIAN = Rule(
 
 
 def _combine_by_trimmed_mean(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
+    """Return each coordinate's mean without its `settings.trim` highest and lowest values."""
     from crossover.algorithms import robust
 
     return robust.trimmed_mean(vectors, trim=settings.trim)
@@ -112,8 +118,8 @@ TRIMMED_MEAN = Rule(
 RULES = {each.name: each for each in tuple(vars().values()) if isinstance(each, Rule)}
 
 
-def bears(settings: Aggregation, workers: int) -> int:
-    """Return how many of `workers` may be faulty before the result means nothing."""
+def count_tolerated(settings: Aggregation, workers: int) -> int:
+    """Return how many of `workers` may be faulty before the rule's result means nothing."""
     return RULES[settings.rule].bears(settings, workers)
 
 
@@ -124,14 +130,14 @@ Agree = Callable[[list[int]], list[int]]
 """A function that takes the workers that this process would drop and returns those that all drop; called before combining."""
 
 
-def participants(
+def select_participants(
     finite: Sequence[bool], rule: Aggregation, *, names: Sequence[str], agree: Agree = list
 ) -> tuple[list[int], Aggregation]:
-    """Return the indices of the vectors to combine, and the rule for that number of vectors.
+    """Return the indices of the vectors to combine in a round, and the rule for that number of vectors.
 
-    `finite`: whether each vector is finite. `names`: what errors call each vector. `agree`: settles which vectors all workers drop.
-    Raises Refused, with the names, if `rule.non_finite` is refuse and a vector is not finite, or if more are dropped than the rule
-    tolerates.
+    `finite`: whether each vector is finite. `names`: of the vectors, for errors. `agree`: takes the vectors that this
+    process would drop, returns those that all workers drop. Raises Refused if `rule.non_finite` is refuse and a vector
+    is not finite, or if more are dropped than the rule tolerates.
     """
     bad = [index for index, is_finite in enumerate(finite) if not is_finite]
     if rule.non_finite == "refuse":
@@ -139,9 +145,9 @@ def participants(
             raise Refused(f"{names[bad[0]]} contains NaN or infinite values")
         return list(range(len(finite))), rule
     dropped = agree(bad)
-    if len(dropped) > bears(rule, len(finite)):
+    if len(dropped) > count_tolerated(rule, len(finite)):
         raise Refused(
             f"{', '.join(names[index] for index in dropped)}: {len(dropped)} of {len(finite)} contain NaN or infinite "
-            f"values; aggregation.rule: {rule.rule} bears {bears(rule, len(finite))} as it is set"
+            f"values; aggregation.rule: {rule.rule} bears {count_tolerated(rule, len(finite))} as it is set"
         )
-    return [index for index in range(len(finite)) if index not in dropped], rule.without(len(dropped))
+    return [index for index in range(len(finite)) if index not in dropped], rule.with_fewer_workers(len(dropped))

@@ -14,8 +14,9 @@ from crossover.experiment import Training
 # --- seeds ------------------------------------------------------------------------------------------------------------
 
 
-def seed(purpose: str, *key: int) -> int:
-    """Return a 64-bit seed for `purpose` at `key`, e.g. seed("dropout", experiment.seed, round, worker, minibatch).
+def derive_seed(purpose: str, *key: int) -> int:
+    """Return a 64-bit seed for `purpose` at `key`, e.g. derive_seed("dropout", experiment.seed, round, worker,
+    minibatch).
 
     Distinct purposes or keys give independent seeds; equal ones give an equal seed on every machine and Python version.
     """
@@ -24,11 +25,11 @@ def seed(purpose: str, *key: int) -> int:
 
 
 def permutation(count: int, *, seed: int) -> list[int]:
-    """Return the numbers 0..count-1 in the random order of `seed`: sorted by each number's own hash, equal on every machine."""
-    return sorted(range(count), key=lambda i: (_mixed(seed + i * 0x9E3779B97F4A7C15), i))
+    """Return the numbers 0..count-1 in the random order of `derive_seed`: sorted by each number's own hash, equal on every machine."""
+    return sorted(range(count), key=lambda i: (_mix_bits(seed + i * 0x9E3779B97F4A7C15), i))
 
 
-def _mixed(value: int) -> int:
+def _mix_bits(value: int) -> int:
     """Return splitmix64's finalizer of `value` (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
     mask = (1 << 64) - 1
     value &= mask
@@ -41,9 +42,9 @@ def _mixed(value: int) -> int:
 # What contributions weigh in a mean. Nothing here needs torch.
 
 
-def weights(answers: Sequence[int]) -> list[int]:
-    """Return each contribution's weight: its number of answers. If none has an answer all weights are equal: gradients are 0 then, and
-    BatchNorm's statistics count.
+def weigh_contributions(answers: Sequence[int]) -> list[int]:
+    """Return the weight of each contribution in a mean: its number of answers. If no contribution has an answer, all
+    weights are 1: gradients are 0 then, and BatchNorm's statistics count.
     """
     return list(answers) if any(answers) else [1] * len(answers)
 
@@ -57,8 +58,8 @@ def weights(answers: Sequence[int]) -> list[int]:
 History = Sequence[tuple[float, float]]
 
 
-def verdict(training: Training, history: History, *, epochs: int | None = None) -> str:
-    """Return in words why training ends after `epochs` epochs (None: one for each evaluation), or an empty text if it continues. The
+def find_stop_reason(training: Training, history: History, *, epochs: int | None = None) -> str:
+    """Return in words why training ends after `epochs` epochs (None: one for each evaluation), or "" if it goes on. The
     last epoch is a reason too.
     """
     epochs = len(history) if epochs is None else epochs
@@ -139,8 +140,10 @@ def _cosine(start: float, end: float, share: float) -> float:
 
 
 def image_side(training: Training, side: int, *, epoch: int) -> int:
-    """Pixels of the side of the images that `epoch` (from 1) trains on, where theirs has `side`: `begin`, and `step` more each time, every
-    size for an equal part of the epochs before `full_from`; then, and in the last epoch always, `side`. Evaluations see images as they are.
+    """Return the side, in pixels, of the images that `epoch` (from 1) trains on. `side`: that of the data set's images.
+
+    Sizes grow from `image_size.begin` by `step`, each for an equal part of the epochs before `full_from`; after that,
+    and in the last epoch, it is `side`. Evaluations always use `side`.
     """
     asked = training.image_size
     if asked.begin is None or asked.begin >= side or epoch >= training.epochs:
@@ -161,7 +164,7 @@ def image_side(training: Training, side: int, *, epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Which minibatches and epochs the rounds of a run are."""
+    """Arithmetic of a run's epochs, rounds and minibatches: which of them comes when, for one worker."""
 
     minibatches: int  # of one worker in an epoch
     sync_every: int
@@ -171,23 +174,25 @@ class Calendar:
 
     @property
     def span(self) -> int:
-        """Epochs from one decision to the next: more than one where a round goes through several."""
+        """Epochs between two decisions: more than one if a round covers several."""
         return max(1, self.sync_every // self.minibatches)
 
     @property
     def rounds_per_epoch(self) -> int:
-        """Rounds from one decision to the next."""
+        """Rounds between two decisions."""
         return -(-self.minibatches // self.sync_every)
 
     @property
     def decisions(self) -> int:
+        """Number of decisions in the run."""
         return self.decision(self.epochs)
 
     @property
     def rounds(self) -> int:
+        """Number of rounds in the run."""
         return self.rounds_until(self.epochs)
 
-    def decided(self, number: int) -> int:
+    def epoch_of_decision(self, number: int) -> int:
         """Return the epoch after which decision `number`, from 1, is made; the last decision follows the last epoch."""
         return min(number * self.span, self.epochs)
 
@@ -201,6 +206,7 @@ class Calendar:
         return whole if self.steps is None else min(whole, self.steps)
 
     def decisions_before(self, round: int) -> int:
+        """Return the number of decisions made before the round begins."""
         return self.decisions if round >= self.rounds else round // self.rounds_per_epoch
 
     def epochs_before(self, round: int) -> int:
@@ -226,20 +232,21 @@ class Calendar:
         return min(self.sync_every, until - self.first_minibatch(round))
 
     def place(self, round: int, minibatch: int) -> tuple[int, int]:
-        """Return (epoch, number of the minibatch in that epoch) for the round's `minibatch`."""
+        """Return (epoch, index in that epoch) of the `minibatch`-th minibatch of the round."""
         epochs, number = divmod(self.minibatches_before(round) + minibatch, self.minibatches)
         return epochs + 1, number
 
     def numbers(self, round: int) -> list[int]:
-        """Return the numbers, in their epochs, of the round's minibatches, in order."""
+        """Return the indices, in their epochs, of the round's minibatches, in order."""
         first = self.first_minibatch(round)
         return [number % self.minibatches for number in range(first, first + self.minibatches_in(round))]
 
-    def side_by_side(self, round: int) -> int:
-        """Return how many functions may compute one worker's round at the same time."""
+    def count_parallel(self, round: int) -> int:
+        """Return how many functions may compute one worker's round at the same time: 1 with local steps."""
         return 1 if self.local else self.minibatches_in(round)
 
     def ends_epoch(self, round: int) -> bool:
+        """Return whether a decision is made after the round."""
         return (round + 1) % self.rounds_per_epoch == 0 or round + 1 == self.rounds
 
 
@@ -250,14 +257,18 @@ PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads s
 
 
 def chunk_sizes(elements: int, workers: int) -> list[int]:
-    """Return the sizes of all chunks: chunk i has D // W elements, and one more if i < D % W. Chunks may be empty if D < W."""
+    """Return the sizes of the chunks into which `elements` are cut for `workers` (W): D // W each, and one more for the
+    first D % W.
+    """
     if workers < 1 or elements < 0:
         raise ValueError(f"chunks: {elements} elements for {workers} workers; at least 0 and 1 are needed")
     return [elements // workers + (worker < elements % workers) for worker in range(workers)]
 
 
-def chunk(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
-    """Return the slice of chunk `worker`. `unit`: elements that stay together, such as a quantizer's bucket."""
+def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
+    """Return the slice of the chunk of `worker` in a vector of `elements`. `unit`: elements that stay together, such as
+    a quantizer's bucket.
+    """
     if not 0 <= worker < workers:
         raise ValueError(f"worker: {worker}; 0 to {workers - 1} is expected")
     sizes = chunk_sizes(-(-elements // unit), workers)
@@ -265,9 +276,10 @@ def chunk(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
     return slice(min(start, elements), min(start + unit * sizes[worker], elements))
 
 
-def parts(elements: int, *, most: int) -> list[slice]:
-    """Return the slices of a vector that functions average: each sums its part over all batches in order, so the bits are those of one
-    long mean. `most`: the largest number of parts, one per batch.
+def split_into_parts(elements: int, *, most: int) -> list[slice]:
+    """Return the slices of a vector of `elements` that functions average in parallel: at most `most`, of about
+    PART_BYTES each. Each function sums its slice over all minibatches in order, so the bits are those of one long
+    mean.
     """
     count = max(1, min(most, -(-4 * elements // PART_BYTES)))
     bounds = [elements * each // count for each in range(count + 1)]
@@ -283,9 +295,9 @@ def parts(elements: int, *, most: int) -> list[slice]:
 SPAN = 20  # of the smoothing, in steps
 
 
-def smoothed(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
-    """Return the exponentially weighted moving average, alpha = 2 / (span + 1). Weights are normalised, so that the first values are not
-    held back.
+def smooth(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
+    """Return the exponentially weighted moving average of `losses`, alpha = 2 / (span + 1), with normalised weights, so
+    that the first values are not held back.
     """
     if span < 1:
         raise ValueError(f"span: {span}; at least 1 is expected")
@@ -297,12 +309,12 @@ def smoothed(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
     return result
 
 
-def knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
-    """Return the index of the curve's knee, where a falling, flattening curve is furthest below the chord of its ends, or None if it has
-    none.
+def find_knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
+    """Return the index of the knee of a falling loss curve, where it is furthest below the chord of its ends; None if
+    it has no knee.
 
-    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). A straight line lies on its chord; the knee
-    counts once the curve is `sensitivity` below it. None for a curve that does not fall, or with fewer than 3 values.
+    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). The knee counts if the
+    curve is at least `sensitivity` below the chord. A curve that does not fall, or has fewer than 3 values, has none.
     """
     last = len(losses) - 1
     if last < 2:
@@ -315,7 +327,7 @@ def knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
     return deepest if 0 < deepest < last and below[deepest] >= sensitivity else None
 
 
-def predicted_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
+def predict_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
     """Return the share of the present loss that the next `ahead_s` seconds are expected to remove: 0.1 is ten percent; at least 0.
 
     A straight line is fitted through log(loss) over time by least squares: the loss shrinks by an equal share in equal times. Needs 2

@@ -93,6 +93,7 @@ def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: 
 
 
 def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> None:
+    """Raise ValueError unless both vectors are flat and of one length, and neither `threshold` nor `step` is negative."""
     if residual.shape != shared.shape or residual.ndim != 1:
         raise ValueError(
             f"residual: shape {tuple(residual.shape)} beside a model of {tuple(shared.shape)}; flat and equal is needed"
@@ -102,6 +103,7 @@ def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> 
 
 
 def _refuse_infinite(residual: Tensor, values: list[Tensor]) -> None:
+    """Raise ValueError if the residual, or the values taken from it, are not finite."""
     # Sums are finite unless a term is not (or they overflow, which no residual of a training does): one cheap pass instead of a mask.
     if not all(bool(part.sum().isfinite()) for part in (residual, *values)):
         raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")

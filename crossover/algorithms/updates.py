@@ -16,21 +16,21 @@ _BLOCK = 16_384  # elements: fewer than torch shares among threads
 
 
 def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return (the new model, the optimizer's new vectors) after `update`. `state`: the optimizer's vectors before it, empty at the first
-    step.
+    """Return (the new model, the optimizer's new vectors) after one optimizer step with the settings `update`. `state`:
+    the optimizer's vectors before it, empty at the first step.
     """
     parameters, grad = _split(model, gradient, update.buffers)
     if update.clip is not None:
-        grad = clipped(grad, update.clip)
+        grad = clip_gradient(grad, update.clip)
     out = torch.empty_like(model)
     moved = OPTIMIZERS[update.optimizer].move(parameters, grad, state, update, out[: parameters.numel()])
     _update_buffers(model, gradient, out, buffers=update.buffers, momentum=update.statistics_momentum)
     return out, tuple(moved)
 
 
-def clipped(gradient: Tensor, norm: float) -> Tensor:
-    """Return `gradient` shortened to `norm` as by torch.nn.utils.clip_grad_norm_. Its length is summed in float64, block by block: equal
-    on any number of threads.
+def clip_gradient(gradient: Tensor, norm: float) -> Tensor:
+    """Return `gradient` shortened to the length `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does. Its
+    length is summed in float64, block by block, so it is equal on any number of threads.
     """
     total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))
     return gradient * min(1.0, norm / (total + 1e-6))

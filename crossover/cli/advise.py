@@ -367,7 +367,7 @@ def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | 
     """
     from crossover.learning import understood
 
-    if bundling.used(experiment):
+    if bundling.list_user_code_with_loader(experiment):
         from crossover.running.preparing import try_training  # torch, reports and their plots
 
         data: Mapping[str, Any] | None = try_training(experiment)

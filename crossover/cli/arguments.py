@@ -222,7 +222,7 @@ def load_runnable(config: Path, override: list[str] | None = None, *, travels: b
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
     from crossover.simulation.workload import MODELS
 
-    for note in bundling.check(experiment, travels=travels):
+    for note in bundling.check_user_code(experiment, travels=travels):
         print(f"note: {note}", file=sys.stderr)
     if experiment.training.model not in MODELS:
         from crossover.learning.zoo import factory  # torch takes a second

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             answers.reserve_stdout()
         run_command(app, sys.argv[1:] if arguments is None else arguments)
     except SystemExit as end:
-        if arguments is None and isinstance(end.code, int) and processes.at_work():
-            processes.leave(end.code)
+        if arguments is None and isinstance(end.code, int) and processes.has_running_threads():
+            processes.exit_at_once(end.code)
         raise
 
 
@@ -65,7 +65,7 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
     typer itself ends with status 130 at Ctrl-C. `name`: name of the application in its usage lines.
     """
     from crossover.cli import answers
-    from crossover.errors import FULL, CrossoverError
+    from crossover.errors import DISK_FULL_ERRNOS, CrossoverError
 
     try:
         app(args=list(arguments), prog_name=name)
@@ -75,7 +75,7 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
         answers.discard_answers()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRNOS:
             _fail_unexpectedly(error, arguments)
         where = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror}{where}: free some space, or choose another disk with --out and TMPDIR"

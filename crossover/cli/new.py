@@ -15,7 +15,7 @@ import typer
 from crossover import user_code
 from crossover.cli.arguments import Debug, require_checkout
 from crossover.errors import UserError
-from crossover.experiment import Experiment, section_of
+from crossover.experiment import Experiment, section_name
 from crossover.workflow.architecture import PACKAGES, ROOT, architectures, load
 
 # --- schema -----------------------------------------------------------------------------------------------------------
@@ -115,9 +115,9 @@ def draft_files(name: str, like: str) -> dict[str, str]:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         raise UserError(f"name: {name!r} is no name of a module; use lower-case letters, digits and _, a letter first")
     ours = {*architectures(), *(each.name for each in fields(Experiment)), "network", "broker", "p2p"}
-    if module in ours or user_code.taken(module):
+    if module in ours or user_code.find_name_owner(module):
         raise UserError(f"name: {name!r} is taken; choose another one")
-    section = section_of(model.settings) if model.settings else None
+    section = section_name(model.settings) if model.settings else None
     files = {}
     for path in _list_source_files(like, stack=bool(model.program or model.form)):  # that of a tree is derived from it
         text = re.sub(rf"\b({'|'.join(PACKAGES)})\.{like}\b", rf"\1.{module}", path.read_text("utf-8"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crossover import bundling
 from crossover.cli.arguments import AsJson, Config, Debug, Override, load_runnable, print_json
 from crossover.errors import NoProjection, OwnCodeError
-from crossover.experiment import Experiment, flat, from_resolved
+from crossover.experiment import Experiment, flatten_fields, from_resolved
 from crossover.learning import understood
 from crossover.reports import bill, display, prices, tables
 from crossover.reports.bill import Line
@@ -136,7 +136,7 @@ def _find_workload(experiment: Experiment) -> "Workload":
     try:
         return Workload.of(experiment)
     except NoProjection as unknown:
-        if not bundling.used(experiment):
+        if not bundling.list_user_code_with_loader(experiment):
             raise
         try:
             return question.sizes(experiment)(experiment)
@@ -210,7 +210,9 @@ def _settings_of_work(experiment: Experiment) -> dict[str, Any]:
     These are all settings except those that are known to leave an epoch's time and traffic unchanged.
     """
     whole = architecture_of(experiment).resolve(experiment).resolved()
-    return {name: value for name, value in flat({**whole, "architecture": experiment.module}) if not _ALIKE(name)}
+    return {
+        name: value for name, value in flatten_fields({**whole, "architecture": experiment.module}) if not _ALIKE(name)
+    }
 
 
 # --- plan -------------------------------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ def try_user_code(experiment: Experiment) -> "TriedCode":
     """Try out the experiment's user code. Return a pair: a sentence about the code (None without user code), and how the data was
     understood. Raises OwnCodeError, ConfigError, DataError.
     """
-    if not bundling.used(experiment):
+    if not bundling.list_user_code_with_loader(experiment):
         return None, understood.of_known(experiment)
     from crossover.running.preparing import try_out  # torch, reports and their plots
 

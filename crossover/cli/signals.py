@@ -9,7 +9,7 @@ from types import FrameType
 
 import typer
 
-from crossover.processes import Interrupted, sent_again
+from crossover.processes import Interrupted, resend_ignored_signals
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -41,7 +41,7 @@ def stop_on_signals() -> Iterator[None]:
     for number in mine:
         signal.signal(number, interrupt)
     try:
-        with sent_again():
+        with resend_ignored_signals():
             yield
     except KeyboardInterrupt:
         if not received:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from crossover import runtime
-from crossover.data.connecting import object_tensors
+from crossover.data.connecting import open_object_tensors
 from crossover.data.fetch_compute import FetchCompute
 from crossover.data.memory import MemoryMessageBus, MemoryObjectStore, MemoryTensorStore
 from crossover.data.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore, Traffic
@@ -28,21 +28,39 @@ Event = dict[
 
 
 class Clients(Protocol):
-    """How clients are made: by the deployment's environment, or in memory. Each counts into the traffic it is given."""
+    """Protocol that gives a process the clients of its stores, bus and state machines. Requests are counted into the
+    given `traffic`.
+    """
 
-    def objects(self, traffic: Traffic) -> ObjectStore: ...
-    def data(self, worker: int, traffic: Traffic) -> ObjectStore: ...
-    def through_objects(self, experiment: Experiment) -> bool:
-        """Whether vectors lie in the object store, whose requests theirs then are."""
+    def objects(self, traffic: Traffic) -> ObjectStore:
+        """Return the client of the run's object store."""
 
-    def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore: ...
-    def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute: ...
-    def bus(self, traffic: Traffic) -> MessageBus: ...
+    def data(self, worker: int, traffic: Traffic) -> ObjectStore:
+        """Return the client of the object store with the training data of `worker`."""
+
+    def uses_object_store(self, experiment: Experiment) -> bool:
+        """Return whether the experiment's vectors are stored in the object store, so that their requests are requests
+        to it.
+        """
+
+    def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
+        """Return the client of the tensor store of `worker`."""
+
+    def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
+        """Return the client that computes on the vectors in the tensor store of `worker`."""
+
+    def bus(self, traffic: Traffic) -> MessageBus:
+        """Return a client of the message bus."""
+
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the architecture's machine `name` to its end: in Step Functions, or the tree in this process."""
+        """Run the architecture's state machine `name` with `event` to its end: in Step Functions, or in this process.
+        Returns its last event.
+        """
 
     def slot(self) -> AbstractContextManager[float]:
-        """Hold a share of this machine's cores while computing; yields the seconds waited for it. On AWS there is nothing to wait for."""
+        """Hold a compute slot of this machine in a `with` block; yields the seconds spent waiting for it. On AWS there
+        is no wait.
+        """
 
 
 # --- slots ------------------------------------------------------------------------------------------------------------
@@ -54,11 +72,11 @@ class Clients(Protocol):
 _IDLE_S = 0.5  # longer than the way from one minibatch to the next
 _POLL_S = 0.002  # only the head of the queue polls, so this costs one process a thousandth of a core
 
-_idle: threading.Timer | None = None
+_release_timer: threading.Timer | None = None
 
 
-def create(folder: str | Path, count: int) -> None:
-    """Make `count` slots in `folder`; harmless to repeat."""
+def create_slots(folder: str | Path, count: int) -> None:
+    """Create `count` compute slots in `folder`; repeating it is harmless. Raises ValueError if `count` is below 1."""
     if count < 1:
         raise ValueError(f"count: {count} slots asked for; at least 1 is needed")
     path = Path(folder)
@@ -68,49 +86,53 @@ def create(folder: str | Path, count: int) -> None:
 
 
 @contextmanager
-def slot(folder: str | Path) -> Iterator[float]:
-    """Hold one slot of `folder` for the length of the block; yields the seconds it waited for it.
+def hold_slot(folder: str | Path) -> Iterator[float]:
+    """Hold one compute slot of `folder` in the `with` block; yields the seconds spent waiting for it.
 
-    First come, first served: whoever holds the file `queue` is next. Raises FileNotFoundError where `create` was never called.
+    First come, first served: the process that has locked the file `queue` is next. Raises FileNotFoundError if there
+    are no slots.
     """
     started = time.monotonic()
     paths = sorted(Path(folder).glob("slot-*"))
     if not paths:
         raise FileNotFoundError(
-            f"{folder}: no compute slots here; crossover.data.clients.create(folder, count) makes them"
+            f"{folder}: no compute slots here; crossover.data.clients.create_slots(folder, count) makes them"
         )
-    descriptor = _first_free(paths, Path(folder) / "queue")
-    _stay_as_you_are()
+    descriptor = _lock_free_slot(paths, Path(folder) / "queue")
+    _cancel_memory_release()
     try:
         yield time.monotonic() - started
     finally:
         os.close(descriptor)  # closing gives the lock back
-        _give_memory_back_when_idle()
+        _release_memory_when_idle()
 
 
-def _give_memory_back_when_idle() -> None:
-    """Return the pages that a training step has freed (for MobileNet nine tenths of the process) once this process computes no more.
+def _release_memory_when_idle() -> None:
+    """Return freed memory to the system once this process has not computed for _IDLE_S seconds: the other workers of
+    this machine need it.
 
-    The next step pays for them with page faults, so a process that goes on at once keeps them; one that waits for others must not: their
-    steps need the memory, and 64 workers live on one machine.
+    The next step pays with page faults, so a process that computes again at once keeps its memory.
     """
-    global _idle
-    _stay_as_you_are()
-    _idle = threading.Timer(_IDLE_S, _give_memory_back)
-    _idle.daemon = True
-    _idle.start()
+    global _release_timer
+    _cancel_memory_release()
+    _release_timer = threading.Timer(_IDLE_S, _release_memory)
+    _release_timer.daemon = True
+    _release_timer.start()
 
 
-def _stay_as_you_are() -> None:
-    if _idle is not None:
-        _idle.cancel()
+def _cancel_memory_release() -> None:
+    """Stop the timer that would return freed memory to the system."""
+    if _release_timer is not None:
+        _release_timer.cancel()
 
 
-def _give_memory_back() -> None:
+def _release_memory() -> None:
+    """Return freed memory to the system now."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _first_free(paths: list[Path], queue: Path) -> int:
+def _lock_free_slot(paths: list[Path], queue: Path) -> int:
+    """Wait in the `queue` file until one of the slot files `paths` can be locked; return its open descriptor."""
     head = os.open(queue, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         fcntl.flock(head, fcntl.LOCK_EX)
@@ -125,6 +147,7 @@ def _first_free(paths: list[Path], queue: Path) -> int:
 
 
 def _try_lock(path: Path) -> int | None:
+    """Lock the file and return its open descriptor; None if another process has locked it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +165,7 @@ def _try_lock(path: Path) -> int | None:
 
 
 class Pool:
-    """At most `places` at once, first come, first served."""
+    """Semaphore for `places` threads at once, first come, first served."""
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -150,7 +173,8 @@ class Pool:
         self._lock = runtime.lock()
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
+    def hold_place(self) -> Iterator[None]:
+        """Hold one place in the `with` block; wait until one is free."""
         self._enter()
         try:
             yield
@@ -158,6 +182,7 @@ class Pool:
             self._leave()
 
     def _enter(self) -> None:
+        """Take a place, or wait in the queue until one is passed on."""
         turn = runtime.event()
         with self._lock:
             if self._free:
@@ -167,6 +192,7 @@ class Pool:
         turn.wait()
 
     def _leave(self) -> None:
+        """Pass the place to the first thread in the queue, or free it."""
         with self._lock:
             if self._queue:
                 self._queue.popleft().set()  # the place goes from hand to hand
@@ -181,30 +207,37 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """A property computed once per object. functools.cached_property of Python 3.11 holds one lock for all objects while it computes, and
-    ours do I/O: an attempt that hangs would hang every other worker of an inline run.
+    """Property that is computed once per object.
+
+    functools.cached_property of Python 3.11 holds one lock for all objects while it computes; with I/O inside, one
+    hanging attempt would hang every worker of an inline run.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute
 
     def __set_name__(self, owner: type, name: str) -> None:
+        """Remember the property's name."""
         self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
+        """Compute the value and store it in the instance, where it is found first from then on."""
         value = self._compute(instance)
         instance.__dict__[self._name] = value  # found there first from now on
         return value
 
 
 class ByWorker(Mapping[int, T], Generic[T]):
-    """Clients by worker, made when first asked for: one warm process serves several workers."""
+    """Mapping from worker to client, each made by `make` when it is first asked for: one warm process serves several
+    workers.
+    """
 
     def __init__(self, workers: int, make: Callable[[int], T]) -> None:
         self._workers, self._make = workers, make
         self._made: dict[int, T] = {}
 
     def __getitem__(self, worker: int) -> T:
+        """Return the client of `worker`, made now if it is new. Raises KeyError for a worker out of range."""
         if not 0 <= worker < self._workers:
             raise KeyError(worker)
         if worker not in self._made:
@@ -212,9 +245,11 @@ class ByWorker(Mapping[int, T], Generic[T]):
         return self._made[worker]
 
     def __iter__(self) -> Iterator[int]:
+        """Return an iterator over all workers, from 0."""
         return iter(range(self._workers))
 
     def __len__(self) -> int:
+        """Return the number of workers."""
         return self._workers
 
 
@@ -223,9 +258,10 @@ class ByWorker(Mapping[int, T], Generic[T]):
 
 
 class MemoryClients:
-    """Memory stores for a run in this process. Once it is stopped nobody gets a client or a slot any more: its steps end where they begin,
-    and its programs before they compute. `slots`: how many of them compute at a time, one for each core unless said: a training step may
-    hold gigabytes, and SPIRT has a function for every minibatch of every worker.
+    """Clients of a run in this process, whose stores are in memory. `slots`: workers that compute at once, by default
+    one for each core.
+
+    After `stop`, every request for a client or slot raises RunFailed, which ends the run's steps and programs.
     """
 
     def __init__(self, *, workers: int, shared_tensors: bool = False, slots: int = 0) -> None:
@@ -234,49 +270,57 @@ class MemoryClients:
         count = 1 if shared_tensors else workers
         self.tensor_stores = [MemoryTensorStore(Traffic()) for _ in range(count)]
         self.message_bus = MemoryMessageBus(Traffic())
-        self.run_machine: Callable[[str, Event], Event] = _nobody_runs_machines
+        self.run_machine: Callable[[str, Event], Event] = _refuse_machine
         self._stopped = runtime.event()
         self._slots = Pool(slots or os.cpu_count() or 1)
 
     def stop(self) -> None:
-        """End the run; what it has stored stays."""
+        """Stop the run: from now on clients and slots are refused. What is stored stays."""
         self._stopped.set()
 
-    def _go_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
+        """Raise RunFailed if the run was stopped."""
         if self._stopped.is_set():
             raise RunFailed("the run was stopped")
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        self._go_on()
-        return self.object_store.beside(traffic)
+        """Return a client of the run's object store that counts into `traffic`."""
+        self._raise_if_stopped()
+        return self.object_store.with_traffic(traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
+        """Return a client of the store with the training data, which is the run's object store."""
         return self.objects(traffic)
 
-    def through_objects(self, experiment: Experiment) -> bool:
+    def uses_object_store(self, experiment: Experiment) -> bool:
+        """Return whether the experiment's vectors are stored in the object store."""
         return experiment.storage.channel == "s3" and self.shared_tensors
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        self._go_on()
-        if self.through_objects(experiment):
-            return object_tensors(self.objects(traffic))
-        return self.tensor_stores[worker % len(self.tensor_stores)].beside(traffic)
+        """Return a client of the tensor store of `worker`."""
+        self._raise_if_stopped()
+        if self.uses_object_store(experiment):
+            return open_object_tensors(self.objects(traffic))
+        return self.tensor_stores[worker % len(self.tensor_stores)].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
+        """Return a client that fetches vectors of `worker`, computes here, and stores the results."""
         return FetchCompute(self.tensors(experiment, worker, traffic))
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        self._go_on()
-        return self.message_bus.beside(traffic)
+        """Return a client of the message bus."""
+        self._raise_if_stopped()
+        return self.message_bus.with_traffic(traffic)
 
     @contextmanager
     def slot(self) -> Iterator[float]:
-        """To compute; yields the seconds it was waited for."""
+        """Hold a compute slot in the `with` block; yields the seconds spent waiting for it."""
         began_s = runtime.monotonic()
-        with self._slots.place():
-            self._go_on()
+        with self._slots.hold_place():
+            self._raise_if_stopped()
             yield runtime.monotonic() - began_s
 
 
-def _nobody_runs_machines(name: str, event: Event) -> Event:
+def _refuse_machine(name: str, event: Event) -> Event:
+    """Raise AssertionError: the code that starts programs must set `run_machine` first."""
     raise AssertionError("whoever starts programs says how their machines run: `run_machine`")

@@ -18,63 +18,70 @@ from crossover.data.protocols import (
     TensorStore,
     Traffic,
 )
-from crossover.errors import ConfigError, Unavailable, ended_with
+from crossover.errors import ConfigError, Unavailable, rebuild_error
 from crossover.experiment import Experiment
 from crossover.runtime import MACHINE, MACHINE_REQUEST, Pauses
 
 # --- aws calls --------------------------------------------------------------------------------------------------------
 
 # Refusals that the user can mend.
-EXPIRED = {
+EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
     "InvalidClientTokenId",
     "UnrecognizedClientException",
     "AuthFailure",
 }
-DENIED = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"}
+DENIED_CODES = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"}
 
 
-def entries(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-    """Yield the items that a paginated AWS operation lists under the response field `key`."""
+def list_items(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+    """Yield the items that a paginated AWS `operation` lists under the response field `key`. `arguments`: of the
+    operation.
+    """
     for page in session.client(service).get_paginator(operation).paginate(**arguments):
         yield from page.get(key, [])
 
 
-def code_of(error: Any) -> str:
+def get_error_code(error: Any) -> str:
     """Return the error code of a botocore ClientError; empty if it has none."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-class Tolerating(AbstractContextManager[None]):
-    """A refusal with one of these codes, or words, ends the block and nothing else: what was asked for is not there."""
+class ToleratedErrors(AbstractContextManager[None]):
+    """Context manager that suppresses a botocore ClientError whose code, or text, is among `refusals`; other errors
+    pass.
+    """
 
     def __init__(self, *refusals: str) -> None:
         self._refusals = refusals
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Return True, which suppresses the error, if it is a ClientError with one of the codes or texts."""
         from botocore.exceptions import ClientError
 
         if not isinstance(error, ClientError):
             return False
-        return code_of(error) in self._refusals or any(each in str(error) for each in self._refusals)
+        return get_error_code(error) in self._refusals or any(each in str(error) for each in self._refusals)
 
 
-def parameter(session: Any, name: str) -> str:
-    """Return the value of an SSM parameter; "" if there is none."""
-    with Tolerating("ParameterNotFound"):
+def read_parameter(session: Any, name: str) -> str:
+    """Return the value of the SSM parameter `name`; "" if there is none."""
+    with ToleratedErrors("ParameterNotFound"):
         return str(session.client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
     return ""
 
 
-def parameters(session: Any, path: str) -> dict[str, str]:
-    """All of SSM's below `path`, by what their names add to it."""
-    listed = entries(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True)
+def read_parameters(session: Any, path: str) -> dict[str, str]:
+    """Return all SSM parameters below `path`, by the rest of their names."""
+    listed = list_items(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True)
     return {each["Name"].removeprefix(path): each["Value"] for each in listed}
 
 
 def is_aws(session: Any) -> bool:
-    """Whether clients of `session` talk to AWS, whatever redirected them: a variable, a profile, a service's own endpoint."""
+    """Return whether clients of `session` talk to AWS, not to an endpoint that a variable, profile or setting put in
+    its place.
+    """
     hosts = [
         urlsplit(str(session.client(name).meta.endpoint_url)).hostname or ""
         for name in ("sts", "lambda", "stepfunctions")
@@ -85,35 +92,45 @@ def is_aws(session: Any) -> bool:
 # --- step functions ---------------------------------------------------------------------------------------------------
 # State machines that a program starts, and what Step Functions says of an execution that failed, in plain words.
 
-UNDER_WAY = ("RUNNING", "PENDING_REDRIVE")
+RUNNING_STATES = ("RUNNING", "PENDING_REDRIVE")
 
 
 class StepFunctions:
-    """Machines by their ARNs in the environment: CROSSOVER_MACHINE_<NAME>.
+    """Client that runs state machines, whose ARNs are in `environment` as CROSSOVER_MACHINE_<NAME>.
 
-    An execution's name carries run, machine, worker and round, so that a program that starts again takes up the one that it has started.
+    An execution's name holds run, machine, worker and round, so that a restarted program finds the execution that it
+    had started.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
     def run(self, name: str, event: Event) -> Event:
-        """Start it, or take it up, and wait for its end; the event it ends with. Raises RunFailed with the cause, Unavailable."""
+        """Start the state machine `name` with `event`, or find the execution that runs already, and wait for its end.
+        Returns its last event.
+
+        Raises RunFailed with the cause, or Unavailable.
+        """
         variable = f"CROSSOVER_MACHINE_{name.upper()}"
         arn = self._environment.get(variable)
         if not arn:
             raise ConfigError(f"{variable}: not in the environment; the stack sets it for what starts it")
         kind = failure = ""
         for attempt in range(1 + MACHINE.again):
-            found = self._ended(arn, f"{event['run']}-{name}-{event['worker']}-{event['round']}-{attempt}", event)
+            found = self._wait_for_execution(
+                arn, f"{event['run']}-{name}-{event['worker']}-{event['round']}-{attempt}", event
+            )
             if found["status"] == "SUCCEEDED":
                 ended: Event = json.loads(found.get("output") or "{}")
                 return ended
             told = found.get("error", found["status"]), found.get("cause", "")
-            kind, failure = innermost_kind(*told), plain_cause(*told)
-        raise ended_with(kind, f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
+            kind, failure = find_innermost_error(*told), describe_cause(*told)
+        raise rebuild_error(kind, f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
 
-    def _ended(self, arn: str, name: str, event: Event) -> dict[str, Any]:
+    def _wait_for_execution(self, arn: str, name: str, event: Event) -> dict[str, Any]:
+        """Start the execution `name` of the machine `arn` unless it exists; poll until it ends. Returns Step Functions'
+        description of it. Raises Unavailable.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         states = self._client
@@ -122,7 +139,7 @@ class StepFunctions:
                 states.start_execution(stateMachineArn=arn, name=name, input=json.dumps(event))
             execution = f"{arn.replace(':stateMachine:', ':execution:')}:{name}"
             pause = Pauses(0.05, 1.0)
-            while (found := states.describe_execution(executionArn=execution))["status"] in UNDER_WAY:
+            while (found := states.describe_execution(executionArn=execution))["status"] in RUNNING_STATES:
                 pause()
             return dict(found)
         except (BotoCoreError, ClientError) as error:
@@ -130,6 +147,7 @@ class StepFunctions:
 
     @lazy
     def _client(self) -> Any:
+        """boto3's client of Step Functions."""
         import boto3
         from botocore.config import Config
 
@@ -147,20 +165,22 @@ _ADVICE = {
 }
 
 
-def innermost_kind(error: str, cause: str) -> str:
-    """Return the innermost error type named in `cause`; `error` if `cause` names none."""
+def find_innermost_error(error: str, cause: str) -> str:
+    """Return the innermost error type named in `cause`, the JSON text of a failed execution; `error` if it names none."""
     kinds: list[str] = re.findall(r'errorType\\*": ?\\*"([\w.]+)', cause)
     return kinds[-1] if kinds else error
 
 
-def plain_cause(error: str, cause: str) -> str:
-    """Describe a failure: the step that failed, the innermost error type and message in `cause`, and advice if there is any."""
+def describe_cause(error: str, cause: str) -> str:
+    """Return a failure in plain words: the step that failed, the innermost error type and message in `cause`, and
+    advice if there is any.
+    """
     text = cause or error
     messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
     if not messages:
         return text[:1_000] if cause else error
     where = re.findall(r"(\w+ failed, worker \d+, epoch \d+, round \d+)", text)
-    kind, step = innermost_kind(error, cause), where[-1].split()[0] if where else "default"
+    kind, step = find_innermost_error(error, cause), where[-1].split()[0] if where else "default"
     advice = f"; {_ADVICE[kind].format(step=step)}" if kind in _ADVICE else ""
     return f"{where[-1] if where else 'a step failed'}: {kind}: {messages[-1]}{advice}"
 
@@ -176,7 +196,9 @@ PREFIX = "CROSSOVER_"
 
 
 class DeployedClients:
-    """Clients by the variables CROSSOVER_* of `environment`."""
+    """Clients of a deployed function or program, opened by the variables CROSSOVER_* of `environment` when they are
+    first used.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -185,7 +207,8 @@ class DeployedClients:
         self._secrets: dict[str, str] = {}  # by ARN
         self._state_machines = StepFunctions(environment)
 
-    def _fact(self, name: str) -> str:
+    def _read_variable(self, name: str) -> str:
+        """Return the environment variable CROSSOVER_`name`. Raises ConfigError if it is not set."""
         try:
             return self._environment[PREFIX + name]
         except KeyError:
@@ -193,72 +216,86 @@ class DeployedClients:
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
-    def _bucket(self, name: str, traffic: Traffic) -> ObjectStore:
+    def _open_bucket(self, name: str, traffic: Traffic) -> ObjectStore:
+        """Return a client of the bucket `name`, opened once per process, that counts into `traffic`."""
         if name not in self._object_stores:
-            self._object_stores[name] = connecting.object_store(name, traffic)
-        return self._object_stores[name].beside(traffic)
+            self._object_stores[name] = connecting.open_object_store(name, traffic)
+        return self._object_stores[name].with_traffic(traffic)
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        return self._bucket(self._fact("BUCKET"), traffic)
+        """Return a client of the run's bucket that counts into `traffic`."""
+        return self._open_bucket(self._read_variable("BUCKET"), traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
+        """Return a client of the bucket with the training data of `worker`."""
         buckets = self._environment.get(PREFIX + "DATA_BUCKETS", "").split()
-        return self._bucket(buckets[worker] if buckets else self._fact("BUCKET"), traffic)
+        return self._open_bucket(buckets[worker] if buckets else self._read_variable("BUCKET"), traffic)
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
-    def through_objects(self, experiment: Experiment) -> bool:
+    def uses_object_store(self, experiment: Experiment) -> bool:
+        """Return whether the experiment's vectors are stored in the bucket."""
         return experiment.storage.channel == "s3" and not self._environment.get(PREFIX + "REDIS")
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        if self.through_objects(experiment):
-            return connecting.object_tensors(self.objects(traffic))
+        """Return a client of the tensor store of `worker`, whose connection is opened once per process."""
+        if self.uses_object_store(experiment):
+            return connecting.open_object_tensors(self.objects(traffic))
         if worker not in self._tensor_stores:
-            urls = self._fact("REDIS").split()
+            urls = self._read_variable("REDIS").split()
             rank = worker % len(urls)
-            self._tensor_stores[worker] = connecting.tensor_store(
+            self._tensor_stores[worker] = connecting.open_tensor_store(
                 urls[rank],
-                password=self._secret("REDIS_SECRET"),
-                certificate=self._certificate(urls[rank], rank),
+                password=self._read_secret("REDIS_SECRET"),
+                certificate=self._fetch_certificate(urls[rank], rank),
                 time_to_live_s=experiment.database.time_to_live_s,
                 traffic=traffic,
             )
-        return self._tensor_stores[worker].beside(traffic)
+        return self._tensor_stores[worker].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        return connecting.tensor_compute(
+        """Return a client that computes on the vectors of `worker`, in the database if the experiment says so."""
+        return connecting.choose_tensor_compute(
             self.tensors(experiment, worker, traffic),
             compute=experiment.database.compute,
         )
 
-    def _certificate(self, url: str, rank: int) -> str | None:
-        """Fetch the host's own certificate, which it uploaded at boot under a prefix that only its role may write."""
+    def _fetch_certificate(self, url: str, rank: int) -> str | None:
+        """Return the certificate (PEM text) that Redis host `rank` uploaded at boot; None if `url` is not encrypted."""
         if not url.startswith("rediss:"):
             return None
-        return self.objects(Traffic()).get(f"{self._fact('REDIS_CERTIFICATES')}{rank}.pem").decode()
+        return self.objects(Traffic()).get(f"{self._read_variable('REDIS_CERTIFICATES')}{rank}.pem").decode()
 
     # --- bus, machines, slots -----------------------------------------------------------------------------------------
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        login = json.loads(self._secret("BROKER_SECRET") or "{}")
-        return connecting.message_bus(
-            self._fact("BROKER"), username=login["username"], password=login["password"], traffic=traffic
+        """Return a new client of the broker, with the login from its secret."""
+        login = json.loads(self._read_secret("BROKER_SECRET") or "{}")
+        return connecting.open_message_bus(
+            self._read_variable("BROKER"), username=login["username"], password=login["password"], traffic=traffic
         )
 
     def run_machine(self, name: str, event: Event) -> Event:
+        """Run the state machine `name` with `event` to its end; return its last event."""
         return self._state_machines.run(name, event)
 
     def slot(self) -> AbstractContextManager[float]:
+        """Hold a compute slot of this machine, if the environment names a folder of slots; yields the seconds spent
+        waiting for it.
+        """
         folder = self._environment.get(PREFIX + "SLOTS")
         if not folder:
             return nullcontext(0.0)
-        from crossover.data.clients import slot  # on one machine only
+        from crossover.data.clients import hold_slot  # on one machine only
 
-        return slot(folder)
+        return hold_slot(folder)
 
     # --- secrets ------------------------------------------------------------------------------------------------------
 
-    def _secret(self, name: str) -> str | None:
+    def _read_secret(self, name: str) -> str | None:
+        """Return the secret whose ARN is in the variable CROSSOVER_`name`, read once per process; None if the variable
+        is not set.
+        """
         arn = self._environment.get(PREFIX + name)
         if not arn:
             return None

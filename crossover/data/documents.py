@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crossover.data import encoding
-from crossover.data.encoding import Vector, VectorKind, expect
+from crossover.data.encoding import Vector, VectorKind, check_kind
 from crossover.data.protocols import Buffer, ObjectStore
 from crossover.errors import Corrupt
 
 # --- buffers ----------------------------------------------------------------------------------------------------------
 
 
-def views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
-    """Return `data` as flat byte views in order, without a copy; empty views are left out."""
+def to_views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
+    """Return one buffer or several as flat byte views in order, without a copy; empty ones are left out."""
     parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
     return [view for view in (memoryview(part).cast("B") for part in parts) if view.nbytes]
 
 
-def joined(data: Buffer | Sequence[Buffer]) -> bytes:
-    """One immutable copy of `data`: what a store in memory keeps. Bytes are immutable already and are kept as they are."""
-    return data if isinstance(data, bytes) else b"".join(views(data))
+def join_buffers(data: Buffer | Sequence[Buffer]) -> bytes:
+    """Return the buffers of `data` joined to bytes; bytes are returned as they are."""
+    return data if isinstance(data, bytes) else b"".join(to_views(data))
 
 
-def fitting(out: memoryview, bytes_: int, *, key: str) -> memoryview:
-    """`out` as a flat byte view if it has exactly `bytes_` bytes, else Corrupt."""
+def check_length(out: memoryview, bytes_: int, *, key: str) -> memoryview:
+    """Return `out` as a flat byte view if it has exactly `bytes_` bytes. Raises Corrupt, naming `key`, if not."""
     if out.nbytes != bytes_:
         raise Corrupt(
             f"{key}: holds {bytes_} payload bytes, but `out` has room for {out.nbytes}; the lengths must be equal"
@@ -34,11 +34,11 @@ def fitting(out: memoryview, bytes_: int, *, key: str) -> memoryview:
 
 
 def deliver(vector: Vector, *, key: str, kind: VectorKind | None, out: memoryview | None) -> Vector:
-    """`vector`, checked against `kind`, read-only, or copied into `out` where one is given. Raises Corrupt."""
-    expect(vector, key=key, kind=kind)
+    """Return `vector`, read-only or copied into `out`, after a check of its `kind`. Raises Corrupt, naming `key`."""
+    check_kind(vector, key=key, kind=kind)
     if out is None:
         return Vector(vector.kind, vector.data.toreadonly(), vector.samples, vector.dtype)
-    target = fitting(out, vector.data.nbytes, key=key)
+    target = check_length(out, vector.data.nbytes, key=key)
     target[:] = vector.data
     return Vector(vector.kind, target, vector.samples, vector.dtype)
 
@@ -53,14 +53,16 @@ ANYTHING: dict[str, Any] = {}  # an object of any members
 _SEAL = b', "crc32": "'  # the last member, of what stands before it; of one length, so that a document's is known beforehand
 
 
-def sealed(document: Mapping[str, Any]) -> bytes:
-    """`document`, which has a member at least, as JSON with its checksum as the last member."""
+def seal(document: Mapping[str, Any]) -> bytes:
+    """Return `document`, which has at least one member, as JSON bytes whose last member is their checksum."""
     text = json.dumps(document).encode()[:-1]
     return b'%b%b%08x"}' % (text, _SEAL, zlib.crc32(text))
 
 
-def opened(body: bytes, shape: Any = ANYTHING, *, key: str) -> dict[str, Any]:
-    """Return the document in a sealed `body`. Raises Corrupt, naming `key`, if the checksum differs or it does not fit `shape`."""
+def unseal(body: bytes, shape: Any = ANYTHING, *, key: str) -> dict[str, Any]:
+    """Return the document in `body`, bytes from `seal`. Raises Corrupt, naming `key`, if the checksum differs or it
+    does not fit `shape`.
+    """
     text, found, seal = body.rpartition(_SEAL)
     if not found or seal != b'%08x"}' % zlib.crc32(text):
         raise Corrupt(f"{key}: checksum differs: these {len(body)} bytes are not what was written")
@@ -69,5 +71,5 @@ def opened(body: bytes, shape: Any = ANYTHING, *, key: str) -> dict[str, Any]:
 
 
 def read_document(objects: ObjectStore, key: str, shape: Any = ANYTHING) -> dict[str, Any]:
-    """Read the sealed document stored under `key`. Raises Missing, Corrupt."""
-    return opened(objects.get(key), shape, key=key)
+    """Return the document stored under `key` by `seal`. Raises Missing, or Corrupt if it does not fit `shape`."""
+    return unseal(objects.get(key), shape, key=key)

@@ -17,7 +17,9 @@ ITEM_BYTES: dict[DType, int] = {"float32": 4, "uint8": 1}
 
 
 class VectorKind(StrEnum):
-    """What a vector is. Gradients are subtracted, updates are added: the kind says which."""
+    """Kinds of stored vectors. Gradients are subtracted and updates are added, so the kind is checked when a vector is
+    read.
+    """
 
     MODEL = "model"  # [P parameters | B buffers]
     GRADIENT = "gradient"  # [P gradient | B minibatch statistics]
@@ -30,7 +32,7 @@ class VectorKind(StrEnum):
     QUANTIZED = "quantized"  # bytes: QSGD or fp16 compressed gradient
 
 
-def exchanged(what: str) -> VectorKind:
+def exchanged_kind(what: str) -> VectorKind:
     """Return the kind of vector that workers exchange. `what`: value of `exchange.what`. A model's delta counts as a gradient: it is
     subtracted too.
     """
@@ -39,7 +41,9 @@ def exchanged(what: str) -> VectorKind:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """`data`: a C-contiguous memoryview of bytes over the array's memory (not a copy)."""
+    """Stored vector: its `kind`, its bytes (`data`: a view of the array's memory, no copy), and the number of `samples`
+    behind it.
+    """
 
     kind: VectorKind
     data: memoryview
@@ -48,6 +52,7 @@ class Vector:
 
     @property
     def elements(self) -> int:
+        """Number of elements of the vector."""
         return self.data.nbytes // ITEM_BYTES[self.dtype]
 
 
@@ -57,8 +62,8 @@ HEADER_BYTES = 48  # padded: the payload behind it stays 16-byte aligned
 _DTYPES: tuple[DType, ...] = ("float32", "uint8")
 
 
-def header(vector: Vector) -> bytes:
-    """Build the 48-byte header that precedes `vector.data` in object stores and messages."""
+def build_header(vector: Vector) -> bytes:
+    """Return the 48-byte header that precedes `vector.data` in object stores and messages."""
     packed = _LAYOUT.pack(
         _MAGIC,
         1,
@@ -72,7 +77,9 @@ def header(vector: Vector) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview, *, key: str, kind: VectorKind | None = None) -> Vector:
-    """Decode the vector in `body` without copying it. Raises Corrupt, naming `key`, on anything unexpected."""
+    """Return the vector in `body`, header and payload, without a copy. `kind`: required kind, None for any. Raises
+    Corrupt, naming `key`, if anything is unexpected.
+    """
     view = memoryview(body).cast("B")
     if view.nbytes < HEADER_BYTES or bytes(view[:4]) != _MAGIC:
         raise Corrupt(f"{key}: {view.nbytes} bytes that do not start with a vector header")
@@ -88,11 +95,11 @@ def decode(body: bytes | bytearray | memoryview, *, key: str, kind: VectorKind |
     name = kind_name.rstrip(b"\0").decode("ascii", "replace")
     if name not in VectorKind.__members__.values():
         raise Corrupt(f"{key}: unknown kind {name!r}; one of {', '.join(VectorKind)}")
-    return expect(Vector(VectorKind(name), data, samples, dtype), key=key, kind=kind)
+    return check_kind(Vector(VectorKind(name), data, samples, dtype), key=key, kind=kind)
 
 
-def expect(vector: Vector, *, key: str, kind: VectorKind | None) -> Vector:
-    """`vector` if it is of `kind` (None: any), else Corrupt."""
+def check_kind(vector: Vector, *, key: str, kind: VectorKind | None) -> Vector:
+    """Return `vector` if it is of `kind` (None: any). Raises Corrupt, naming `key`, if it is not."""
     if kind is not None and vector.kind != kind:
         raise Corrupt(f"{key}: holds a {vector.kind} vector where a {kind} was expected")
     return vector
@@ -107,24 +114,24 @@ def expect(vector: Vector, *, key: str, kind: VectorKind | None) -> Vector:
 
 
 def read_plain(body: bytes | str, shape: Any, *, key: str) -> Any:
-    """Parse the JSON in `body` and check it against `shape`. Raises Corrupt, naming `key`."""
+    """Return the JSON value in `body`, checked against `shape`. Raises Corrupt, naming `key`."""
     try:
-        return expect_field(json.loads(body), shape, key=key)
+        return check_shape(json.loads(body), shape, key=key)
     except (ValueError, RecursionError) as error:
         raise Corrupt(f"{key}: {body[:80]!r} is not JSON: {error}") from None
 
 
-def expect_field(value: Any, shape: Any, *, key: str) -> Any:
-    """`value` if it has the shape, else Corrupt."""
-    for wrong in misfits(value, shape):
+def check_shape(value: Any, shape: Any, *, key: str) -> Any:
+    """Return `value` if it has the `shape`. Raises Corrupt, naming `key` and the first misfit."""
+    for wrong in find_misfits(value, shape):
         raise Corrupt(f"{key}: {wrong.removeprefix('.')}")
     return value
 
 
-def misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
-    """Yield one message for each place in `value` that does not fit `shape`, with what was expected there."""
+def find_misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
+    """Yield one message for each place in the JSON `value` that does not fit `shape`. `at`: path of `value` itself."""
     match shape:
-        case tuple() if not all(any(misfits(value, each)) for each in shape):
+        case tuple() if not all(any(find_misfits(value, each)) for each in shape):
             return
         case dict() if isinstance(value, dict):
             names = value if (any_name := {str, int} & shape.keys()) else shape
@@ -133,20 +140,23 @@ def misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
                 if int in any_name and not name.isdecimal():
                     yield f"{at}.{name}: its name is no whole number"
                 elif known in value:
-                    yield from misfits(value[known], shape.get(name, shape.get(str, shape.get(int))), f"{at}.{known}")
+                    yield from find_misfits(
+                        value[known], shape.get(name, shape.get(str, shape.get(int))), f"{at}.{known}"
+                    )
                 elif known == name:
                     yield f"{at}.{name} is not there"
         case list() if isinstance(value, list) and len(shape) in (1, len(value)):
             for n, each in enumerate(value):
-                yield from misfits(each, shape[n % len(shape)], f"{at}[{n}]")
+                yield from find_misfits(each, shape[n % len(shape)], f"{at}[{n}]")
         case _ if value != shape and (shape is None or type(value) not in (shape, int if shape is float else shape)):
-            yield f"{at or 'the whole'}: {json.dumps(value)[:60]} is not {_said(shape)}"
+            yield f"{at or 'the whole'}: {json.dumps(value)[:60]} is not {_describe_shape(shape)}"
 
 
-def _said(shape: Any) -> str:
+def _describe_shape(shape: Any) -> str:
+    """Return in words which values a shape allows, such as "a list" or "a number"."""
     match shape:
         case tuple():
-            return " or ".join(map(_said, shape))
+            return " or ".join(map(_describe_shape, shape))
         case dict():
             return "an object"
         case list():

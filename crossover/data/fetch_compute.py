@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import Agree
 from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import StateKeys, TensorStore, optimizer_keys
+from crossover.data.protocols import StateKeys, TensorStore, check_optimizer_keys
 from crossover.errors import Refused
 from crossover.experiment import Aggregation
 
@@ -18,35 +18,44 @@ if TYPE_CHECKING:
 
 
 class FetchCompute:
-    """A TensorCompute over any TensorStore, by crossover.algorithms: over Redis the naive baseline, in memory the inline run's."""
+    """TensorCompute over any TensorStore that fetches the vectors, computes in this process, and stores the result: the
+    papers' baseline.
+    """
 
     def __init__(self, store: TensorStore) -> None:
         self._store = store
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
+        """Store the weighted mean of the vectors under `keys` as `out`."""
         from crossover.algorithms.averaging import mean
 
         self._combine(keys, out, lambda tensors, weights: (mean(tensors, weights), sum(weights)))
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
-        from crossover.algorithms.aggregation import applied, finite
-        from crossover.algorithms.rules import participants
+        """Store the combination of the vectors under `keys` by `rule` as `out`. Vectors that are not finite are
+        refused, or dropped as all `agree`.
+        """
+        from crossover.algorithms.aggregation import apply_rule, is_finite
+        from crossover.algorithms.rules import select_participants
 
         def apply(tensors: "Sequence[Tensor]", weights: Sequence[int]) -> "tuple[Tensor, int]":
-            kept, left = participants([finite(each) for each in tensors], rule, names=keys, agree=agree)
+            kept, left = select_participants([is_finite(each) for each in tensors], rule, names=keys, agree=agree)
             weights = [weights[index] for index in kept]
-            return applied([tensors[index] for index in kept], weights, left), sum(weights)
+            return apply_rule([tensors[index] for index in kept], weights, left), sum(weights)
 
         self._combine(keys, out, apply)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        """Take one optimizer step in this process: from `state` and `gradient` to the new state under `out`, unless
+        that exists.
+        """
         from crossover.algorithms.updates import step
 
-        optimizer_keys(state, out, update)
+        check_optimizer_keys(state, out, update)
         if self._store.exists(out.model):
             return
         kind = VectorKind(OPTIMIZERS[update.optimizer].kind)
-        with _refusing(update.optimizer):
+        with _convert_errors(update.optimizer):
             model, others = step(
                 self._tensor(state.model, VectorKind.MODEL),
                 self._tensor(gradient, VectorKind.GRADIENT),
@@ -55,10 +64,11 @@ class FetchCompute:
             )
         self._store_state(out, model, others, kind)
 
-    def finite(self, key: str) -> bool:
-        from crossover.algorithms.aggregation import finite
+    def is_finite(self, key: str) -> bool:
+        """Return whether no element of the vector under `key` is NaN or infinite."""
+        from crossover.algorithms.aggregation import is_finite
 
-        return finite(self._tensor(key))
+        return is_finite(self._tensor(key))
 
     def _combine(
         self,
@@ -66,22 +76,25 @@ class FetchCompute:
         out: str,
         rule: "Callable[[Sequence[Tensor], Sequence[int]], tuple[Tensor, int]]",
     ) -> None:
-        """Fetch `keys`, apply `rule` to tensors and sample counts (a vector without samples counts as one), create `out` from what it
-        returns: the result and how many samples that stands for.
+        """Fetch the vectors under `keys`, apply `rule` to their tensors and sample counts, and store the result as
+        `out` unless it exists.
+
+        `rule` returns the result and the number of samples behind it. A vector without samples counts as one.
         """
         from crossover.algorithms.buffers import tensor, view
 
         if self._store.exists(out):
             return
         vectors = [self._store.get(key) for key in keys]
-        kind = _common(keys, vectors)
+        kind = _check_alike(keys, vectors)
         tensors = [tensor(vector.data) for vector in vectors]
         weights = [vector.samples or 1 for vector in vectors]
-        with _refusing(out):
+        with _convert_errors(out):
             result, samples = rule(tensors, weights)
         self._store.create(out, Vector(kind, view(result), samples))
 
     def _tensor(self, key: str, kind: VectorKind | None = None) -> "Tensor":
+        """Return the vector under `key` as a tensor. Raises Refused if it is not float32."""
         from crossover.algorithms.buffers import tensor
 
         vector = self._store.get(key, kind=kind)
@@ -90,6 +103,7 @@ class FetchCompute:
         return tensor(vector.data)
 
     def _store_state(self, out: StateKeys, model: "Tensor", others: "Sequence[Tensor]", kind: VectorKind) -> None:
+        """Store the new `model` and the optimizer's vectors, of `kind`, under the keys of `out`, all at once."""
         from crossover.algorithms.buffers import view
 
         vectors = [(out.model, Vector(VectorKind.MODEL, view(model)))]
@@ -97,9 +111,9 @@ class FetchCompute:
         self._store.create_together(vectors)
 
 
-def _common(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
-    """Return the kind that all vectors share. Raises Refused, naming the first wrong key, if kinds or lengths differ or one is not
-    float32.
+def _check_alike(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
+    """Return the kind that all `vectors` share. Raises Refused, naming the first wrong key, if kinds or lengths differ
+    or one is not float32.
     """
     if not vectors:
         raise Refused("keys: none given; at least one vector is needed")
@@ -115,8 +129,10 @@ def _common(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Convert an algorithm's ValueError or RuntimeError to Refused, as a database would refuse the command."""
+def _convert_errors(what: str) -> Iterator[None]:
+    """Within the `with` block, convert an algorithm's ValueError or RuntimeError to Refused, as a database would refuse
+    the command. `what`: name for the error.
+    """
     try:
         yield
     except (ValueError, RuntimeError) as error:

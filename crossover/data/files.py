@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import mkstemp
 
-from crossover.data.documents import joined, views
+from crossover.data.documents import join_buffers, to_views
 from crossover.data.protocols import Buffer, ObjectStore, Traffic
 from crossover.errors import Missing, Refused
 
@@ -14,9 +14,11 @@ _UNFINISHED = ".unfinished"  # beside the objects, so that renaming stays within
 
 
 class FileObjectStore(ObjectStore):
-    """Objects as files below `folder`; each appears whole or not at all (temporary file, then rename or link).
+    """ObjectStore in a folder, safe between processes: each file appears complete or not at all (temporary file, then
+    rename or link).
 
-    Nothing is synced to the disk: after a power loss the last objects may be gone, after a crash of the program they are not.
+    Nothing is synced to the disk: after a power loss the last objects may be missing, after a crash of the program they
+    are not.
     """
 
     def __init__(self, folder: Path, traffic: Traffic) -> None:
@@ -24,26 +26,30 @@ class FileObjectStore(ObjectStore):
         self._traffic = traffic
         (self._folder / _UNFINISHED).mkdir(parents=True, exist_ok=True)
 
-    def beside(self, traffic: Traffic) -> "FileObjectStore":
-        """Return a store for the same folder whose requests are counted into `traffic`."""
+    def with_traffic(self, traffic: Traffic) -> "FileObjectStore":
+        """Return a client of the same folder whose requests are counted into `traffic`."""
         return FileObjectStore(self._folder, traffic)
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
-        with self._written(key, data) as (temporary, path):
-            _place(temporary, path, os.replace)
+        """Store `data` under `key`, replacing an older object."""
+        with self._open_temporary(key, data) as (temporary, path):
+            _move_into_place(temporary, path, os.replace)
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        with self._written(key, data) as (temporary, path):
+        """Store `data` under `key` unless the key exists. Returns whether this call stored it."""
+        with self._open_temporary(key, data) as (temporary, path):
             try:
-                _place(temporary, path, os.link)
+                _move_into_place(temporary, path, os.link)
             except FileExistsError:
                 return False
             return True
 
     def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
-        return joined(data) if self.put_new(key, data) else self.get(key)
+        """Store `data` under `key` unless the key exists. Returns the object that is stored now."""
+        return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
+        """Return the object's bytes. Raises Missing."""
         try:
             data = self._path(key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -54,10 +60,12 @@ class FileObjectStore(ObjectStore):
         return data
 
     def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
         self._traffic.count("exists")
         return self._path(key).is_file()
 
     def delete(self, *keys: str) -> None:
+        """Delete the objects under `keys`, and folders that become empty; missing keys are fine."""
         self._traffic.count("delete")
         for key in keys:
             path = self._path(key)
@@ -66,12 +74,14 @@ class FileObjectStore(ObjectStore):
             _remove_empty_folders(path.parent, up_to=self._folder)
 
     def list(self, prefix: str) -> list[str]:
+        """Return all keys that begin with `prefix`, sorted."""
         self._traffic.count("list")
         folder = prefix.rpartition("/")[0]
         start = self._path(folder) if folder else self._folder
-        return sorted(key for key in self._keys(start) if key.startswith(prefix))
+        return sorted(key for key in self._walk_keys(start) if key.startswith(prefix))
 
-    def _keys(self, start: Path) -> Iterator[str]:
+    def _walk_keys(self, start: Path) -> Iterator[str]:
+        """Yield the keys of all objects below the folder `start`, without unfinished ones."""
         for folder, folders, names in os.walk(start):
             if Path(folder) == self._folder and _UNFINISHED in folders:
                 folders.remove(_UNFINISHED)
@@ -79,6 +89,7 @@ class FileObjectStore(ObjectStore):
             yield from ((relative / name).as_posix() for name in names)
 
     def _path(self, key: str) -> Path:
+        """Return the path of the file of `key`. Raises Refused if the key is not a plain relative path."""
         parts = PurePosixPath(key).parts
         if not parts or "/".join(parts) != key or ".." in parts or parts[0] in ("/", _UNFINISHED) or "\0" in key:
             raise Refused(
@@ -87,10 +98,12 @@ class FileObjectStore(ObjectStore):
         return self._folder.joinpath(*parts)
 
     @contextmanager
-    def _written(self, key: str, data: Buffer | Sequence[Buffer]) -> Iterator[tuple[Path, Path]]:
-        """Write `data` to a temporary file; yields that file and its final path, and removes the temporary file if it is left."""
+    def _open_temporary(self, key: str, data: Buffer | Sequence[Buffer]) -> Iterator[tuple[Path, Path]]:
+        """Write `data` to a temporary file in the `with` block; yields that file and its final path. A file that is
+        left behind is removed.
+        """
         path = self._path(key)
-        parts = views(data)
+        parts = to_views(data)
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
         descriptor, name = mkstemp(dir=self._folder / _UNFINISHED)
         temporary = Path(name)
@@ -107,8 +120,11 @@ class FileObjectStore(ObjectStore):
             temporary.unlink(missing_ok=True)
 
 
-def _place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
-    """`move` the file to `path`, making its folder as often as a concurrent `delete_prefix` takes it away."""
+def _move_into_place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
+    """Call `move(temporary, path)`, and create the folder of `path` again if a concurrent `delete_prefix` removes it.
+    Raises FileExistsError if `move` found a file, IsADirectoryError or NotADirectoryError if the key conflicts with
+    another one.
+    """
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +143,7 @@ def _place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> N
 
 
 def _remove_empty_folders(folder: Path, *, up_to: Path) -> None:
+    """Delete `folder` and its parents while they are empty, below `up_to`."""
     while folder != up_to:
         try:
             folder.rmdir()

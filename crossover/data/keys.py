@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 
 from crossover.data.protocols import StateKeys
 
-UNDER_WAY = "runs/under-way"  # the key of the deadline that counts, read by cdk/expiry.py
-MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts first, which is how the expiry compares
+CURRENT_DEADLINE = "runs/under-way"  # the key of the deadline that counts, read by cdk/expiry.py
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts first, which is how the expiry compares
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run. What one attempt of it writes and no other reads has `attempt` in its name: see training/progress.py."""
+    """Keys of one run in the object store, tensor store and message bus. Keys that hold `attempt` are read and written
+    by that attempt alone.
+
+    `exchange`: number of the exchange within its round, if a round has several.
+    """
 
     run: str
     attempt: int = 0
@@ -25,63 +29,72 @@ class Keys:
 
     @property
     def prefix(self) -> str:
+        """Prefix of all keys of the run in the object store."""
         return f"runs/{self.run}/"
 
     @property
     def experiment(self) -> str:
+        """Key of the run's experiment as JSON."""
         return f"runs/{self.run}/experiment.json"
 
     @property
     def constants(self) -> str:
-        """What the run's model has besides its vector: buffers that nothing changes."""
+        """Key of the model's buffers that nothing changes."""
         return f"runs/{self.run}/constants"
 
     def deadline(self, began: float) -> str:
-        """When the attempt that began then (unix seconds) ends, whoever follows it: a MOMENT. One each: a late function of an earlier one
-        meets its own alone.
+        """Return the key of the time at which an attempt ends, in TIME_FORMAT. `began`: unix seconds of the attempt's
+        begin, so that each attempt has its own.
         """
         return f"runs/{self.run}/deadline/{began:.6f}"
 
     @property
     def attempt_markers(self) -> str:
+        """Prefix of the markers of all attempts that have begun."""
         return f"runs/{self.run}/attempt/"
 
     def attempt_marker(self, attempt: int) -> str:
-        """Return the key of the marker which records that the attempt has begun."""
+        """Return the key of the marker which records that `attempt` has begun."""
         return f"{self.attempt_markers}{attempt:012d}"
 
     @property
-    def overtaken(self) -> str:
+    def overtaken_marker(self) -> str:
         """Key of the marker which records that a higher attempt has begun."""
         return f"runs/{self.run}/overtaken/{self.attempt}"
 
     @property
-    def taken_over(self) -> str:
-        """That a higher attempt has what it needs of this one's state: what is left, or comes late, may go."""
+    def takeover_marker(self) -> str:
+        """Key of the marker which records that a higher attempt has read all it needs of this attempt's state, which
+        may be deleted from then on.
+        """
         return f"runs/{self.run}/taken-over/{self.attempt}"
 
     @property
     def purpose(self) -> str:
-        """What this attempt resumes the run for: to train, once it has set itself up, or to clear away."""
+        """Key of this attempt's purpose: to train on, or to clear away what the run left."""
         return f"runs/{self.run}/purpose/{self.attempt}"
 
     @property
     def records(self) -> str:
+        """Prefix of the records of all invocations."""
         return f"runs/{self.run}/records/"
 
     @property
     def marks(self) -> str:
+        """Prefix of the usage snapshots of long invocations."""
         return f"runs/{self.run}/marks/"
 
     def mark(self, invocation: str) -> str:
-        """Return the key of a long invocation's latest usage snapshot."""
+        """Return the key of the latest usage snapshot of `invocation`, a long one."""
         return f"{self.marks}{invocation}.json"
 
     def record(self, step: str, invocation: str) -> str:
+        """Return the key of the record of one `invocation` of `step`."""
         return f"{self.records}{step}/{invocation}.json"
 
     @property
     def decisions(self) -> str:
+        """Prefix of the decisions after the epochs."""
         return f"runs/{self.run}/decision/"
 
     def decision(self, epoch: int) -> str:
@@ -89,65 +102,80 @@ class Keys:
         return f"{self.decisions}{epoch:06d}.json"
 
     @property
-    def drops(self) -> str:
+    def drop_decisions(self) -> str:
+        """Prefix of the decisions on which workers are left out of a round."""
         return f"runs/{self.run}/dropped/"
 
-    def dropped(self, round: int) -> str:
-        """Which workers are left out of `round`, because what they contributed is not finite."""
-        return f"{self.drops}{self.attempt:012d}/{round:08d}.json"
+    def dropped_workers(self, round: int) -> str:
+        """Return the key of the decision on which workers are left out of `round` because their values are not finite."""
+        return f"{self.drop_decisions}{self.attempt:012d}/{round:08d}.json"
 
     @property
     def evaluations(self) -> str:
+        """Prefix of this attempt's evaluation claims."""
         return f"runs/{self.run}/evaluating/{self.attempt:012d}/"
 
-    def evaluating(self, epoch: int) -> str:
-        """Which long worker evaluates after `epoch`, and since when, so that not all of them need to."""
+    def evaluation_claim(self, epoch: int) -> str:
+        """Return the key of the claim of one long worker to evaluate the model after `epoch`, so that the others need
+        not.
+        """
         return f"{self.evaluations}{epoch:06d}.json"
 
     def final_model(self, sha256: str) -> str:
-        """By its content, which the outcome names: of two peers that conclude side by side neither overwrites the other's."""
+        """Return the key of the trained model. It has the digest `sha256` in its name, so that two peers that conclude
+        at once overwrite nothing.
+        """
         return f"runs/{self.run}/model/{sha256}"
 
     @property
     def outcome(self) -> str:
+        """Key of the run's outcome."""
         return f"runs/{self.run}/outcome.json"
 
     @property
     def checkpoints(self) -> str:
+        """Prefix of the checkpoints of all attempts."""
         return f"runs/{self.run}/checkpoint/"
 
     @property
     def own_checkpoints(self) -> str:
-        """Of this attempt."""
+        """Prefix of this attempt's checkpoints."""
         return f"{self.checkpoints}{self.attempt:012d}/"
 
     def checkpoints_of(self, worker: int) -> str:
+        """Return the prefix of this attempt's checkpoints of `worker`."""
         return f"{self.own_checkpoints}{worker}/"
 
     def checkpoint(self, worker: int, round: int, minibatch: int = 0) -> str:
-        """All of a long worker's state with `minibatch` minibatches of `round` behind it, one create-only object."""
+        """Return the key of a long worker's checkpoint after `minibatch` minibatches of `round`; it is created once and
+        never changed.
+        """
         return f"{self.checkpoints_of(worker)}{round:08d}.{minibatch:05d}"
 
     @property
-    def kept_states(self) -> str:
+    def saved_states(self) -> str:
+        """Prefix of the states that were saved from workers' databases."""
         return f"runs/{self.run}/kept/"
 
-    def kept_state(self, round: int, name: str) -> str:
-        """Return the key of a part (model, velocity, ...) of the state of `round`, saved from a worker's database that has ended since."""
-        return f"{self.kept_states}{round:08d}/{name}"
+    def saved_state(self, round: int, name: str) -> str:
+        """Return the key of the part `name` (model, velocity, ...) of the state of `round`, saved from a worker's
+        database before the database ended.
+        """
+        return f"{self.saved_states}{round:08d}/{name}"
 
-    def failed(self, attempt: int, member: int) -> str:
-        """Why `member` left this attempt of the run for good: whoever waits for it need not wait on."""
+    def member_failure(self, attempt: int, member: int) -> str:
+        """Return the key of the reason why `member` left the `attempt` for good, so that others stop waiting for it."""
         return f"runs/{self.run}/failed/{attempt}/{member}"
 
     # --- aggregation ----------------------------------------------------------------------------------------------------
 
     def partial_means(self, level: int) -> str:
+        """Return the prefix of the partial means of one `level` of a tree of averages."""
         return f"runs/{self.run}/mean/{level:03d}/"
 
     def partial_mean(self, level: int, member: int, part: int) -> str:
-        """Return the key of part `part` of what a member of a level passes to the next (level 0: a client's gradient). Its bits follow
-        from the seed, so no attempt needs one of its own.
+        """Return the key of part `part` of what `member` of a `level` passes to the next level (level 0: a client's
+        gradient). Every attempt computes the same bits, so the key names no attempt.
         """
         return f"{self.partial_means(level)}{member:05d}/{part:05d}"
 
@@ -155,25 +183,32 @@ class Keys:
 
     @property
     def leases(self) -> str:
+        """Prefix of the leases of all ranks."""
         return f"runs/{self.run}/lease/"
 
     def lease(self, rank: int, attempt: int) -> str:
-        """Who holds `rank`: nobody where it is empty. A program that takes over a silent one's rank does so as the next attempt."""
+        """Return the key of the name of the program that holds `rank`; it is empty if no program does. A takeover of
+        the rank raises its `attempt`.
+        """
         return f"{self.leases}{rank}/{attempt:06d}"
 
     def heartbeat(self, rank: int) -> str:
+        """Return the key of the time of the last heartbeat of the program that holds `rank`."""
         return f"runs/{self.run}/heartbeat/{rank}"
 
     @property
     def failures(self) -> str:
+        """Prefix of the failures of programs."""
         return f"runs/{self.run}/failure/"
 
     def failure(self, rank: int) -> str:
-        """Why the program of that rank gave up, in plain words."""
+        """Return the key of the reason, in plain words, why the program of `rank` gave up."""
         return f"{self.failures}{rank}"
 
-    def left(self, rank: int) -> str:
-        """Return the key of the marker which records that the program of `rank` is done, so that no other program takes the rank over."""
+    def leaving_marker(self, rank: int) -> str:
+        """Return the key of the marker which records that the program of `rank` is done, so that no other program takes
+        the rank over.
+        """
         return f"runs/{self.run}/left/{rank}"
 
     @property
@@ -182,133 +217,164 @@ class Keys:
         return f"runs/{self.run}/rendezvous"
 
     @property
-    def over(self) -> str:
-        """Nobody trains any more, and what the run left behind is being cleared away: whoever writes yet takes that back himself."""
+    def clearing_marker(self) -> str:
+        """Key of the marker which records that training is over and the run's remains are being deleted. A program that
+        still writes must undo it.
+        """
         return f"runs/{self.run}/over"
 
     @property
-    def finished(self) -> str:
-        """The run has its outcome, and what it left behind is cleared away: there is nothing to resume."""
+    def finished_marker(self) -> str:
+        """Key of the marker which records that the run has its outcome and its remains are deleted: nothing can be
+        resumed.
+        """
         return f"runs/{self.run}/finished"
 
     @property
     def bodies(self) -> str:
+        """Prefix of the gradients that are too large for messages."""
         return f"runs/{self.run}/body/"
 
     def body(self, round: int, peer: int) -> str:
-        """Return the key of a peer's gradient of a round, used if the message itself does not carry it."""
+        """Return the key of the gradient of `peer` in `round`, used if the message cannot carry it."""
         return f"{self.bodies}{round:08d}/{peer}{self._of_exchange}"
 
     @property
-    def computing(self) -> str:
+    def peer_work(self) -> str:
+        """Prefix of what peers' functions compute."""
         return f"runs/{self.run}/computing/"
 
     def peer_model(self, round: int, peer: int) -> str:
-        """Return the key of the model that a peer's functions compute with."""
-        return f"{self.computing}{round:08d}/{peer}/model"
+        """Return the key of the model that the functions of `peer` compute with in `round`."""
+        return f"{self.peer_work}{round:08d}/{peer}/model"
 
     def peer_gradient(self, round: int, peer: int, minibatch: int, part: int | None = None) -> str:
-        """Return the key of the gradient that a peer's function computed; of one `part` of it if functions average."""
-        whole = f"{self.computing}{round:08d}/{peer}/gradient/{minibatch}"
+        """Return the key of the gradient of one `minibatch` that a function of `peer` computed in `round`; of one
+        `part` of it if functions average.
+        """
+        whole = f"{self.peer_work}{round:08d}/{peer}/gradient/{minibatch}"
         return whole if part is None else f"{whole}/{part}"
 
     def peer_average(self, round: int, peer: int, part: int) -> str:
-        """Return the key of one part of the mean over a peer's minibatches."""
-        return f"{self.computing}{round:08d}/{peer}/average/{part}"
+        """Return the key of one `part` of the mean over the minibatches of `peer` in `round`."""
+        return f"{self.peer_work}{round:08d}/{peer}/average/{part}"
 
     # --- tensor store -------------------------------------------------------------------------------------------------
 
     @property
     def _own(self) -> str:
+        """Prefix of this attempt's keys in the tensor store."""
         return f"{self.run}/attempt-{self.attempt}" + (f"/exchange-{self.exchange}" if self.exchange else "")
 
-    def of_exchanges(self, count: int) -> "list[Keys]":
-        """For each of a round's exchanges, the keys of what travels in it."""
+    def list_by_exchange(self, count: int) -> "list[Keys]":
+        """Return `count` copies of these keys, one for each exchange of a round."""
         return [replace(self, exchange=number) for number in range(count)]
 
     def state(self, round: int, worker: int, *, optimizer: Sequence[str]) -> StateKeys:
-        """Return the keys of a worker's whole state at the start of `round`; `optimizer`: the names of its vectors."""
+        """Return the keys of the whole state of `worker` at the start of `round`. `optimizer`: names of the optimizer's
+        vectors.
+        """
         base = f"{self._own}/{round}/{worker}"
         return StateKeys(f"{base}/model", tuple(f"{base}/{vector}" for vector in optimizer))
 
     def model(self, round: int, worker: int) -> str:
+        """Return the key of the model of `worker` at the start of `round`."""
         return f"{self._own}/{round}/{worker}/model"
 
     def own_optimizer(self, round: int, worker: int, vector: str) -> str:
-        """With local steps: what the worker's own optimizer keeps, at the start of `round`."""
+        """Return the key of one `vector` of the optimizer with which `worker` takes local steps, at the start of
+        `round`.
+        """
         return f"{self._own}/{round}/{worker}/own/{vector}"
 
     def gradient(self, round: int, worker: int, minibatch: int) -> str:
+        """Return the key of the gradient of `worker` for one `minibatch` of `round`."""
         return f"{self._own}/{round}/{worker}/gradient/{minibatch}"
 
     def average(self, round: int, worker: int, *, copy_of: int | None = None) -> str:
-        """Return the key of the average over a worker's minibatches; `copy_of`: a peer's average, copied into this worker's database."""
+        """Return the key of the average over the minibatches of `worker` in `round`. `copy_of`: rank of a peer whose
+        average is copied into this worker's database.
+        """
         own = f"{self._own}/{round}/{worker}/average"
         return own if copy_of is None else f"{own}/{copy_of}"
 
     def aggregate(self, round: int, worker: int) -> str:
-        """Return the key of the combination of all workers' averages, in this worker's database."""
+        """Return the key, in the database of `worker`, of the combination of all workers' averages in `round`."""
         return f"{self._own}/{round}/{worker}/aggregate"
 
-    def merged(self, round: int, part: int | None = None) -> str:
-        """Return the key, in a shared database, of the combination of all workers' contributions, or of chunk `part` of it."""
+    def combination(self, round: int, part: int | None = None) -> str:
+        """Return the key, in a shared database, of the combination of all workers' contributions to `round`, or of its
+        chunk `part`.
+        """
         return f"{self._own}/{round}/merged" if part is None else f"{self._own}/{round}/merged/{part}"
 
     def chunk(self, round: int, worker: int, part: int) -> str:
-        """Chunk `part` of a worker's contribution, for the worker of that rank."""
+        """Return the key of chunk `part` of the contribution of `worker` to `round`, which the worker of rank `part`
+        combines.
+        """
         return f"{self._own}/{round}/{worker}/chunk/{part}"
 
     def verdict(self, round: int, worker: int) -> str:
-        """Whose chunk for this worker is not finite, as one number for each worker."""
+        """Return the key of the verdict of `worker` in `round`: one number per worker, whether its chunk is finite."""
         return f"{self._own}/{round}/{worker}/verdict"
 
     def update(self, step: int, worker: int) -> str:
-        """MLLess: what a worker tells the others after `step`."""
+        """Return the key of the update that `worker` sends to the other workers after `step` (MLLess)."""
         return f"{self._own}/{step}/{worker}/update"
 
     def report(self, step: int, worker: int) -> str:
-        """MLLess: what a worker tells the supervisor after `step`."""
+        """Return the key of the report that `worker` sends to the supervisor after `step` (MLLess)."""
         return f"{self._own}/{step}/{worker}/report"
 
-    def expected(self, step: int) -> str:
-        """MLLess: the supervisor's word on `step`: whose updates all workers apply, and who goes on."""
+    def supervisor_word(self, step: int) -> str:
+        """Return the key of the supervisor's answer after `step`: whose updates all workers apply, and which workers go
+        on (MLLess).
+        """
         return f"{self._own}/{step}/expected"
 
     # --- bus ----------------------------------------------------------------------------------------------------------
 
     @property
     def barrier(self) -> str:
+        """Name of the barrier at the end of a round."""
         return f"{self.run}.round" + self._of_attempt + self._of_exchange
 
     @property
     def _of_attempt(self) -> str:
+        """Suffix of names on the bus that names the attempt; empty for attempt 0."""
         return f".{self.attempt}" if self.attempt else ""
 
     @property
     def _of_exchange(self) -> str:
+        """Suffix of names that names the exchange; empty for exchange 0."""
         return f".exchange-{self.exchange}" if self.exchange else ""
 
     def mailbox(self, peer: int, parity: int = 0) -> str:
-        """Return the mailbox of a peer's newest message. Synchronous runs alternate between two: one peer may publish while another still
-        reads the round before.
+        """Return the name of the mailbox with the newest message of `peer`. `parity`: synchronous runs alternate
+        between two mailboxes, since one peer may publish while another still reads the previous round.
         """
         return f"{self.run}.mailbox.{peer}.{parity}{self._of_exchange}"
 
     @property
     def updates(self) -> str:
-        """MLLess: where workers announce their updates to all, and the supervisor, the last member, its word."""
+        """Name of the barrier on which workers announce their updates and the supervisor, its last member, its answer
+        (MLLess).
+        """
         return f"{self.run}.updates" + self._of_attempt
 
 
 def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:
+    """Return the key of one `minibatch` of `worker`. `fingerprint`: of the prepared data set."""
     return f"data/{fingerprint}/train/{worker}/{minibatch}"
 
 
 def validation_chunk(fingerprint: str, chunk: int) -> str:
+    """Return the key of one `chunk` of the validation set. `fingerprint`: of the prepared data set."""
     return f"data/{fingerprint}/validation/{chunk}"
 
 
 def data_manifest(fingerprint: str) -> str:
+    """Return the key of the list of what was staged for the data set with this `fingerprint`."""
     return f"data/{fingerprint}/manifest.json"
 
 
@@ -318,5 +384,5 @@ def weights(sha256: str) -> str:
 
 
 def current_run(fleet: str) -> str:
-    """Where a fleet's programs find the run that they are to join."""
+    """Return the key under which the programs of `fleet` find the run to join."""
     return f"fleet/{fleet}/current.json"

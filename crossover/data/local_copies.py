@@ -10,14 +10,15 @@ from pathlib import Path
 from crossover import runtime
 from crossover.data.protocols import ReadableObjects
 
-SHARE = 0.5  # of the memory, and of the disk, that are free when the first object is kept
+FREE_SHARE = 0.5  # of the memory, and of the disk, that are free when the first object is kept
 
 
 class LocalCopies:
-    """Objects of `store`, which nobody changes while they are read: staged training data.
+    """Read-only cache in front of `store`, for objects that do not change, such as staged training data: in memory,
+    then in a temporary folder.
 
-    An object that fits neither in the memory nor on the disk is read again each time. `memory_bytes`, `disk_bytes`: how much may be kept;
-    by default SHARE of what is free.
+    An object that fits neither is read from the store each time. `memory_bytes`, `disk_bytes`: limits, by default
+    FREE_SHARE of what is free.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class LocalCopies:
         return body
 
     def _keep(self, key: str, body: bytes) -> None:
+        """Keep the object in memory or else on disk, if it fits."""
         if len(body) <= self._memory_left:
             self._memory_left -= len(body)
             self._memory[key] = body
@@ -51,7 +53,7 @@ class LocalCopies:
             self._folder = Path(tempfile.mkdtemp(prefix="crossover-data-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             if self._disk_left is None:
-                self._disk_left = int(SHARE * shutil.disk_usage(self._folder).free)
+                self._disk_left = int(FREE_SHARE * shutil.disk_usage(self._folder).free)
         if self._disk_left is not None and len(body) <= self._disk_left:
             path = self._folder / hashlib.sha256(key.encode()).hexdigest()
             try:
@@ -65,8 +67,8 @@ class LocalCopies:
 
 
 def _free_memory() -> int:
-    """Return SHARE of the memory that is free on this machine, in bytes; 0 if the platform does not report it."""
+    """Return FREE_SHARE of this machine's free memory, in bytes; 0 if the platform does not report it."""
     try:
-        return int(SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        return int(FREE_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError):
         return 0

@@ -5,36 +5,40 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from crossover import runtime
-from crossover.data.documents import deliver, joined
+from crossover.data.documents import deliver, join_buffers
 from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import Buffer, ObjectStore, Traffic, arrival, checked
+from crossover.data.protocols import Buffer, ObjectStore, Traffic, build_arrival, check_body
 from crossover.errors import Missing, Refused
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
 class MemoryObjectStore(ObjectStore):
-    """An ObjectStore on a dict. `beside(traffic)` is another client of the same objects that counts elsewhere."""
+    """ObjectStore in a dict of this process. `with_traffic` gives another client of the same objects."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._objects: dict[str, bytes] = {}
         self._lock = runtime.lock()
 
-    def beside(self, traffic: Traffic) -> "MemoryObjectStore":
-        """Return the same store with requests counted into `traffic`: each step of an inline run has a record of its own."""
+    def with_traffic(self, traffic: Traffic) -> "MemoryObjectStore":
+        """Return a client of the same objects whose requests are counted into `traffic`: each step of an inline run has
+        a record of its own.
+        """
         other = MemoryObjectStore(traffic)
         other._objects, other._lock = self._objects, self._lock
         return other
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
-        stored = joined(data)
+        """Store `data` under `key`, replacing an older object."""
+        stored = join_buffers(data)
         self._traffic.count("put", bytes_out=len(stored))
         with self._lock:
             self._objects[key] = stored
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        stored = joined(data)
+        """Store `data` under `key` unless the key exists. Returns whether this call stored it."""
+        stored = join_buffers(data)
         self._traffic.count("put", bytes_out=len(stored))
         with self._lock:
             if key in self._objects:
@@ -43,10 +47,12 @@ class MemoryObjectStore(ObjectStore):
             return True
 
     def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
-        stored = joined(data)
+        """Store `data` under `key` unless the key exists. Returns the object that is stored now."""
+        stored = join_buffers(data)
         return stored if self.put_new(key, stored) else self.get(key)
 
     def get(self, key: str) -> bytes:
+        """Return the object's bytes. Raises Missing."""
         with self._lock:
             data = self._objects.get(key)
         self._traffic.count("get", bytes_in=len(data or b""))
@@ -55,48 +61,58 @@ class MemoryObjectStore(ObjectStore):
         return data
 
     def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
         self._traffic.count("exists")
         return key in self._objects
 
     def delete(self, *keys: str) -> None:
+        """Delete the objects under `keys`; missing keys are fine."""
         self._traffic.count("delete")
         with self._lock:
             for key in keys:
                 self._objects.pop(key, None)
 
     def list(self, prefix: str) -> list[str]:
+        """Return all keys that begin with `prefix`, sorted."""
         self._traffic.count("list")
         with self._lock:
             return sorted(key for key in self._objects if key.startswith(prefix))
 
 
 class MemoryTensorStore:
-    """A TensorStore on a dict: `put` copies what it is given, `get` hands out read-only views, so stored vectors never change."""
+    """TensorStore in a dict of this process. `put` copies the vector and `get` returns read-only views, so stored
+    vectors never change.
+    """
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._vectors: dict[str, Vector] = {}
         self._lock = runtime.lock()
 
-    def beside(self, traffic: Traffic) -> "MemoryTensorStore":
-        """Return the same store with requests counted into `traffic`."""
+    def with_traffic(self, traffic: Traffic) -> "MemoryTensorStore":
+        """Return a client of the same vectors whose requests are counted into `traffic`."""
         other = MemoryTensorStore(traffic)
         other._vectors, other._lock = self._vectors, self._lock
         return other
 
     def put(self, key: str, vector: Vector) -> None:
-        stored = _copy(vector)
+        """Store a copy of `vector` under `key`, replacing an older one."""
+        stored = _copy_vector(vector)
         self._traffic.count("put", bytes_out=stored.data.nbytes)
         with self._lock:
             self._vectors[key] = stored
 
     def create(self, key: str, vector: Vector) -> bool:
-        stored = _copy(vector)
+        """Store a copy of `vector` under `key` unless the key exists. Returns whether this call stored it."""
+        stored = _copy_vector(vector)
         self._traffic.count("create", bytes_out=stored.data.nbytes)
         with self._lock:
             return self._vectors.setdefault(key, stored) is stored
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
+        """Return the vector under `key`, read-only or copied into `out`. Raises Missing, or Corrupt if kind or length
+        differ.
+        """
         with self._lock:
             vector = self._vectors.get(key)
         self._traffic.count("get", bytes_in=vector.data.nbytes if vector else 0)
@@ -105,17 +121,22 @@ class MemoryTensorStore:
         return deliver(vector, key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
         self._traffic.count("exists")
         return key in self._vectors
 
     def delete(self, *keys: str) -> None:
+        """Delete the vectors under `keys`; missing keys are fine."""
         self._traffic.count("delete")
         with self._lock:
             for key in keys:
                 self._vectors.pop(key, None)
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        stored = [(key, _copy(vector)) for key, vector in vectors]
+        """Store copies of all `vectors` (key, vector) at once unless the first key exists. Returns whether this call
+        stored them.
+        """
+        stored = [(key, _copy_vector(vector)) for key, vector in vectors]
         self._traffic.count("create", bytes_out=sum(vector.data.nbytes for _, vector in stored))
         with self._lock:
             if stored[0][0] in self._vectors:
@@ -124,7 +145,8 @@ class MemoryTensorStore:
             return True
 
 
-def _copy(vector: Vector) -> Vector:
+def _copy_vector(vector: Vector) -> Vector:
+    """Return the vector with its own copy of the bytes."""
     return Vector(vector.kind, memoryview(bytes(vector.data)), vector.samples, vector.dtype)
 
 
@@ -135,8 +157,10 @@ T = TypeVar("T")
 
 
 @dataclass
-class _State:
-    """What all clients of one bus share. A barrier is one inbox per member: the rounds it knows, and who reached each."""
+class _BusState:
+    """State that all clients of one memory bus share. A barrier has one inbox per member: by round, the members that
+    have reached it.
+    """
 
     lock: runtime.Lock = field(default_factory=runtime.lock)
     mailboxes: dict[str, bytes | None] = field(default_factory=dict)
@@ -144,19 +168,22 @@ class _State:
 
 
 class MemoryMessageBus:
-    """Mailboxes and barriers under one lock. `beside(traffic)` is another client of the same bus."""
+    """MessageBus in this process: mailboxes and barriers under one lock. `with_traffic` gives another client of the
+    same bus.
+    """
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
-        self._state = _State()
+        self._state = _BusState()
 
-    def beside(self, traffic: Traffic) -> "MemoryMessageBus":
-        """Return the same bus with requests counted into `traffic`."""
+    def with_traffic(self, traffic: Traffic) -> "MemoryMessageBus":
+        """Return a client of the same bus whose requests are counted into `traffic`."""
         other = MemoryMessageBus(traffic)
         other._state = self._state
         return other
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
+        """Create mailboxes and barriers (name, members); repeating it is harmless."""
         self._traffic.count("declare")
         with self._state.lock:
             for mailbox in mailboxes:
@@ -166,37 +193,46 @@ class MemoryMessageBus:
                 inboxes.extend({} for _ in range(members - len(inboxes)))
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        message = checked(mailbox, body)
+        """Put `body` into `mailbox` as its only message. Raises Refused if the mailbox was not declared."""
+        message = check_body(mailbox, body)
         self._traffic.count("replace", bytes_out=len(message))
         with self._state.lock:
-            _declared(self._state.mailboxes, mailbox, "mailbox")
+            _find_declared(self._state.mailboxes, mailbox, "mailbox")
             self._state.mailboxes[mailbox] = message
 
     def peek(self, mailbox: str) -> bytes | None:
+        """Return the message in `mailbox` without removing it; None if it is empty. Raises Refused if the mailbox was
+        not declared.
+        """
         with self._state.lock:
-            message = _declared(self._state.mailboxes, mailbox, "mailbox")
+            message = _find_declared(self._state.mailboxes, mailbox, "mailbox")
         self._traffic.count("peek", bytes_in=len(message or b""))
         return message
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        self._traffic.count("arrive", bytes_out=len(arrival(round, member)))
+        """Report to every member of `barrier` that `member` has reached `round`."""
+        self._traffic.count("arrive", bytes_out=len(build_arrival(round, member)))
         with self._state.lock:
-            for inbox in _declared(self._state.barriers, barrier, "barrier"):
+            for inbox in _find_declared(self._state.barriers, barrier, "barrier"):
                 inbox.setdefault(round, set()).add(member)
 
-    def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
+    def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
+        """Return the members that have reached `round`, as the inbox of `reader` has them; earlier rounds are
+        discarded.
+        """
         with self._state.lock:
-            inboxes = _declared(self._state.barriers, barrier, "barrier")
+            inboxes = _find_declared(self._state.barriers, barrier, "barrier")
             if not 0 <= reader < len(inboxes):
                 raise Refused(f"barrier {barrier}: reader {reader} is not one of its {len(inboxes)} members")
             inbox = inboxes[reader]
             for older in [known for known in inbox if known < round]:
                 del inbox[older]
             present = frozenset(inbox.get(round, ()))
-        self._traffic.count("arrived", bytes_in=sum(len(arrival(round, member)) for member in present))
+        self._traffic.count("arrived", bytes_in=sum(len(build_arrival(round, member)) for member in present))
         return present
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
+        """Delete mailboxes and barriers."""
         self._traffic.count("remove")
         with self._state.lock:
             for mailbox in mailboxes:
@@ -205,10 +241,13 @@ class MemoryMessageBus:
                 self._state.barriers.pop(barrier, None)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: a bus in memory has no connection."""
 
 
-def _declared(declared: dict[str, T], name: str, what: str) -> T:
+def _find_declared(declared: dict[str, T], name: str, what: str) -> T:
+    """Return the mailbox or barrier `name`. Raises Refused if it was not declared. `what`: "mailbox" or "barrier", for
+    the error.
+    """
     try:
         return declared[name]
     except KeyError:

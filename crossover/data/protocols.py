@@ -21,8 +21,10 @@ _HARMLESS = re.compile(r"(?:(\w+)://)?(?:[\w.-]+(?::\d+)?)?(?:/[\w./-]*)?")
 _SCHEME = re.compile(r"(\w+://)?")
 
 
-def shown(url: str) -> str:
-    """`url` if it is no more than scheme, host, port and path; else its scheme alone."""
+def redact_url(url: str) -> str:
+    """Return `url` for a message: unchanged if it has only scheme, host, port and path, else its scheme and `***`,
+    since it may hold a secret.
+    """
     if _HARMLESS.fullmatch(url):
         return url
     scheme = _SCHEME.match(url)
@@ -34,10 +36,10 @@ def shown(url: str) -> str:
 
 
 class Traffic:
-    """A thread-safe counter that every client of the data plane writes into.
+    """Thread-safe counter of what a step reads from and writes to its stores.
 
-    `bytes_in` were received by the step, `bytes_out` sent by it: payloads, without protocol framing. `operations` counts by name (`get`,
-    `put`, `list`, ...), so that a test can assert that training never lists.
+    `bytes_in`: payload bytes received by the step; `bytes_out`: sent by it. `operations` counts requests by name
+    (`get`, `put`, `list`, ...).
     """
 
     def __init__(self) -> None:
@@ -47,21 +49,21 @@ class Traffic:
         self._operations: Counter[str] = Counter()
 
     def count(self, operation: str, *, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """One request of `operation` and the payload bytes it moved."""
+        """Count one request of `operation` and the payload bytes that it received and sent."""
         with self._lock:
             self._operations[operation] += 1
             self._bytes_in += bytes_in
             self._bytes_out += bytes_out
 
     def reset(self) -> None:
-        """Set bytes and operations to zero: a program's next record counts only its own."""
+        """Set bytes and operations to zero, for the next record of a program."""
         with self._lock:
             self._bytes_in = self._bytes_out = 0
             self._operations.clear()
 
     @property
     def operations(self) -> dict[str, int]:
-        """Requests by operation: a snapshot."""
+        """Number of requests so far, by operation."""
         with self._lock:
             return dict(self._operations)
 
@@ -85,91 +87,103 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ReadableObjects(Protocol):
-    """Objects by key, of which nothing is asked but their bytes."""
+    """Protocol of a store whose objects are only read."""
 
     def get(self, key: str) -> bytes:
         """Return the object's bytes. Raises Missing."""
 
 
 class ObjectStore(ReadableObjects, Protocol):
-    """S3, a folder, or memory. Keys are relative paths; a listing is for set-up, collecting and cleaning, never for a training step."""
+    """Protocol of an object store: S3, a folder, or memory. Keys are relative paths. Training steps never list keys."""
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Store `data` (buffers are joined in order, without a copy where the store allows it), replacing what was there."""
+        """Store `data` under `key`, replacing an older object; several buffers are joined in order, without a copy if
+        the store allows it.
+        """
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        """First write wins: True if this call stored `data`, False (and nothing changed, nothing fetched) if the key existed.
+        """Store `data` under `key` unless the key exists. Returns True if this call stored it, False if the key existed
+        (nothing is changed).
 
-        A put whose answer was lost is sent again and then finds itself: False is no proof that another attempt was first.
+        A put whose answer was lost is sent again and then finds its own object: False does not prove that another
+        attempt was first.
         """
 
     def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
-        """First write wins: store `data` unless the key exists; return the winner's data either way."""
+        """Store `data` under `key` unless the key exists. Returns the object that is stored now: `data`, or the earlier
+        one.
+        """
 
     def get(self, key: str) -> bytes:
         """Return the object's bytes. Raises Missing."""
 
-    def exists(self, key: str) -> bool: ...
+    def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
 
     def delete(self, *keys: str) -> None:
-        """Delete; keys that are not there are fine."""
+        """Delete the objects under `keys`; missing keys are fine."""
 
     def list(self, prefix: str) -> list[str]:
-        """All keys under `prefix`, sorted, paged through to the end."""
+        """Return all keys that begin with `prefix`, sorted and complete."""
 
     def delete_prefix(self, prefix: str) -> int:
-        """List and delete every key under `prefix`; how many there were."""
+        """Delete all objects whose keys begin with `prefix`. Returns how many there were."""
         keys = self.list(prefix)
         self.delete(*keys)
         return len(keys)
 
 
 class ConnectedObjectStore(ObjectStore, Protocol):
-    """One that was opened: each invocation has its own counters over the same connections."""
+    """Protocol of an object store that has been opened and can count requests separately for each invocation."""
 
-    def beside(self, traffic: Traffic) -> ObjectStore:
-        """Return the same store with requests counted into `traffic`."""
+    def with_traffic(self, traffic: Traffic) -> ObjectStore:
+        """Return a client of this store, on the same connections, whose requests are counted into `traffic`."""
 
 
 class TensorStore(Protocol):
-    """Vectors by key: one worker's Redis, an object store, or memory."""
+    """Protocol of a store of vectors by key: one worker's Redis, an object store, or memory."""
 
-    def put(self, key: str, vector: Vector) -> None: ...
+    def put(self, key: str, vector: Vector) -> None:
+        """Store `vector` under `key`, replacing an older one."""
 
     def create(self, key: str, vector: Vector) -> bool:
-        """First write wins: True if this call stored it, False (and nothing changed) if the key existed."""
+        """Store `vector` under `key` unless the key exists. Returns True if this call stored it, False if the key
+        existed (nothing is changed).
+        """
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """First write wins, for all of `vectors` at once; the first key decides. Nobody who finds the first key misses another.
+        """Store all `vectors` (key, vector) at once unless the first key exists. Returns whether this call stored them.
 
-        Object stores have no such command: they create the first key last.
+        A reader who finds the first key finds all of them. Object stores have no such command and create the first key
+        last.
         """
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
-        """Return the vector. `out`: bytes of the exact length (else Corrupt) to receive it into. Raises
-        Missing, Corrupt (another kind).
+        """Return the vector under `key`. `kind`: required kind, None for any. `out`: bytes of the exact length to
+        receive the payload. Raises Missing, or Corrupt if kind or length differ.
         """
 
-    def exists(self, key: str) -> bool: ...
+    def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
 
     def delete(self, *keys: str) -> None:
-        """Delete; keys that are not there are fine."""
+        """Delete the vectors under `keys`; missing keys are fine."""
 
 
 class ConnectedTensorStore(TensorStore, Protocol):
-    """One that was opened: each invocation has its own counters over the same connections."""
+    """Protocol of a tensor store that has been opened and can count requests separately for each invocation."""
 
-    def beside(self, traffic: Traffic) -> TensorStore:
-        """Return the same store with requests counted into `traffic`."""
+    def with_traffic(self, traffic: Traffic) -> TensorStore:
+        """Return a client of this store, on the same connections, whose requests are counted into `traffic`."""
 
     def close(self) -> None:
-        """Drop the connections; the next call makes new ones."""
+        """Close the connections; the next call opens new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateKeys:
-    """Where a round's whole state lies: the model [P parameters | B buffers] and the optimizer's vectors (SGD: velocity; Adam: two
-    moments).
+    """Keys of a worker's whole state in one round: `model` [P parameters | B buffers], and the `optimizer`'s vectors
+    (SGD: velocity; Adam: two moments).
     """
 
     model: str
@@ -178,59 +192,77 @@ class StateKeys:
 
 @runtime_checkable
 class TensorCompute(Protocol):
-    """Arithmetic on stored float32 vectors. Where it runs is the papers' comparison: in the database, or fetch-compute-store.
+    """Protocol of arithmetic on stored float32 vectors, in the database or by fetching, computing and storing.
 
-    Every `out` is created: if it exists already, nothing changes (the retry of a finished step is free). Means are sample-weighted and
-    bitwise as docs/correctness.md defines them; robust rules are unweighted; the samples of `out` are the sum over what was combined.
+    Every `out` is created: if it exists already nothing changes, so a finished step can be repeated. Means are
+    sample-weighted and bitwise as docs/correctness.md defines them; robust rules are unweighted. The samples of `out`
+    are the sum over the combined vectors.
     """
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
-        """Whatever the vectors hold: that of a NaN is NaN."""
+        """Store the weighted mean of the vectors under `keys` as `out`. Values that are not finite are averaged like
+        others.
+        """
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
-        """Combine the workers' vectors, in rank order, into `out` by `rule`. Vectors that are not finite are refused, or dropped as all
-        `agree`.
+        """Store the combination by `rule` of the workers' vectors under `keys`, in rank order, as `out`.
+
+        `agree`: takes the indices of vectors that are not finite, returns those that all workers drop. Raises Refused
+        if the rule refuses such vectors.
         """
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """torch.optim's step on the first P elements, the rule for the buffers on the rest (algorithms/optimizers.py). The whole new state
-        appears by one command or not at all.
+        """Take one optimizer step: read the vectors of `state` and the `gradient`, and create the new state under
+        `out`, all of it or nothing.
+
+        `update`: the step's settings. The model's buffers follow their own rule (algorithms/updates.py).
         """
 
-    def finite(self, key: str) -> bool: ...
+    def is_finite(self, key: str) -> bool:
+        """Return whether no element of the vector under `key` is NaN or infinite."""
 
 
 class MessageBus(Protocol):
-    """RabbitMQ or memory: mailboxes that keep the latest message, barriers of distinct members."""
+    """Protocol of a message bus, RabbitMQ or memory: mailboxes that keep the latest message, and barriers of distinct
+    members.
+    """
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Create what a run uses, once, in `initialise`; repeating it is harmless. A barrier is (name, members)."""
+        """Create the mailboxes and barriers that a run uses; repeating it is harmless. A barrier is (name, number of
+        members).
+        """
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        """Put the newest message in the mailbox; the older one is dropped."""
+        """Put `body` into `mailbox` as its only message; an older one is dropped."""
 
     def peek(self, mailbox: str) -> bytes | None:
-        """Return the mailbox's message without removing it; None if the mailbox is empty."""
+        """Return the message in `mailbox` without removing it; None if it is empty."""
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        """Tell every member of the barrier that `member` has reached `round`. Repeating it is harmless."""
+        """Report to every member of `barrier` that `member` has reached `round`; repeating it is harmless."""
 
-    def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the distinct members known to `reader` to have reached `round`. Rounds before `round` are acknowledged and forgotten."""
+    def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
+        """Return the members of `barrier` that have reached `round`, as far as the member `reader` knows. Messages of
+        earlier rounds are discarded.
+        """
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Take back what `declare` made."""
+        """Delete the mailboxes and barriers that `declare` created."""
 
     def close(self) -> None:
-        """Drop the connection; the next call makes a new one. A Lambda invocation ends so: its frozen process would miss heartbeats."""
+        """Close the connection; the next call opens a new one. Every Lambda invocation ends so, because a frozen
+        process misses heartbeats.
+        """
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
 # What every TensorCompute checks about the keys of an optimizer step.
 
 
-def optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> None:
-    """Refused unless `out` names a key for each of the optimizer's vectors, and `state` too after the first step."""
+def check_optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> None:
+    """Raise Refused unless `out`, and after the first step `state`, has one key for each vector of the optimizer that
+    `update` names.
+    """
     needed = len(OPTIMIZERS[update.optimizer].vectors(update.momentum))
     for name, keys in (("out", out), *(() if update.first else (("state", state),))):
         if len(keys.optimizer) != needed:
@@ -246,8 +278,8 @@ def optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> None:
 MAX_BODY_BYTES = 15 * 2**20
 
 
-def checked(name: str, body: Buffer) -> bytes:
-    """`body` as bytes, or Refused where it is too long for `name`."""
+def check_body(name: str, body: Buffer) -> bytes:
+    """Return `body` as bytes. Raises Refused if it is too long for a message; `name`: mailbox or barrier for the error."""
     bytes_ = memoryview(body).nbytes
     if bytes_ > MAX_BODY_BYTES:
         raise Refused(
@@ -257,12 +289,12 @@ def checked(name: str, body: Buffer) -> bytes:
     return body if isinstance(body, bytes) else bytes(body)
 
 
-def arrival(round_: int, member: int) -> bytes:
-    """Build the message by which `member` reports to a barrier that it has reached `round_`."""
+def build_arrival(round_: int, member: int) -> bytes:
+    """Return the message by which `member` reports to a barrier that it has reached `round_`."""
     return json.dumps({"round": round_, "member": member}).encode()
 
 
 def read_arrival(body: bytes, *, queue: str) -> tuple[int, int]:
-    """(round, member) of a barrier's message. Raises Corrupt."""
+    """Return (round, member) of a barrier's message in `body`. Raises Corrupt, naming `queue`."""
     message = encoding.read_plain(body, {"round": int, "member": int}, key=queue)
     return message["round"], message["member"]

@@ -15,7 +15,7 @@ import pika.exceptions as amqp
 from tenacity import retry_if_exception
 
 from crossover import runtime
-from crossover.data.protocols import Buffer, Traffic, arrival, checked, read_arrival, shown
+from crossover.data.protocols import Buffer, Traffic, build_arrival, check_body, read_arrival, redact_url
 from crossover.errors import ConfigError, Refused, Unavailable
 
 T = TypeVar("T")
@@ -30,11 +30,12 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class RabbitMessageBus:
-    """A broker's queues. Connections are made when needed, one per thread, and made again when they break; nothing is lost by that.
+    """MessageBus on a RabbitMQ broker, with one connection per thread, which is opened when needed and again when it
+    breaks.
 
-    What was sent when a connection broke is sent again: messages may come twice, which every protocol here bears. Raises Refused (not
-    declared, wrong login, too long), Unavailable (no broker for about a minute, or one that takes
-    nothing more).
+    A message that was being sent when a connection broke is sent again, so messages may come twice; every protocol here
+    bears that. Raises Refused (not declared, wrong login, too long), Unavailable (no broker for about a minute, or one
+    that takes no more messages).
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class RabbitMessageBus:
         certificate: str | None = None,
         connect: Callable[[Any], Any] = pika.BlockingConnection,
     ) -> None:
-        self._parameters = _parameters(url, username=username, password=password, certificate=certificate)
+        self._parameters = _build_parameters(url, username=username, password=password, certificate=certificate)
         self._where = url
         self._connect = connect
         self._traffic = traffic
@@ -56,23 +57,32 @@ class RabbitMessageBus:
         self._known_filled: set[str] = set()
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
+        """Create queues for the mailboxes, and an exchange with one queue per member for each barrier (name, members);
+        repeating it is harmless.
+        """
+
         def declare_all(channel: Any) -> None:
             for mailbox in mailboxes:
                 channel.queue_declare(mailbox, durable=True, arguments=_MAILBOX)
             for barrier, members in barriers:
                 channel.exchange_declare(barrier, exchange_type="fanout", durable=True)
                 for member in range(members):
-                    channel.queue_declare(_inbox(barrier, member), durable=True, arguments=_CLASSIC)
-                    channel.queue_bind(_inbox(barrier, member), barrier)
+                    channel.queue_declare(_inbox_name(barrier, member), durable=True, arguments=_CLASSIC)
+                    channel.queue_bind(_inbox_name(barrier, member), barrier)
 
         self._traffic.count("declare")
-        self._do("declare", declare_all)
+        self._run_on_channel("declare", declare_all)
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        self._send("replace", mailbox, checked(mailbox, body))
+        """Put `body` into `mailbox` as its only message."""
+        self._send("replace", mailbox, check_body(mailbox, body))
         self._known_filled.add(mailbox)
 
     def peek(self, mailbox: str) -> bytes | None:
+        """Return the message in `mailbox` without removing it; None if none is seen within a second, or 30 if the
+        mailbox is known to hold one.
+        """
+
         def look(channel: Any) -> bytes | None:
             method, _, body = channel.basic_get(mailbox)
             if method is None:
@@ -82,7 +92,7 @@ class RabbitMessageBus:
 
         end_s = runtime.monotonic() + (_HELD_S if mailbox in self._known_filled else _EMPTY_S)
         pause_s = 0.002
-        while (body := self._do(mailbox, look)) is None and runtime.monotonic() < end_s:
+        while (body := self._run_on_channel(mailbox, look)) is None and runtime.monotonic() < end_s:
             runtime.sleep(runtime.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, 0.1)
         if body is not None:
@@ -91,10 +101,14 @@ class RabbitMessageBus:
         return body
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        self._send("arrive", "", arrival(round, member), exchange=barrier)
+        """Report to every member of `barrier` that `member` has reached `round`."""
+        self._send("arrive", "", build_arrival(round, member), exchange=barrier)
 
-    def arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        inbox = _inbox(barrier, reader)
+    def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
+        """Return the members that have reached `round`, as the queue of `reader` has them. Messages of earlier rounds
+        are removed.
+        """
+        inbox = _inbox_name(barrier, reader)
 
         received = 0
 
@@ -115,21 +129,23 @@ class RabbitMessageBus:
                 channel.basic_nack(held, multiple=True, requeue=True)
             return frozenset(members)
 
-        present = self._do(inbox, drain)
+        present = self._run_on_channel(inbox, drain)
         self._traffic.count("arrived", bytes_in=received)
         return present
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
+        """Delete the queues and exchanges of mailboxes and barriers."""
+
         def remove_all(channel: Any) -> None:
             for mailbox in mailboxes:
                 channel.queue_delete(mailbox)
             for barrier, members in barriers:
                 for member in range(members):
-                    channel.queue_delete(_inbox(barrier, member))
+                    channel.queue_delete(_inbox_name(barrier, member))
                 channel.exchange_delete(barrier)
 
         self._traffic.count("remove")
-        self._do("remove", remove_all)
+        self._run_on_channel("remove", remove_all)
 
     def close(self) -> None:
         """Close every connection; the next call makes a new one. Not while other threads are using the bus."""
@@ -139,17 +155,21 @@ class RabbitMessageBus:
             _close(connection)
 
     def _send(self, operation: str, queue: str, body: bytes, *, exchange: str = "") -> None:
+        """Publish `body` to a queue or exchange, confirmed by the broker. `operation`: name in the traffic."""
+
         def send(channel: Any) -> None:
             # mandatory: a queue that nobody declared is an error, not a hole; confirmed: it is on the broker's disk
             channel.basic_publish(exchange, queue, body, properties=_PERSISTENT, mandatory=True)
 
-        self._do(queue or exchange, send)
+        self._run_on_channel(queue or exchange, send)
         self._traffic.count(operation, bytes_out=len(body))
 
-    def _do(self, name: str, work: Callable[[Any], T]) -> T:
-        """`work` on this thread's channel; after a broken connection once more on a new one."""
+    def _run_on_channel(self, name: str, work: Callable[[Any], T]) -> T:
+        """Call `work` with this thread's channel and return its result; after a broken connection repeat it on a new
+        one. `name`: queue for errors.
+        """
         try:
-            result: T = runtime.BROKER.retrying(retry_if_exception(_may_pass))(self._attempt, work)
+            result: T = runtime.BROKER.build_retrying(retry_if_exception(_is_retryable))(self._attempt, work)
             return result
         except (amqp.ProbableAuthenticationError, amqp.ProbableAccessDeniedError):
             raise Refused(f"{self._where}: user name or password was refused") from None
@@ -164,22 +184,23 @@ class RabbitMessageBus:
         except amqp.NackError:
             raise Unavailable(f"{name}: the broker could not take the message") from None
         except (amqp.AMQPError, OSError) as error:
-            if _unverified(error):
+            if _is_certificate_error(error):
                 raise Refused(f"{self._where}: its certificate could not be verified: {error}") from None
             raise Unavailable(f"{self._where}: {name}: {str(error) or type(error).__name__}") from None
 
     def _attempt(self, work: Callable[[Any], T]) -> T:
+        """Call `work` with this thread's channel once; close the channel's connection if it fails."""
         try:
-            return work(self._channel())
+            return work(self._get_channel())
         except BaseException:  # whatever is half done is undone by the broker when the channel's connection goes
-            self._drop()
+            self._drop_channel()
             raise
 
-    def _channel(self) -> Any:
+    def _get_channel(self) -> Any:
         """Return this thread's channel, in confirm mode; open one if there is none."""
         channel = getattr(self._own, "channel", None)
         if channel is None or not channel.is_open:
-            self._drop()
+            self._drop_channel()
             connection = self._connect(self._parameters)
             self._connections.append(connection)
             channel = connection.channel()
@@ -187,7 +208,8 @@ class RabbitMessageBus:
             self._own.channel = channel
         return channel
 
-    def _drop(self) -> None:
+    def _drop_channel(self) -> None:
+        """Close the connection of this thread's channel, if there is one."""
         channel = getattr(self._own, "channel", None)
         self._own.channel = None
         if channel is not None:
@@ -196,24 +218,30 @@ class RabbitMessageBus:
             _close(channel.connection)
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may fare better: connections break, a wrong password stays wrong, a full disk stays full."""
+def _is_retryable(error: BaseException) -> bool:
+    """Return whether another attempt may succeed: connections break, but a wrong password or certificate and a full
+    disk stay.
+    """
     lasting = amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError | amqp.ConnectionBlockedTimeout
-    if isinstance(error, lasting) or _unverified(error):
+    if isinstance(error, lasting) or _is_certificate_error(error):
         return False
     return isinstance(error, amqp.AMQPConnectionError | amqp.ChannelWrongStateError | OSError)
 
 
-def _unverified(error: BaseException) -> bool:
-    """Whether the broker showed a certificate that it should not have: pika passes it on inside errors of its own."""
+def _is_certificate_error(error: BaseException) -> bool:
+    """Return whether the error says that the broker's certificate could not be verified; pika wraps it in errors of its
+    own.
+    """
     return "CERTIFICATE_VERIFY_FAILED" in repr(error)
 
 
-def _inbox(barrier: str, member: int) -> str:
+def _inbox_name(barrier: str, member: int) -> str:
+    """Return the name of the queue with the messages of `barrier` for `member`."""
     return f"{barrier}.{member}"
 
 
 def _close(connection: Any) -> None:
+    """Close the connection; one that is broken already is fine."""
     try:
         if connection.is_open:
             connection.close()
@@ -221,15 +249,17 @@ def _close(connection: Any) -> None:
         return
 
 
-def _parameters(url: str, *, username: str, password: str, certificate: str | None) -> Any:
-    """How to reach the broker. Raises ConfigError."""
+def _build_parameters(url: str, *, username: str, password: str, certificate: str | None) -> Any:
+    """Return pika's parameters for a connection to the broker at `url`. `certificate`: PEM text for amqps. Raises
+    ConfigError.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"broker URL {shown(url)!r}: expected amqp://host:port or amqps://host:port")
+        raise ConfigError(f"broker URL {redact_url(url)!r}: expected amqp://host:port or amqps://host:port")
     if parts.password is not None:
         raise ConfigError(f"broker URL of {parts.hostname}: it carries a password; give the password by itself")
     encrypted = None

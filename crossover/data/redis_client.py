@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from crossover import runtime
-from crossover.data.protocols import shown
+from crossover.data.protocols import redact_url
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.runtime import REDIS
 
@@ -22,7 +22,9 @@ _SEND_BUFFER = 2**19  # bytes, of a unix socket: the kernel adapts TCP's by itse
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """A Redis and what a client proves and checks: `certificate` is the PEM text that a TLS server must present (or be signed by)."""
+    """Address of a Redis server with the client's `password`, and the `certificate` (PEM text) that a TLS server must
+    present or be signed by.
+    """
 
     host: str = ""
     port: int = 6379
@@ -32,10 +34,13 @@ class RedisAddress:
     certificate: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
+        """Return the address as a URL without the password."""
         return f"unix://{self.path}" if self.path else f"redis{'s' if self.tls else ''}://{self.host}:{self.port}"
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """Return a connected socket, encrypted and verified if the address asks for TLS. Raises OSError (ssl.SSLError among them)."""
+        """Return a connected socket, encrypted and verified if the address asks for TLS. Raises OSError (ssl.SSLError
+        among them).
+        """
         if self.path:
             client = socket.socket(socket.AF_UNIX)
             try:
@@ -59,10 +64,10 @@ class RedisAddress:
             raise
 
 
-def redis_address(url: str, *, password: str | None = None, certificate: str | None = None) -> RedisAddress:
-    """Parse the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. Raises ConfigError.
+def parse_address(url: str, *, password: str | None = None, certificate: str | None = None) -> RedisAddress:
+    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. Raises ConfigError.
 
-    A password in the URL is refused: URLs end up in logs.
+    A password in the URL is refused, since URLs end up in logs.
     """
     try:
         parts = urlsplit(url)
@@ -70,13 +75,15 @@ def redis_address(url: str, *, password: str | None = None, certificate: str | N
     except ValueError:
         parts, port = None, 0
     if parts is None or parts.scheme not in ("redis", "rediss", "unix") or parts.query or parts.fragment:
-        raise ConfigError(f"Redis URL {shown(url)!r}: expected redis://host:port, rediss://host:port or unix:///path")
+        raise ConfigError(
+            f"Redis URL {redact_url(url)!r}: expected redis://host:port, rediss://host:port or unix:///path"
+        )
     if parts.password is not None or parts.username is not None:
         raise ConfigError(f"Redis URL of {parts.hostname}: it carries a password; give the password by itself")
     if parts.scheme == "unix":
         return RedisAddress(path=parts.path, password=password)
     if not parts.hostname:
-        raise ConfigError(f"Redis URL {shown(url)!r}: it names no host")
+        raise ConfigError(f"Redis URL {redact_url(url)!r}: it names no host")
     tls = parts.scheme == "rediss"
     return RedisAddress(parts.hostname, port, "", tls, password, certificate if tls else None)
 
@@ -95,7 +102,9 @@ _HUGE_FROM = 4 * 2**20  # bytes: from here on, few large pages instead of thousa
 
 
 class ErrorReply(Exception):
-    """The server's answer was an error; the connection is in order. `text` begins with a code such as ERR, NOKEY, WRONGTYPE."""
+    """Error for an error reply of the server; the connection stays usable. `text` begins with a code such as ERR,
+    NOKEY, WRONGTYPE.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -103,11 +112,14 @@ class ErrorReply(Exception):
 
     @property
     def code(self) -> str:
+        """First word of the reply, such as NOKEY."""
         return self.text.partition(" ")[0]
 
 
-def new_memory(bytes_: int) -> memoryview:
-    """Fresh memory that nobody clears first, given back when the last view of it goes."""
+def allocate_memory(bytes_: int) -> memoryview:
+    """Return new writable memory of `bytes_` bytes, freed with its last view. Large memory is not cleared and uses huge
+    pages.
+    """
     if bytes_ < _HUGE_FROM:
         return memoryview(bytearray(bytes_))
     memory = mmap.mmap(-1, bytes_, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -117,9 +129,10 @@ def new_memory(bytes_: int) -> memoryview:
 
 
 class RedisConnection:
-    """A socket that speaks RESP2. Not thread-safe. After any exception but ErrorReply it must be closed: half a reply may be left in it.
+    """One socket that speaks Redis's protocol RESP2; not thread-safe. After any exception except ErrorReply it must be
+    closed, since half a reply may be left in it.
 
-    Raises OSError: TimeoutError where the server is silent for `timeout_s`, ConnectionError where it hangs up.
+    Raises OSError: TimeoutError if the server is silent for `timeout_s`, ConnectionError if it hangs up.
     """
 
     def __init__(self, address: RedisAddress, *, timeout_s: float) -> None:
@@ -131,7 +144,7 @@ class RedisConnection:
         self.set_timeout(timeout_s)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long each wait for the server may last."""
+        """Set how long each wait for the server may last, in seconds."""
         self._timeout_s = timeout_s
         if self._tls:
             self._socket.settimeout(timeout_s)
@@ -142,20 +155,24 @@ class RedisConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 
     def close(self) -> None:
+        """Close the socket."""
         self._socket.close()
 
     def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
-        """Send a command and read its reply: str for a status, int, bytes, None, list.
+        """Send a command and return its reply: str for a status, int, bytes, None, or list. Raises ErrorReply,
+        TimeoutError.
 
-        `place` chooses the memory for a payload: a bulk string that is the whole reply or its last element, which then is a memoryview.
+        `place`: takes a length and returns the memory for a payload, that is, a bulk string which is the whole reply or
+        its last element; the payload is then a memoryview.
         """
         try:
-            self._send(_encoded(arguments))
-            return self._reply(place)
+            self._send(_encode_command(arguments))
+            return self._read_reply(place)
         except BlockingIOError:  # the kernel's time-out
             raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
 
     def _send(self, parts: list[memoryview]) -> None:
+        """Send all `parts` in order, without joining them."""
         if self._tls:
             for part in parts:
                 self._socket.sendall(part)
@@ -167,42 +184,52 @@ class RedisConnection:
             if sent:
                 parts[0] = parts[0][sent:]
 
-    def _reply(self, place: Allocate | None) -> Any:
-        line = self._line()
+    def _read_reply(self, place: Allocate | None) -> Any:
+        """Read one reply; `place` allocates its payload. Raises ErrorReply for an error."""
+        line = self._read_line()
         match line[:1]:
             case b"+":
                 return line[1:].decode()
             case b":":
                 return int(line[1:])
             case b"$":
-                return self._bulk(int(line[1:]), place)
+                return self._read_bulk(int(line[1:]), place)
             case b"*":
                 count = int(line[1:])
-                return None if count < 0 else [self._element(place if i == count - 1 else None) for i in range(count)]
+                return (
+                    None if count < 0 else [self._read_element(place if i == count - 1 else None) for i in range(count)]
+                )
             case b"-":
                 raise ErrorReply(line[1:].decode(errors="replace"))
         raise ConnectionError(f"{line[:20]!r} is no reply of a Redis server")
 
-    def _element(self, place: Allocate | None) -> Any:
-        """Read one element of an array. An error is returned, not raised, because the elements behind it must still be read."""
+    def _read_element(self, place: Allocate | None) -> Any:
+        """Read one element of an array reply. An error is returned, not raised, because the elements after it must
+        still be read.
+        """
         try:
-            return self._reply(place)
+            return self._read_reply(place)
         except ErrorReply as error:
             return error
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
+        """Read up to the next line end and return the line without it."""
         while b"\r\n" not in self._read:
-            self._read += self._received()
+            self._read += self._receive()
         line, self._read = self._read.split(b"\r\n", 1)
         return line
 
-    def _received(self) -> bytes:
+    def _receive(self) -> bytes:
+        """Return the next bytes from the socket. Raises ConnectionResetError if the server closed the connection."""
         received = self._socket.recv(4096)
         if not received:
             raise ConnectionResetError("the server closed the connection")
         return received
 
-    def _bulk(self, bytes_: int, place: Allocate | None) -> bytes | memoryview | None:
+    def _read_bulk(self, bytes_: int, place: Allocate | None) -> bytes | memoryview | None:
+        """Read a bulk string of `bytes_` bytes, into memory from `place` if given; None if the length is negative
+        (nil).
+        """
         if bytes_ < 0:
             return None
         memory = memoryview(bytearray(bytes_)) if place is None else place(bytes_)
@@ -216,13 +243,13 @@ class RedisConnection:
                 raise ConnectionResetError("the server closed the connection")
             at += received
         while len(self._read) < 2:
-            self._read += self._received()
+            self._read += self._receive()
         self._read = self._read[2:]
         return bytes(memory) if place is None else memory
 
 
-def _encoded(arguments: Sequence[Argument]) -> list[memoryview]:
-    """Encode the command as RESP in as few pieces as possible; payloads (memoryviews) stay where they are."""
+def _encode_command(arguments: Sequence[Argument]) -> list[memoryview]:
+    """Return a command in RESP as few buffers; memoryview arguments are not copied."""
     parts: list[memoryview] = []
     text = b"*%d\r\n" % len(arguments)
     for argument in arguments:
@@ -247,16 +274,22 @@ def _encoded(arguments: Sequence[Argument]) -> list[memoryview]:
 
 _CONNECT_S = 5.0
 _ALIVE_WITHIN_S = 2.0  # how long the liveness check of an idle connection waits
-_LATER = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")  # codes of a server that will answer later
+_RETRYABLE_CODES = (
+    "LOADING",
+    "BUSY",
+    "TRYAGAIN",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+)  # codes of a server that will answer later
 
 
 class RedisClient:
-    """Connections to one Redis, made when needed, one per thread at a time, reused by later invocations.
+    """Thread-safe client of one Redis server with a pool of connections, reused by later invocations.
 
-    A Lambda function freezes between invocations and its connections may die meanwhile: one that was idle for `idle_s` answers a PING
-    before it is used again. Every wait ends after `timeout_s`. A command whose reused connection breaks is sent once more: each command of
-    the data plane may be repeated. Raises Unavailable (no answer), Missing (NOKEY), Refused (any other error reply), naming command and
-    key, never payload or password.
+    A connection that was idle for `idle_s` seconds must answer a PING before it is used again, because a frozen
+    function's connections may die. Every wait ends after `timeout_s`. A command whose reused connection breaks is sent
+    once more: every command may be repeated. Raises Unavailable (no answer), Missing (NOKEY), Refused (other error
+    replies), naming command and key, never payload or password.
     """
 
     def __init__(
@@ -276,28 +309,30 @@ class RedisClient:
         self._pid = os.getpid()
 
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
-        """Send a command and return its reply. `keys`: the keys it uses, for errors. See RedisConnection.command for `place` and the
-        reply's types.
+        """Send the command `name` and return its reply. `keys`: keys it uses, for errors. `place` and the reply's
+        types: see RedisConnection.command.
         """
         for attempt in range(1 + REDIS.again):
-            connection, reused = self._take(fresh=attempt > 0)
+            connection, reused = self._take_connection(fresh=attempt > 0)
             try:
                 reply = connection.command([name, *arguments], place)
             except ErrorReply as error:
-                self._give_back(connection)
-                _refuse(error.text, name, keys)
+                self._return_connection(connection)
+                _raise_error_reply(error.text, name, keys)
             except TimeoutError as error:
                 connection.close()
-                raise Unavailable(f"{name} {_named(keys)} on {self.address}: {error}") from None
+                raise Unavailable(f"{name} {_list_keys(keys)} on {self.address}: {error}") from None
             except (OSError, ValueError) as error:
                 connection.close()
                 if not reused:
-                    raise Unavailable(f"{name} {_named(keys)} on {self.address}: {_said(error)}") from None
+                    raise Unavailable(
+                        f"{name} {_list_keys(keys)} on {self.address}: {_describe_error(error)}"
+                    ) from None
                 continue
             except BaseException:  # half a reply may be left in it
                 connection.close()
                 raise
-            self._give_back(connection)
+            self._return_connection(connection)
             return reply
         raise AssertionError("the second attempt has a connection of its own")
 
@@ -308,8 +343,8 @@ class RedisClient:
         for connection, _ in idle:
             connection.close()
 
-    def _take(self, *, fresh: bool) -> tuple[RedisConnection, bool]:
-        """Return a connection, and whether it was used before. `fresh`: always open a new one."""
+    def _take_connection(self, *, fresh: bool) -> tuple[RedisConnection, bool]:
+        """Return a connection, and whether it was used before. `fresh`: open a new one in any case."""
         while not fresh:
             with self._lock:
                 if self._pid != os.getpid():  # a fork: these connections belong to the parent
@@ -317,16 +352,20 @@ class RedisClient:
                 if not self._idle:
                     break
                 connection, used_at = self._idle.pop()
-            if self._alive(connection, idle_s=runtime.monotonic() - used_at):
+            if self._is_alive(connection, idle_s=runtime.monotonic() - used_at):
                 return connection, True
             connection.close()
-        return self._connected(), False
+        return self._connect_and_login(), False
 
-    def _give_back(self, connection: RedisConnection) -> None:
+    def _return_connection(self, connection: RedisConnection) -> None:
+        """Put the connection back into the pool."""
         with self._lock:
             self._idle.append((connection, runtime.monotonic()))
 
-    def _alive(self, connection: RedisConnection, *, idle_s: float) -> bool:
+    def _is_alive(self, connection: RedisConnection, *, idle_s: float) -> bool:
+        """Return whether the connection still works: it was used within the last `idle_s` seconds of the client's
+        limit, or answers a PING.
+        """
         if idle_s < self._idle_s:
             return True
         try:
@@ -337,13 +376,16 @@ class RedisClient:
             return False
         return alive
 
-    def _connected(self) -> RedisConnection:
+    def _connect_and_login(self) -> RedisConnection:
+        """Open a new connection and log in. Raises Unavailable, or Refused if password or certificate are wrong."""
         try:
             connection: RedisConnection = self._connect(self.address, timeout_s=_CONNECT_S)
         except ssl.SSLCertVerificationError as error:
-            raise Refused(f"{self.address}: it shows another certificate than expected: {_said(error)}") from None
+            raise Refused(
+                f"{self.address}: it shows another certificate than expected: {_describe_error(error)}"
+            ) from None
         except OSError as error:
-            raise Unavailable(f"{self.address}: no connection: {_said(error)}") from None
+            raise Unavailable(f"{self.address}: no connection: {_describe_error(error)}") from None
         try:
             if self.address.password:
                 connection.command(["AUTH", self.address.password])
@@ -355,28 +397,32 @@ class RedisClient:
             raise Refused(f"{self.address}: the password was refused") from None
         except OSError as error:
             connection.close()
-            raise Unavailable(f"{self.address}: no connection: {_said(error)}") from None
+            raise Unavailable(f"{self.address}: no connection: {_describe_error(error)}") from None
         return connection
 
 
-def _refuse(text: str, command: str, keys: Sequence[str]) -> NoReturn:
-    """Raise what an error reply means."""
+def _raise_error_reply(text: str, command: str, keys: Sequence[str]) -> NoReturn:
+    """Raise the error that the error reply `text` means: Missing, Unavailable or Refused. `command`, `keys`: for the
+    message.
+    """
     code, _, rest = text.partition(" ")
     if code == "NOKEY":
         raise Missing(next((key for key in keys if f"'{key}'" in rest), keys[0] if keys else command))
-    if code in _LATER:
-        raise Unavailable(f"{command} {_named(keys)}: {text}")
+    if code in _RETRYABLE_CODES:
+        raise Unavailable(f"{command} {_list_keys(keys)}: {text}")
     if rest.startswith("unknown command"):  # the rest of Redis's words are the arguments
         raise Refused(f"{command}: the server does not know this command; is the tensor module loaded?")
     if code in ("NOAUTH", "WRONGPASS"):
         raise Refused(f"{command}: the server wants a password, or another one")
     words = rest if code == "ERR" else text
-    raise Refused(f"{command} {_named(keys)}: {words.removeprefix(command + ': ')}")
+    raise Refused(f"{command} {_list_keys(keys)}: {words.removeprefix(command + ': ')}")
 
 
-def _named(keys: Sequence[str]) -> str:
+def _list_keys(keys: Sequence[str]) -> str:
+    """Return the first three of `keys` as text, and how many more there are."""
     return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
+    """Return the error's message, or its class name if it has none."""
     return str(error) or type(error).__name__

@@ -5,11 +5,11 @@ from typing import Any, Self
 
 from crossover import runtime
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
-from crossover.algorithms.rules import RULES, Agree, participants
-from crossover.data.documents import deliver, fitting
-from crossover.data.encoding import DType, Vector, VectorKind, decode, expect, header
-from crossover.data.protocols import ObjectStore, StateKeys, Traffic, optimizer_keys
-from crossover.data.redis_client import Argument, RedisClient, new_memory
+from crossover.algorithms.rules import RULES, Agree, select_participants
+from crossover.data.documents import check_length, deliver
+from crossover.data.encoding import DType, Vector, VectorKind, build_header, check_kind, decode
+from crossover.data.protocols import ObjectStore, StateKeys, Traffic, check_optimizer_keys
+from crossover.data.redis_client import Argument, RedisClient, allocate_memory
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.experiment import Aggregation
 
@@ -34,41 +34,51 @@ return 1
 
 
 class RedisTensorStore:
-    """A TensorStore on the tensor module's commands. Every key it writes lives `time_to_live_s`."""
+    """TensorStore on a Redis server with the tensor module. Every key that it writes expires after `time_to_live_s`."""
 
     def __init__(self, client: RedisClient, traffic: Traffic, *, time_to_live_s: float) -> None:
         self.client = client
         self.time_to_live_ms = round(time_to_live_s * 1000)
         self.traffic = traffic
 
-    def beside(self, traffic: Traffic) -> Self:
+    def with_traffic(self, traffic: Traffic) -> Self:
         """Return a store on the same connections whose requests are counted into `traffic`."""
         return type(self)(self.client, traffic, time_to_live_s=self.time_to_live_ms / 1000)
 
     def close(self) -> None:
+        """Close the connections; the next call opens new ones."""
         self.client.close()
 
     def put(self, key: str, vector: Vector) -> None:
-        self._set(key, vector, operation="put")
+        """Store `vector` under `key`, replacing an older one."""
+        self._store(key, vector, operation="put")
 
     def create(self, key: str, vector: Vector) -> bool:
-        return bool(self._set(key, vector, "NX", operation="create"))
+        """Store `vector` under `key` unless the key exists. Returns whether this call stored it."""
+        return bool(self._store(key, vector, "NX", operation="create"))
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
+        """Store all `vectors` (key, vector) at once unless the first key exists: they are sent under temporary keys,
+        then renamed together. Returns whether this call stored them.
+        """
         keys = [key for key, _ in vectors]
         if self.exists(keys[0]):
             return False
         mark = runtime.identifier()
         temporary = [f"{key}:{mark}" for key in keys]
         for key, (_, vector) in zip(temporary, vectors, strict=True):
-            self._set(key, vector, operation="put")
+            self._store(key, vector, operation="put")
         self.traffic.count("rename")
         names = [*temporary, *keys]
         return bool(self.client.command("EVAL", APPEAR_TOGETHER, len(names), *names, self.time_to_live_ms, keys=keys))
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
+        """Return the vector under `key`, received into `out` if given. Raises Missing, or Corrupt if kind or length
+        differ.
+        """
+
         def place(bytes_: int) -> memoryview:
-            return new_memory(bytes_) if out is None else fitting(out, bytes_, key=key)
+            return allocate_memory(bytes_) if out is None else check_length(out, bytes_, key=key)
 
         try:
             reply = self.client.command("TENSOR.GET", key, keys=[key], place=place)
@@ -77,18 +87,23 @@ class RedisTensorStore:
         self.traffic.count("get", bytes_in=reply[-1].nbytes if reply else 0)
         if reply is None:
             raise Missing(key)
-        return expect(_vector(key, reply), key=key, kind=kind)
+        return check_kind(_parse_vector(key, reply), key=key, kind=kind)
 
     def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
         self.traffic.count("exists")
         return bool(self.client.command("EXISTS", key, keys=[key]))
 
     def delete(self, *keys: str) -> None:
+        """Delete the vectors under `keys`; missing keys are fine."""
         self.traffic.count("delete")
         if keys:
             self.client.command("UNLINK", *keys, keys=keys)
 
-    def _set(self, key: str, vector: Vector, *options: str, operation: str) -> Any:
+    def _store(self, key: str, vector: Vector, *options: str, operation: str) -> Any:
+        """Send the vector with AI.TENSORSET and return the reply. `options`: such as NX, only if the key is new.
+        `operation`: name in the traffic.
+        """
         self.traffic.count(operation, bytes_out=vector.data.nbytes)
         about: list[Argument] = ["KIND", vector.kind.value]
         if (
@@ -110,90 +125,103 @@ class RedisTensorStore:
         )
 
 
-def _vector(key: str, reply: Sequence[Any]) -> Vector:
-    """Build a vector from TENSOR.GET's reply [dtype, shape, kind, samples, blob]. Raises Corrupt."""
+def _parse_vector(key: str, reply: Sequence[Any]) -> Vector:
+    """Return the vector in TENSOR.GET's `reply` [dtype, shape, kind, samples, blob]. Raises Corrupt, naming `key`."""
     dtype, _, kind, samples, data = reply
-    if text(dtype) not in DTYPES:
-        raise Corrupt(f"{key}: holds a tensor of {text(dtype)}; vectors are FLOAT or UINT8")
-    if text(kind) not in VectorKind.__members__.values():
-        raise Corrupt(f"{key}: holds a tensor of kind {text(kind)!r}; one of {', '.join(VectorKind)}")
-    return Vector(VectorKind(text(kind)), data, int(samples or 0), DTYPES[text(dtype)])
+    if decode_text(dtype) not in DTYPES:
+        raise Corrupt(f"{key}: holds a tensor of {decode_text(dtype)}; vectors are FLOAT or UINT8")
+    if decode_text(kind) not in VectorKind.__members__.values():
+        raise Corrupt(f"{key}: holds a tensor of kind {decode_text(kind)!r}; one of {', '.join(VectorKind)}")
+    return Vector(VectorKind(decode_text(kind)), data, int(samples or 0), DTYPES[decode_text(dtype)])
 
 
-def text(word: Any) -> str:
-    """Return a word of a reply as text, whether it was sent as a status, a bulk string or nil."""
+def decode_text(word: Any) -> str:
+    """Return a word of a Redis reply as text, whether it was a status, a bulk string or nil."""
     return word.decode() if isinstance(word, bytes) else str(word or "")
 
 
 # --- redis compute ----------------------------------------------------------------------------------------------------
 # TensorCompute inside the database: SPIRT's averaging and update by the tensor module's own kernels. No vector leaves Redis.
 
-_NONE = "-"  # the module's word for a vector that does not exist (yet)
+_NO_VECTOR = "-"  # the module's word for a vector that does not exist (yet)
 
 
 class RedisCompute(RedisTensorStore):
-    """A RedisTensorStore that computes, by the module's commands TENSOR.*. Every result is created (NX) and lives as long as other keys."""
+    """RedisTensorStore that also computes in the database, by the module's commands TENSOR.*. Every result is created
+    and expires like other keys.
+    """
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
+        """Store the weighted mean of the vectors under `keys` as `out`."""
         self._combine("MEAN", keys, out)
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        """Store the combination of the vectors under `keys` by `rule` as `out`. Vectors that are not finite are
+        refused, or dropped as all `agree`.
+        """
         options: list[Argument] = ["FINITE"]
         if rule.non_finite == "drop":
             if self.exists(out):
                 return
-            kept, rule = participants([self.finite(key) for key in keys], rule, names=keys, agree=agree)
+            kept, rule = select_participants([self.is_finite(key) for key in keys], rule, names=keys, agree=agree)
             keys, options = [keys[index] for index in kept], []
         found = RULES[rule.rule]
-        self._combine(_known(found.command, rule.rule), keys, out, *found.options(rule), *options)
+        self._combine(_require_command(found.command, rule.rule), keys, out, *found.options(rule), *options)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        optimizer_keys(state, out, update)
+        """Take one optimizer step in the database: from `state` and `gradient` to the new state under `out`."""
+        check_optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]
-        command, kind = _known(optimizer.command, update.optimizer), VectorKind(optimizer.kind)
-        old = state.optimizer if out.optimizer and not update.first else [_NONE] * optimizer.places
+        command, kind = _require_command(optimizer.command, update.optimizer), VectorKind(optimizer.kind)
+        old = state.optimizer if out.optimizer and not update.first else [_NO_VECTOR] * optimizer.places
         self._update(
             command,
             [(state.model, VectorKind.MODEL), (gradient, VectorKind.GRADIENT), *((key, kind) for key in old)],
-            [out.model, *(out.optimizer or [_NONE])],
+            [out.model, *(out.optimizer or [_NO_VECTOR])],
             [
                 *("LR", update.learning_rate, "WEIGHTDECAY", update.weight_decay, *optimizer.options(update)),
                 *("BUFFERS", update.buffers, "STATS", update.statistics_momentum),
             ],
         )
 
-    def finite(self, key: str) -> bool:
+    def is_finite(self, key: str) -> bool:
+        """Return whether no element of the vector under `key` is NaN or infinite."""
         self.traffic.count("finite")
         return bool(self.client.command("TENSOR.FINITE", key, keys=[key]))
 
     def _combine(self, rule: str, keys: Sequence[str], out: str, *options: Argument) -> None:
-        self._run(rule, [len(keys), *keys, *options, "OUT", out], keys)
+        """Run the module's aggregation command `rule` on `keys` with its `options`; the result is stored as `out`."""
+        self._run_command(rule, [len(keys), *keys, *options, "OUT", out], keys)
 
     def _update(
         self, rule: str, inputs: Sequence[tuple[str, VectorKind]], outputs: Sequence[str], options: Sequence[Argument]
     ) -> None:
-        present = [(key, kind) for key, kind in inputs if key != _NONE]
+        """Check the kinds of the `inputs` (key, kind), then run the module's optimizer command `rule`, which stores the
+        `outputs`.
+        """
+        present = [(key, kind) for key, kind in inputs if key != _NO_VECTOR]
         for key, kind in present:  # a gradient must never be taken for a model; the module knows no such roles
-            self._expect(key, kind)
+            self._check_kind(key, kind)
         keys = [key for key, _ in present]
-        self._run(rule, [*(key for key, _ in inputs), "OUT", *outputs, *options], keys)
+        self._run_command(rule, [*(key for key, _ in inputs), "OUT", *outputs, *options], keys)
 
-    def _expect(self, key: str, kind: VectorKind) -> None:
-        """Check the kind of the vector under `key`. Raises Corrupt if it is another. A key that is gone is fine: the step may have been
+    def _check_kind(self, key: str, kind: VectorKind) -> None:
+        """Raise Corrupt if the vector under `key` is of another kind. A missing key is fine: the step may have been
         finished before.
         """
         self.traffic.count("info")
         about = self.client.command("TENSOR.INFO", key, keys=[key])
-        if about is not None and text(about[2]) != kind:
-            raise Corrupt(f"{key}: holds a {text(about[2]) or 'nameless'} vector where a {kind} was expected")
+        if about is not None and decode_text(about[2]) != kind:
+            raise Corrupt(f"{key}: holds a {decode_text(about[2]) or 'nameless'} vector where a {kind} was expected")
 
-    def _run(self, rule: str, arguments: Sequence[Argument], keys: Sequence[str]) -> None:
+    def _run_command(self, rule: str, arguments: Sequence[Argument], keys: Sequence[str]) -> None:
+        """Run the module's command TENSOR.`rule`, which creates its outputs. `keys`: its input keys, for errors."""
         self.traffic.count(rule.lower())
         self.client.command(f"TENSOR.{rule}", *arguments, "NX", "PX", self.time_to_live_ms, keys=keys)
 
 
-def _known(command: str | None, name: str) -> str:
-    """Refused where the database has none; a validated experiment computes elsewhere then."""
+def _require_command(command: str | None, name: str) -> str:
+    """Return `command`. Raises Refused if the database has none for the rule or optimizer `name`."""
     if command is None:
         raise Refused(
             f"{name}: has no command in the tensor database; database.compute: fetch computes it in the function"
@@ -206,7 +234,8 @@ def _known(command: str | None, name: str) -> str:
 
 
 class ObjectTensorStore:
-    """A TensorStore over any ObjectStore, counted into that store's traffic. Keys live until the bucket's lifecycle rule ends them.
+    """TensorStore in any ObjectStore, whose traffic it counts into. Keys live until the bucket's lifecycle rule deletes
+    them.
 
     `prefix`: stands before every key in the object store.
     """
@@ -215,18 +244,26 @@ class ObjectTensorStore:
         self._objects, self._prefix = objects, prefix
 
     def put(self, key: str, vector: Vector) -> None:
-        self._objects.put(self._prefix + key, [header(vector), vector.data])
+        """Store `vector` under `key`, replacing an older one."""
+        self._objects.put(self._prefix + key, [build_header(vector), vector.data])
 
     def create(self, key: str, vector: Vector) -> bool:
-        return self._objects.put_new(self._prefix + key, [header(vector), vector.data])
+        """Store `vector` under `key` unless the key exists. Returns whether this call stored it."""
+        return self._objects.put_new(self._prefix + key, [build_header(vector), vector.data])
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
+        """Store all `vectors` (key, vector), the first one last, so that a reader who finds it finds all. Returns
+        whether this call stored the first.
+        """
         # Whoever finds the first key finds the others: it comes last. Another attempt writes the same bits.
         for key, vector in vectors[:0:-1]:
             self.create(key, vector)
         return self.create(*vectors[0])
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
+        """Return the vector under `key`, copied into `out` if given. Raises Missing, or Corrupt if kind or length
+        differ.
+        """
         try:
             body = self._objects.get(self._prefix + key)
         except Missing:
@@ -234,7 +271,9 @@ class ObjectTensorStore:
         return deliver(decode(body, key=key, kind=kind), key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
         return self._objects.exists(self._prefix + key)
 
     def delete(self, *keys: str) -> None:
+        """Delete the vectors under `keys`; missing keys are fine."""
         self._objects.delete(*(self._prefix + key for key in keys))

@@ -19,7 +19,7 @@ from botocore.exceptions import ConnectionError as NoConnection
 from tenacity import retry_if_exception_type
 
 from crossover import runtime
-from crossover.data.documents import joined, views
+from crossover.data.documents import join_buffers, to_views
 from crossover.data.protocols import Buffer, ObjectStore, Traffic
 from crossover.errors import Missing, Refused, Unavailable
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AT_ONCE = 1_000  # keys that one DeleteObjects takes
+_KEYS_PER_DELETE = 1_000  # keys that one DeleteObjects takes
 READ_TIMEOUT_S = 60
 SETTINGS = Config(
     retries={"mode": "standard", "total_max_attempts": 1 + runtime.ONCE.again},
@@ -38,12 +38,19 @@ SETTINGS = Config(
     read_timeout=READ_TIMEOUT_S,
 )
 _MISSING = ("NoSuchKey", "404", "NotFound")
-_LATER = ("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "ThrottlingException")
+_RETRYABLE_CODES = (
+    "SlowDown",
+    "InternalError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+    "Throttling",
+    "ThrottlingException",
+)
 
 
 class S3ObjectStore(ObjectStore):
-    """Objects of one bucket; boto3's client is thread-safe and lives as long as the process. A `client` has SETTINGS: what asks again is
-    this class.
+    """ObjectStore in an S3 bucket. boto3's thread-safe `client`, made with SETTINGS, lives as long as the process;
+    retries are made here.
     """
 
     def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
@@ -51,51 +58,62 @@ class S3ObjectStore(ObjectStore):
         self._traffic = traffic
         self._client = client or boto3.session.Session().client("s3", config=SETTINGS)
 
-    def beside(self, traffic: Traffic) -> "S3ObjectStore":
-        """Return a store for the same bucket and client whose requests are counted into `traffic`."""
+    def with_traffic(self, traffic: Traffic) -> "S3ObjectStore":
+        """Return a client of the same bucket whose requests are counted into `traffic`."""
         return S3ObjectStore(self._bucket, traffic, client=self._client)
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Store `data` under `key`, replacing an older object."""
         self._put(key, data)
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        """Store `data` under `key` unless the key exists. Returns whether this call stored it."""
         try:
             self._put(key, data, IfNoneMatch="*")
-        except _Exists:
+        except _KeyExists:
             return False
         return True
 
     def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
-        return joined(data) if self.put_new(key, data) else self.get(key)
+        """Store `data` under `key` unless the key exists. Returns the object that is stored now."""
+        return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
+        """Return the object's bytes. Raises Missing."""
         data = b""
         try:
-            data = self._ask(key, lambda: self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
+            data = self._request(key, lambda: self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
         finally:
             self._traffic.count("get", bytes_in=len(data))
         return data
 
     def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
         self._traffic.count("exists")
         try:
-            self._ask(key, lambda: self._client.head_object(Bucket=self._bucket, Key=key))
+            self._request(key, lambda: self._client.head_object(Bucket=self._bucket, Key=key))
         except Missing:
             return False
         return True
 
     def delete(self, *keys: str) -> None:
-        for start in range(0, len(keys), _AT_ONCE):
+        """Delete the objects under `keys`, a thousand per request; missing keys are fine."""
+        for start in range(0, len(keys), _KEYS_PER_DELETE):
             self._traffic.count("delete")
-            wish: Any = {"Objects": [{"Key": key} for key in keys[start : start + _AT_ONCE]], "Quiet": True}
-            self._ask(keys[start], partial(self._delete, wish))
+            wish: Any = {"Objects": [{"Key": key} for key in keys[start : start + _KEYS_PER_DELETE]], "Quiet": True}
+            self._request(keys[start], partial(self._delete, wish))
 
     def _delete(self, wish: Any) -> None:
+        """Send one DeleteObjects request with the body `wish`. Raises Unavailable or Refused for the first key that was
+        not deleted.
+        """
         for failure in self._client.delete_objects(Bucket=self._bucket, Delete=wish).get("Errors", ()):
             said = f"s3://{self._bucket}/{failure.get('Key')}: not deleted: {failure.get('Message')}"
-            raise (Unavailable if failure.get("Code") in _LATER else Refused)(said)
+            raise (Unavailable if failure.get("Code") in _RETRYABLE_CODES else Refused)(said)
 
     def list(self, prefix: str) -> list[str]:
+        """Return all keys that begin with `prefix`, sorted."""
+
         def pages() -> list[str]:
             keys: list[str] = []
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
@@ -103,38 +121,39 @@ class S3ObjectStore(ObjectStore):
                 keys += (entry["Key"] for entry in page.get("Contents", ()))
             return sorted(keys)
 
-        return self._ask(prefix, pages)
+        return self._request(prefix, pages)
 
     def _put(self, key: str, data: Buffer | Sequence[Buffer], **condition: Any) -> None:
-        parts = views(data)
+        """Send `data` as the object `key`. `condition`: further arguments of put_object, such as IfNoneMatch."""
+        parts = to_views(data)
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
 
         def send() -> None:
             body: Any = data if isinstance(data, bytes) else JoinedBuffers(parts)
             self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
 
-        self._ask(key, send)
+        self._request(key, send)
 
-    def _ask(self, key: str, request: Callable[[], T]) -> T:
-        """Send `request` and return its result; send it again if S3 is busy or the connection broke."""
+    def _request(self, key: str, request: Callable[[], T]) -> T:
+        """Call `request` and return its result; repeat it if S3 is busy or the connection broke. `key`: for errors."""
 
         def attempt() -> T:
-            with self._speaking_of(key):
+            with self._translate_errors(key):
                 return request()
 
-        result: T = runtime.OBJECTS.retrying(retry_if_exception_type(Unavailable))(attempt)
+        result: T = runtime.OBJECTS.build_retrying(retry_if_exception_type(Unavailable))(attempt)
         return result
 
     @contextmanager
-    def _speaking_of(self, key: str) -> Iterator[None]:
-        """botocore's errors as ours, naming `key`."""
+    def _translate_errors(self, key: str) -> Iterator[None]:
+        """Within the `with` block, convert botocore's errors to Crossover's, naming `key`."""
         where = f"s3://{self._bucket}/{key}"
         try:
             yield
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            raise _meaning(error, code=code, status=status, key=key, where=where) from error
+            raise _translate_error(error, code=code, status=status, key=key, where=where) from error
         except (HTTPClientError, NoConnection, FlexibleChecksumError) as error:  # or a body that was cut on its way
             raise Unavailable(f"{where}: {error}") from error
         except NoCredentialsError as error:
@@ -143,25 +162,28 @@ class S3ObjectStore(ObjectStore):
             raise Refused(f"{where}: {error}") from error
 
 
-class _Exists(Refused):
-    """412: the key exists."""
+class _KeyExists(Refused):
+    """Refused because the key exists (HTTP status 412)."""
 
 
-def _meaning(error: ClientError, *, code: str, status: int, key: str, where: str) -> Exception:
+def _translate_error(error: ClientError, *, code: str, status: int, key: str, where: str) -> Exception:
+    """Return the error of Crossover that a ClientError with this `code` and HTTP `status` means. `where`: URL of the
+    object, for the message.
+    """
     if code in _MISSING:
         return Missing(key)
     if code == "PreconditionFailed" or status == 412:
-        return _Exists(f"{where}: exists")
+        return _KeyExists(f"{where}: exists")
     if code == "ConditionalRequestConflict":
         # 409; S3's documentation asks to send it again, and then the loser finds 412
         return Unavailable(f"{where}: other writers keep coming in between")
-    if code in _LATER or status >= 500:
+    if code in _RETRYABLE_CODES or status >= 500:
         return Unavailable(f"{where}: {error}")
     return Refused(f"{where}: {error}")
 
 
 class JoinedBuffers(io.RawIOBase):
-    """Several buffers read as one seekable file: a header and a payload go out without being joined first."""
+    """Seekable file over several buffers, so that a header and a payload are sent without being joined first."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self._parts = parts
@@ -169,20 +191,25 @@ class JoinedBuffers(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
+        """Return True: the file can be read."""
         return True
 
     def seekable(self) -> bool:
+        """Return True: the file can be read again from any position."""
         return True
 
     def tell(self) -> int:
+        """Return the position in bytes."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position, as in io.IOBase.seek, and return it."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
         self._at = max(0, origin + offset)
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
+        """Return up to `size` bytes from the position on; all of the rest if `size` is None or negative."""
         end = self._length if size is None or size < 0 else min(self._at + size, self._length)
         pieces = []
         start = 0

@@ -15,7 +15,7 @@ import torch
 
 from crossover import user_code
 from crossover.algorithms import buffers
-from crossover.algorithms.schedule import seed
+from crossover.algorithms.schedule import derive_seed
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment
 from crossover.learning import scaling
@@ -163,7 +163,7 @@ class DeviceLearner:
             held = batch if isinstance(batch, DeviceBatch) else self.on_device(batch, epoch=epoch)
             self._await_copies(held)
             while True:
-                self._seed_draws(seed("dropout", self._experiment.seed, round, worker, minibatch))
+                self._seed_draws(derive_seed("dropout", self._experiment.seed, round, worker, minibatch))
                 value = self._backward(held, epoch=epoch)
                 self._gradient.copy_(self._flat.gradient, non_blocking=True)
                 finite = self._flat.gradient.isfinite().all()
@@ -201,7 +201,9 @@ class DeviceLearner:
         scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
         (loss * scale).backward()  # type: ignore[no-untyped-call]
         if problem := self._flat.problem():
-            raise user_code.user_code_error("training.model", self._experiment.training.model, problem, place=None)
+            raise user_code.build_user_code_error(
+                "training.model", self._experiment.training.model, problem, place=None
+            )
         if scale != 1.0:
             self._flat.gradient[: self.parameters].div_(scale)
         value = self._objective.reported(float(loss.detach()), outputs, batch.labels)

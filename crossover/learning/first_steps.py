@@ -36,7 +36,7 @@ def try_minibatches(experiment: Experiment, dataset: Dataset, learner: Learner) 
         if not math.isfinite(losses[-1]):
             raise ConfigError(_words(experiment, number, f"the loss is {losses[-1]}"))
         rate = learning_rate(training, round=number, rounds=max(steps, MINIBATCHES), history=())
-        update = Update.of(training, number=number, rate=rate, buffers=learner.buffers, sync_every=1)
+        update = Update.from_training(training, number=number, rate=rate, buffers=learner.buffers, sync_every=1)
         model, state = step(model, torch.clone(buffers.tensor(bytes(learner.gradient))), state, update)
     if losses[-1] > GROWTH * losses[0] > 0:
         raise ConfigError(

@@ -54,7 +54,7 @@ def tell_blurred(given: Dataset, whole: Affine) -> None:
     """Print a note, once in a process, for each channel of floats whose spread is within their rounding: little or nothing of it reaches
     the model. `whole`: the map of the inputs as they were given.
     """
-    inputs, told = given.train_inputs, runtime.kept("notes on data sets", set[str])
+    inputs, told = given.train_inputs, runtime.get_or_make("notes on data sets", set[str])
     for channel, (scale, shift) in enumerate(zip(whole["scale"], whole["shift"], strict=True)):
         if not shift or (scale != 1.0 and torch.finfo(inputs.dtype).eps * abs(shift) < _COARSE):
             continue
@@ -149,7 +149,7 @@ def _told(experiment: Experiment, problem: str, loader: Callable[..., object] | 
     name = experiment.data.dataset
     if loader is None:
         return DataError(f"{FIELD}: {name}: {problem}")
-    return user_code.user_code_error(FIELD, name, problem, place=user_code.of_definition(loader))
+    return user_code.build_user_code_error(FIELD, name, problem, place=user_code.find_definition_line(loader))
 
 
 def _unfit(samples: Samples, experiment: Experiment) -> str:

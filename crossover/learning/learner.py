@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_map
 
 from crossover import user_code
 from crossover.algorithms import buffers, codecs
-from crossover.algorithms.aggregation import finite
-from crossover.algorithms.compression import generator
-from crossover.algorithms.schedule import seed
+from crossover.algorithms.aggregation import is_finite
+from crossover.algorithms.compression import make_generator
+from crossover.algorithms.schedule import derive_seed
 from crossover.data.encoding import Vector
 from crossover.errors import ConfigError, Corrupt, Refused
 from crossover.experiment import Experiment, Training
@@ -95,8 +95,8 @@ class Objective:
         mean, count = self._loss(_wide(outputs), labels, smoothing=self._training.label_smoothing)
         if answers not in (None, count):
             problem = f"counts {count} answers where it counted {answers} before the run; labels alone must decide how many they are"
-            raise user_code.user_code_error(
-                _LOSS, self._training.loss, problem, place=user_code.of_definition(self._own_loss)
+            raise user_code.build_user_code_error(
+                _LOSS, self._training.loss, problem, place=user_code.find_definition_line(self._own_loss)
             )
         return mean
 
@@ -170,7 +170,9 @@ class Objective:
         value, count = self._called(self._own_loss, _LOSS, name, outputs, labels)
         if not isinstance(value, Tensor) or (torch.is_grad_enabled() and not value.requires_grad):
             problem = f"returned {value!r:.60}; the mean over the minibatch is expected, made of the outputs by torch"
-            raise user_code.user_code_error(_LOSS, name, problem, place=user_code.of_definition(self._own_loss))
+            raise user_code.build_user_code_error(
+                _LOSS, name, problem, place=user_code.find_definition_line(self._own_loss)
+            )
         return value.reshape(()), count
 
     def _metric(self, outputs: Tensor, labels: Tensor) -> tuple[float, int]:
@@ -188,7 +190,9 @@ class Objective:
         value = float(mean)
         if not math.isfinite(value):
             problem = f"returned {value} for {len(labels)} samples; a finite number is expected, the mean over them"
-            raise user_code.user_code_error(_METRIC, name, problem, place=user_code.of_definition(self._own_metric))
+            raise user_code.build_user_code_error(
+                _METRIC, name, problem, place=user_code.find_definition_line(self._own_metric)
+            )
         return value * count, count
 
     def _called(
@@ -207,7 +211,7 @@ class Objective:
             return value, len(labels)
         found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         problem = f"returned {found}; one number is expected, the mean over the samples, or two, their sum and how many it counts"
-        raise user_code.user_code_error(field, name, problem, place=user_code.of_definition(own))
+        raise user_code.build_user_code_error(field, name, problem, place=user_code.find_definition_line(own))
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
@@ -459,7 +463,7 @@ class Learner:
                 with user_code.blame("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
             self._tell(self._flat.problem())
-            if self._refuses and not finite(self._flat.gradient):
+            if self._refuses and not is_finite(self._flat.gradient):
                 raise Refused(
                     f"{where}: the gradient has values that are not finite, though the loss is {value}; a lower training.learning_rate or "
                     "training.clip.norm may keep them finite"
@@ -511,7 +515,7 @@ class Learner:
         self.initial_model()
         began = as_built(self._flat)
         model, exchange = self._experiment.training.model, self._experiment.exchange
-        if reason := codecs.named(exchange).problem(self.shapes):
+        if reason := codecs.build_codec(exchange).problem(self.shapes):
             raise ConfigError(reason)
         outputs = self._outputs(batch.inputs)
         if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
@@ -554,8 +558,11 @@ class Learner:
     def _tell(self, problem: str) -> None:
         """Raise OwnCodeError for the user's model if `problem` is not empty."""
         if problem:
-            raise user_code.user_code_error(
-                "training.model", self._experiment.training.model, problem, place=user_code.of_definition(self._factory)
+            raise user_code.build_user_code_error(
+                "training.model",
+                self._experiment.training.model,
+                problem,
+                place=user_code.find_definition_line(self._factory),
             )
 
     @contextmanager
@@ -565,14 +572,14 @@ class Learner:
         This holds for this project's dropout layers. For a user model or loss it holds for torch's global generator too, which one
         thread at a time uses.
         """
-        random = generator(what, *key) if self._dropouts else None
+        random = make_generator(what, *key) if self._dropouts else None
         for layer in self._dropouts:
             layer.generator = random
         if not self._own:
             yield
             return
         with _drawing, torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed(what, *key))
+            torch.default_generator.manual_seed(derive_seed(what, *key))
             yield
 
     def _begin(self) -> None:
@@ -692,7 +699,7 @@ class _Unfilled(TorchFunctionMode):
 def _built(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
     """Return the module with weights drawn from `seed_`; torch's global generator is left unchanged."""
     with _drawing, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed("model", seed_))
+        torch.default_generator.manual_seed(derive_seed("model", seed_))
         return zoo.factory(training.model, partial(adapters.fit, training))(classes, input_shape)
 
 

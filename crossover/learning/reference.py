@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from crossover.algorithms import buffers
-from crossover.algorithms.aggregation import combined
+from crossover.algorithms.aggregation import combine_vectors
 from crossover.algorithms.averaging import mean
-from crossover.algorithms.compression import generator
-from crossover.algorithms.contributions import encoder, in_one_process
+from crossover.algorithms.compression import make_generator
+from crossover.algorithms.contributions import build_encoder, exchange_in_process
 from crossover.algorithms.optimizers import Update
-from crossover.algorithms.outer import moved, step_outside
-from crossover.algorithms.robust import attacked
-from crossover.algorithms.schedule import History, learning_rate, verdict, weights
+from crossover.algorithms.outer import compute_delta, take_outer_step
+from crossover.algorithms.robust import attack_vector
+from crossover.algorithms.schedule import History, find_stop_reason, learning_rate, weigh_contributions
 from crossover.algorithms.updates import step
 from crossover.experiment import Experiment
 from crossover.learning.learner import Learner, learner_for
@@ -61,7 +61,7 @@ def train_reference(
     reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []
     known: list[tuple[float, float]] = []
-    while not verdict(experiment.training, known, epochs=reference.epochs):
+    while not find_stop_reason(experiment.training, known, epochs=reference.epochs):
         history.append(reference.until_evaluated(known, on_round))
         known.append((history[-1].val_loss, history[-1].val_metric))
     state = reference.state
@@ -80,7 +80,8 @@ class _Reference:
         self.learner = learner
         shapes, parameters = learner.shapes, learner.parameters
         each = (
-            encoder(experiment, worker=rank, shapes=shapes, parameters=parameters) for rank in range(experiment.workers)
+            build_encoder(experiment, worker=rank, shapes=shapes, parameters=parameters)
+            for rank in range(experiment.workers)
         )
         self.encoders = [own for own in each if own is not None]
         self.state = RoundState(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
@@ -108,7 +109,7 @@ class _Reference:
                 losses += loss
             samples += sum(counts)
             names = [f"worker {worker}, round {self.round}: its average" for worker in range(self.experiment.workers)]
-            average = self._combined(contributions, weights(counts), names)
+            average = self._combined(contributions, weigh_contributions(counts), names)
             self.state = self._next(average, history)
             self.round += 1
             if on_round is not None:
@@ -121,11 +122,11 @@ class _Reference:
         """Return the aggregate of all contributions, passed through each worker's codec if there is one."""
 
         def combine(vectors: Sequence[Tensor]) -> Tensor:
-            return combined(vectors, counts, self.experiment.aggregation, names=names)
+            return combine_vectors(vectors, counts, self.experiment.aggregation, names=names)
 
         if not self.encoders:
             return combine(contributions)
-        return in_one_process(self.encoders, contributions, combine, round=self.round)
+        return exchange_in_process(self.encoders, contributions, combine, round=self.round)
 
     def _worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
         """Return (contribution, answers, summed loss) of one worker's minibatches of the round."""
@@ -146,9 +147,9 @@ class _Reference:
                 update = self._update(history, number=number, per_step=1)
                 model, own = step(model, gradients.pop(), own, update)
         if what == "gradients":
-            return mean(gradients, weights(counts)), sum(counts), losses
+            return mean(gradients, weigh_contributions(counts)), sum(counts), losses
         self._keep(worker, own)
-        delta = moved(self.state.model, model, buffers=self.learner.buffers)
+        delta = compute_delta(self.state.model, model, buffers=self.learner.buffers)
         return model if what == "model" else delta, sum(counts), losses
 
     def _keep(self, worker: int, own: Sequence[Tensor]) -> None:
@@ -160,8 +161,10 @@ class _Reference:
         faults, own = self.experiment.faults, buffers.tensor(bytes(self.learner.gradient))
         if worker not in faults.workers:
             return own
-        random = generator("attack", self.experiment.seed, self.round, worker)
-        return attacked(own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers)
+        random = make_generator("attack", self.experiment.seed, self.round, worker)
+        return attack_vector(
+            own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers
+        )
 
     def _next(self, average: Tensor, history: History) -> RoundState:
         """Return the workers' state after the round. `average`: the aggregate of the exchanged contributions."""
@@ -171,7 +174,7 @@ class _Reference:
                 return RoundState(average, own=state.own)
             case "delta":
                 count = self.learner.buffers
-                after = step_outside(
+                after = take_outer_step(
                     state.model, average, state.optimizer, exchange.outer, number=self.round, buffers=count
                 )
             case _:
@@ -184,7 +187,7 @@ class _Reference:
         training = self.experiment.training
         steps = training.steps or training.epochs * -(-self.plan.minibatches // per_step)
         rate = learning_rate(training, round=number, rounds=steps, history=history)
-        return Update.of(
+        return Update.from_training(
             training,
             number=number,
             rate=rate,

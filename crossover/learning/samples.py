@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossover.algorithms.compression import hashes
+from crossover.algorithms.compression import compute_hashes
 from crossover.algorithms.schedule import image_side
 from crossover.experiment import Data, Table, Training
 
@@ -342,11 +342,11 @@ def crop_flip(
     """
     count, channels, height, width = images.shape
     reach = height // 8
-    draws = hashes(sample_ids, "augmentation", seed, epoch)
+    draws = compute_hashes(sample_ids, "augmentation", seed, epoch)
     down, across = draws % (2 * reach + 1), (draws >> 16) % (2 * reach + 1)
     mirrored = (draws >> 32) & 1
     if alternate:
-        mirrored = (hashes(sample_ids, "flip", seed) + epoch) & 1
+        mirrored = (compute_hashes(sample_ids, "flip", seed) + epoch) & 1
     mirrored = mirrored.bool()
     columns = torch.arange(width).expand(count, width)
     columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + across[:, None]

@@ -199,10 +199,10 @@ class Minibatches:
     def __init__(self, experiment: Experiment, dataset: "Dataset", plan: StagingPlan) -> None:
         import torch
 
-        from crossover.algorithms.schedule import permutation, seed
+        from crossover.algorithms.schedule import derive_seed, permutation
 
         self._experiment, self._dataset, self._plan = experiment, dataset, plan
-        order = permutation(len(dataset.train_labels), seed=seed("staging", experiment.seed))
+        order = permutation(len(dataset.train_labels), seed=derive_seed("staging", experiment.seed))
         self._order = torch.tensor(order, dtype=torch.int64)
 
     def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
@@ -218,7 +218,7 @@ class Minibatches:
         return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
     def train(self, worker: int, minibatch: int) -> "Batch":
-        from crossover.algorithms.robust import label_flip
+        from crossover.algorithms.robust import flip_labels
         from crossover.learning.batches import Batch
         from crossover.learning.samples import trimmed
 
@@ -227,7 +227,7 @@ class Minibatches:
         labels = self._dataset.train_labels[ids]
         faults = self._experiment.faults
         if faults.attack == "label_flip" and worker in faults.workers and self._dataset.classes is not None:
-            labels = label_flip(labels, classes=self._dataset.classes)
+            labels = flip_labels(labels, classes=self._dataset.classes)
         return Batch(*trimmed(self._dataset.train_inputs[ids], labels), ids)
 
     def validation(self, chunk: int) -> "Batch":

@@ -58,7 +58,7 @@ def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | in
 
     The process keeps the samples that it read last: `advise` asks for them several times.
     """
-    known = runtime.kept("the table read last", dict[_Key, Samples])
+    known = runtime.get_or_make("the table read last", dict[_Key, Samples])
     key = _key(path, table or Table(), also_drop)
     if key not in known:
         samples = _read(path, table or Table(), also_drop)

@@ -36,8 +36,8 @@ def hold(weights: Weights, fetch: Callable[[], bytes]) -> None:
     """Load the base weights into this process unless it has them. `fetch`: returns the file's bytes. Raises Corrupt if their SHA-256 is
     another one.
     """
-    held = runtime.kept("bases", dict[str | None, Base])
-    with runtime.kept("bases are read", runtime.lock):  # by one thread; the others find it
+    held = runtime.get_or_make("bases", dict[str | None, Base])
+    with runtime.get_or_make("bases are read", runtime.lock):  # by one thread; the others find it
         if weights.sha256 in held:
             return
         body = fetch()
@@ -102,7 +102,7 @@ def load(training: Training, module: nn.Module) -> None:
 
 
 def _held(weights: Weights) -> Base:
-    held = runtime.kept("bases", dict[str | None, Base])
+    held = runtime.get_or_make("bases", dict[str | None, Base])
     if weights.sha256 not in held:
         held[weights.sha256] = _read(weights)
     return held[weights.sha256]
@@ -128,7 +128,7 @@ def _read(weights: Weights) -> Base:
 def _opened(file: str) -> IO[bytes]:
     if not file.startswith(_S3):
         return _path(file).open("rb")
-    held = runtime.kept("bases of S3", dict[str, int])
+    held = runtime.get_or_make("bases of S3", dict[str, int])
     if file not in held:
         held[file] = _downloaded(file)
     return open(held[file], "rb", closefd=False)
@@ -140,7 +140,7 @@ def _downloaded(file: str) -> int:
     if not (bucket and key):
         raise ConfigError(f"{FIELD}.file: {file} names no object; expected {_S3}bucket/key")
     try:
-        data = connecting.object_store(f"{_S3}{bucket}", Traffic()).get(key)
+        data = connecting.open_object_store(f"{_S3}{bucket}", Traffic()).get(key)
     except (Missing, Refused, Unavailable) as error:
         raise ConfigError(
             f"{FIELD}.file: {file} cannot be read: {error or 'there is no such object'}; expected an object that the AWS credentials of "
@@ -159,7 +159,7 @@ def _path(file: str) -> Path:
         folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
         file, where = inside, f"the package {package}"
     else:
-        folders, where = list(user_code.folders()), "the experiment's folder and the current one"
+        folders, where = list(user_code.list_folders()), "the experiment's folder and the current one"
     for folder in folders:
         if (path := folder / file).is_file():
             return path

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
 from crossover import runtime, user_code
-from crossover.algorithms.optimizers import MOMENTUM
+from crossover.algorithms.optimizers import STATISTICS_MOMENTUM
 from crossover.errors import ConfigError
 from crossover.learning.flat import moving_norms, trained
 from crossover.learning.layers import Activation, Chain, ConvNorm, Dropout, at_least, initialised, relu
@@ -377,13 +377,13 @@ def checked(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], N
 
     @wraps(factory, updated=())
     def built(*arguments: Any) -> nn.Module:
-        with user_code.blame(FIELD, name, what=factory), user_code.building(FIELD, name):
-            module = _unwrapped(factory(*arguments), user_code.of_definition(factory))
+        with user_code.blame(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
+            module = _unwrapped(factory(*arguments), user_code.find_definition_line(factory))
         if not (problem := _other(module, known=(factory, *arguments))):
             fit(module)
             problem = _problem(module)
         if problem:
-            raise user_code.user_code_error(FIELD, name, problem, place=user_code.of_definition(factory))
+            raise user_code.build_user_code_error(FIELD, name, problem, place=user_code.find_definition_line(factory))
         found: nn.Module = module
         return found
 
@@ -424,7 +424,7 @@ def _other(module: object, *, known: tuple[Any, ...]) -> str:
     if lazy := [each for each, parameter in parameters.items() if is_lazy(parameter)]:
         return f"returned a module whose {lazy[0]} gets its shape from the first input; give its layer the shape"
     layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
-    layouts: dict[tuple[Any, ...], _Layout] = runtime.kept(
+    layouts: dict[tuple[Any, ...], _Layout] = runtime.get_or_make(
         "layouts of own models", dict
     )  # of what a factory returned first
     first = layouts.setdefault(known, layout)
@@ -453,10 +453,10 @@ def _problem(module: nn.Module) -> str:
     if twice := _sharing(module, learnt):
         return f"returned a module whose {twice} share memory, of which each has its own here; .clone() one, or make both one parameter"
     for each, norm in moving_norms(module).items():
-        if norm.momentum != MOMENTUM:
+        if norm.momentum != STATISTICS_MOMENTUM:
             return (
-                f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {MOMENTUM} at each "
-                f"synchronisation after one minibatch, else to the round's own: {MOMENTUM} is expected, or a layer kept in eval"
+                f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {STATISTICS_MOMENTUM} at each "
+                f"synchronisation after one minibatch, else to the round's own: {STATISTICS_MOMENTUM} is expected, or a layer kept in eval"
             )
     return ""
 

@@ -218,7 +218,7 @@ def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterato
 
     environment = cloud.function(lambda_backends[ACCOUNT][REGION].get_function(function)).environment
     stores = {
-        worker: connecting.tensor_store(
+        worker: connecting.open_tensor_store(
             url,
             password=secret(environment["CROSSOVER_REDIS_SECRET"]),
             time_to_live_s=experiment.database.time_to_live_s,
@@ -440,7 +440,7 @@ class LocalCloud:
     def _start(self) -> None:
         self._end.enter_context(servers.ending_on_signals())
         self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-        clients.create(self.workspace / "slots", self.cores)
+        clients.create_slots(self.workspace / "slots", self.cores)
         self.servers = Servers(self.workspace)
         self._end.callback(self.servers.stop)
         self._code = Code(self.workspace / "code")

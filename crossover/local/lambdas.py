@@ -607,7 +607,7 @@ class Lambdas:
         if len(payload) > REQUEST_LIMIT:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
         request_id = str(uuid.uuid4())
-        with contextlib.nullcontext() if function.waits else self._pools[_kind(function)].place():
+        with contextlib.nullcontext() if function.waits else self._pools[_kind(function)].hold_place():
             if not self._concurrency.acquire(blocking=False):
                 raise TooManyRequests("Rate Exceeded.")
             try:

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from crossover.errors import MissingTool, RunFailed
 from crossover.local import watchdog
-from crossover.processes import EndedBySignal, sent_again
+from crossover.processes import EndedBySignal, resend_ignored_signals
 
 # --- ports ------------------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ def ending_on_signals() -> Iterator[None]:
     for number in changed:
         signal.signal(number, _exit)
     try:
-        with sent_again():
+        with resend_ignored_signals():
             yield
     finally:
         for number in changed:

@@ -89,7 +89,7 @@ def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float
     (None, '') if there is neither. The goal is fixed before results are seen. Raises ConfigError if the metric cannot reach `at`.
     """
     if at is not None:
-        if why := display.metric_of(results[0]).not_reachable(at):
+        if why := display.metric_of(results[0]).explain_unreachable(at):
             raise ConfigError(f"--at: {why}")
         return at, "--at"
     targets = {run["experiment"].get("training", {}).get("target") for run in results if run["outcome"] == "finished"}
@@ -292,7 +292,7 @@ def incomparable(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return why the runs must not be compared: one sentence for each difference in data or model."""
     found = [mark for path in MUST_AGREE if (mark := _describe_difference(runs, names, *path))]
     rises = _group_names(
-        runs, names, lambda r: str(display.metric_of(r).rises)
+        runs, names, lambda r: str(display.metric_of(r).higher_wins)
     )  # said, or implied by the metric's name
     return [*found, *([f"training.metric.higher_is_better differs: {_list_groups(rises)}"] if len(rises) > 1 else [])]
 

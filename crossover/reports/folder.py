@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from crossover.data import encoding
 from crossover.errors import DataError
-from crossover.experiment import Experiment, from_resolved, renamed
+from crossover.experiment import Experiment, from_resolved, move_renamed_fields
 from crossover.reports import bill, prices
 from crossover.reports.bill import Infrastructure
 from crossover.reports.usage import (
@@ -284,14 +284,16 @@ def read(path: Path) -> RunFolder:
     with metrics.open("rb") as file:
         lines = [(f"{metrics}, line {n}", line) for n, line in enumerate(file, start=1)]
         records = [_check_shape(_parse(line, where=where), RECORD, where=where) for where, line in lines]
-    return RunFolder(path=path, result={**result, "experiment": renamed(result["experiment"])}, records=records)
+    return RunFolder(
+        path=path, result={**result, "experiment": move_renamed_fields(result["experiment"])}, records=records
+    )
 
 
 def experiment_of(result: Mapping[str, Any]) -> Experiment:
     """Return the experiment of a result.json, also of one that an earlier version wrote: fields that no longer exist do not affect
     updates and are dropped.
     """
-    said, kinds = renamed(result["experiment"]), get_type_hints(Experiment)
+    said, kinds = move_renamed_fields(result["experiment"]), get_type_hints(Experiment)
     for section, kind in kinds.items():
         if is_dataclass(kind) and isinstance(said.get(section), Mapping):
             known = {each.name for each in fields(kind)}
@@ -317,7 +319,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
     """Return the value, or raise DataError if it does not have the shape. `where`: file name for the error."""
-    for wrong in encoding.misfits(value, shape):
+    for wrong in encoding.find_misfits(value, shape):
         said = wrong.removeprefix(".")
         raise DataError(f"{where}: {said}: it is damaged, or another version wrote it; run it again")
     return value

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from crossover.experiment import flat
+from crossover.experiment import flatten_fields
 from crossover.reports import display
 from crossover.reports.display import PALETTE
 
@@ -231,5 +231,5 @@ def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
 
 def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, note: str = "") -> Sheet:
     """Return a table of names and values; nested names are joined by dots."""
-    rows = [[name, str(value)] for name, value in flat(facts)]
+    rows = [[name, str(value)] for name, value in flatten_fields(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from crossover.experiment import Experiment, flat
+from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import display, folder, plots, published
 from crossover.reports.comparison import Comparison, to_csv
 from crossover.reports.display import PALETTE, Band, SeriesLook, of_experiment
@@ -325,10 +325,10 @@ def _configuration(result: Result) -> Sheet:
     """Return a table of the experiment's fields, with the default if a field differs from it."""
     experiment = result["experiment"]
     default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).resolved()
-    usual = dict(flat(default))
+    usual = dict(flatten_fields(default))
     rows = [
         [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]
-        for name, value in flat(experiment)
+        for name, value in flatten_fields(experiment)
     ]
     head = ["field", "value", ""]
     return Sheet(title="Configuration", head=head, rows=rows, words=3, folded=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from crossover import runtime
 from crossover.data import documents, encoding
-from crossover.data.keys import MOMENT, Keys
+from crossover.data.keys import TIME_FORMAT, Keys
 from crossover.data.protocols import ObjectStore
 from crossover.errors import Corrupt, Missing, UserError
 from crossover.experiment import Experiment
-from crossover.processes import side_by_side
+from crossover.processes import run_in_threads
 from crossover.reports import bill as infrastructures
 from crossover.reports import prices as pricing
 from crossover.reports.bill import BilledRun, Fleet, Infrastructure, Quantities, bill, under_way
@@ -101,7 +101,7 @@ def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, 
     if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
         left_s = max(0.0, experiment.lifetime.budget_usd - usd) / money["most_usd_per_s"]
         ends = min(ends, now + left_s)
-    return datetime.fromtimestamp(ends, UTC).strftime(MOMENT)
+    return datetime.fromtimestamp(ends, UTC).strftime(TIME_FORMAT)
 
 
 def write_deadline(
@@ -183,7 +183,7 @@ def read(
     new = [key for key in objects.list(keys.records) if key not in ended]
     for key, body in zip(new, _bodies(partial(objects.get, key) for key in new), strict=True):
         with _collect_corrupt(key, damaged):
-            ended[key] = documents.opened(body, RECORD, key=key)
+            ended[key] = documents.unseal(body, RECORD, key=key)
     known = {keys.mark(record["request_id"]) for record in ended.values()}
     marks = [key for key in objects.list(keys.marks) if key not in known]
     found = zip(marks, _bodies(partial(_get_if_exists, objects, key) for key in marks), strict=True)
@@ -207,7 +207,7 @@ def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[N
 
 def _bodies(gets: Iterable[Callable[[], T]]) -> list[T]:
     """Call all functions, several at a time, and return their results in order. Raises the error of the first that failed."""
-    found, failed = side_by_side(gets, slots=8)
+    found, failed = run_in_threads(gets, slots=8)
     if failed:
         raise failed[min(failed)]
     return [found[number] for number in sorted(found)]

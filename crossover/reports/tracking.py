@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from crossover.errors import MissingTool
-from crossover.experiment import flat
+from crossover.experiment import flatten_fields
 from crossover.reports.display import metric_of
 from crossover.reports.folder import RunFolder
 
@@ -94,7 +94,7 @@ def _mlflow(run: RunFolder, where: str) -> str:
     versions = {f"version.{name}": str(version) for name, version in run.result["versions"].items()}
     tags = {**said, "cost": run.result["cost"]["label"], **versions}
     made = client.create_run(experiment_id, tags=tags, run_name=run.name)
-    for name, value in flat(facts):
+    for name, value in flatten_fields(facts):
         client.log_param(made.info.run_id, name, str(value)[:MLFLOW_NAME])
     for epoch, at, figures in points(run):
         for name, value in figures.items():

@@ -138,11 +138,11 @@ def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
     """
     found = dict[str, Report]()
     wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
-    for each in deployed_clients.entries(
+    for each in deployed_clients.list_items(
         session, "logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{GROUPS}{stack}-"
     ):
         group = each["logGroupName"]
-        for event in deployed_clients.entries(
+        for event in deployed_clients.list_items(
             session, "logs", "filter_log_events", "events", logGroupName=group, **wanted
         ):
             if report := _report(group.removeprefix(GROUPS), event):
@@ -225,7 +225,7 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
     worker's step once per worker, because they run at least that often.
     """
     counts: Counter[str] = Counter()
-    rounds = days.rounds_until(days.decided(epochs))
+    rounds = days.rounds_until(days.epoch_of_decision(epochs))
     minibatches = sum(map(days.minibatches_in, range(rounds)))
 
     def visit(node: Node, workers_: int, turns: int) -> None:

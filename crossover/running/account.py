@@ -12,7 +12,7 @@ from typing import Any
 
 from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
 from crossover.data import deployed_clients
-from crossover.data.keys import MOMENT
+from crossover.data.keys import TIME_FORMAT
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
 from crossover.reports.usage import GROUPS
@@ -56,10 +56,10 @@ def aws_errors_explained() -> Iterator[None]:
     except EndpointConnectionError as error:
         raise UserError(f"AWS: {error}{_explain_unreachable_region()}") from None
     except ClientError as error:
-        code = deployed_clients.code_of(error)
-        if code in deployed_clients.EXPIRED:
+        code = deployed_clients.get_error_code(error)
+        if code in deployed_clients.EXPIRED_CODES:
             raise UserError(_explain_refused_credentials(code)) from None
-        if code in deployed_clients.DENIED:
+        if code in deployed_clients.DENIED_CODES:
             raise UserError(f"AWS: the credentials lack a permission: {error}") from None
         raise CrossoverError(f"AWS failed or refused the call ({code}): {error}; try again") from error
     except BotoCoreError as error:
@@ -191,7 +191,7 @@ class DeployedStack:
         if not (written := self.tags.get(EXPIRES_AT)):
             return None
         try:
-            return datetime.strptime(written, MOMENT).replace(tzinfo=UTC)
+            return datetime.strptime(written, TIME_FORMAT).replace(tzinfo=UTC)
         except ValueError:
             raise UserError(
                 f"{self.name}: its tag {EXPIRES_AT} is {written!r}, expected a time such as 2026-12-31T18:00:00Z; until it is valid, "
@@ -207,7 +207,7 @@ def find_stack(session: Any, name: str) -> DeployedStack | None:
 
 def describe_stack(session: Any, name_or_id: str) -> DeployedStack | None:
     """Return the stack, None if it does not exist. With its id, a deleted stack is returned too, for 90 days after its deletion."""
-    with deployed_clients.Tolerating("does not exist"):
+    with deployed_clients.ToleratedErrors("does not exist"):
         return parse_stack(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
     return None
 
@@ -431,7 +431,7 @@ def find_holding_stack(session: Any, id: str) -> str:
     """Return the name of the stack that contains the resource now, "" if no stack does. A deleted stack's resource names can be reused by
     other stacks.
     """
-    with deployed_clients.Tolerating("does not exist"):
+    with deployed_clients.ToleratedErrors("does not exist"):
         for each in session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]:
             return str(each["StackName"])
     return ""
@@ -463,11 +463,11 @@ def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
     """Yield all stacks whose names begin with the project's, deleted ones included. Whether they are the project's is decided by their
     tags, elsewhere.
     """
-    for each in deployed_clients.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+    for each in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):
             yield parse_stack(each)
     gone = {"StackStatusFilter": ["DELETE_COMPLETE"]}
-    for each in deployed_clients.entries(session, "cloudformation", "list_stacks", "StackSummaries", **gone):
+    for each in deployed_clients.list_items(session, "cloudformation", "list_stacks", "StackSummaries", **gone):
         if each["StackName"].startswith(f"{project}-") and (found := describe_stack(session, each["StackId"])):
             yield found
 
@@ -485,7 +485,7 @@ def list_stack_resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
     """Return a stack's resources as CloudFormation lists them, except those that were never created. `stack`: its name, or its id, which
     also finds a deleted stack.
     """
-    named = deployed_clients.entries(
+    named = deployed_clients.list_items(
         session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack
     )
     return [each for each in named if each.get("PhysicalResourceId")]
@@ -519,7 +519,7 @@ def _make_listing(
     """
 
     def entries(session: Any, owner: Owner) -> Iterator[Listed]:
-        for entry in deployed_clients.entries(session, service, operation, key, **arguments):
+        for entry in deployed_clients.list_items(session, service, operation, key, **arguments):
             tags = tags_to_dict(entry.get("Tags") or [])
             if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
                 yield Listed(type=type, id=entry[id], name=entry[name or id], tags=tags)
@@ -528,7 +528,7 @@ def _make_listing(
 
 
 def _list_stacks(session: Any, owner: Owner) -> Iterator[Listed]:
-    for entry in deployed_clients.entries(session, "cloudformation", "describe_stacks", "Stacks"):
+    for entry in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = tags_to_dict(entry.get("Tags", []))
             yield Listed(type=STACK, id=entry["StackId"], name=entry["StackName"], tags=tags)
@@ -554,13 +554,15 @@ def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iter
 def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) -> Iterator[Any]:
     """Yield the instances that match all filters. `wanted`: accepted values by name of the filter."""
     filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
-    for reservation in deployed_clients.entries(session, "ec2", "describe_instances", "Reservations", Filters=filters):
+    for reservation in deployed_clients.list_items(
+        session, "ec2", "describe_instances", "Reservations", Filters=filters
+    ):
         yield from reservation["Instances"]
 
 
 def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all volumes, each attributed to the instance it is attached to."""
-    for each in deployed_clients.entries(session, "ec2", "describe_volumes", "Volumes"):
+    for each in deployed_clients.list_items(session, "ec2", "describe_volumes", "Volumes"):
         by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
         made_by = (INSTANCE, by) if by else None
         tags = tags_to_dict(each.get("Tags", []))
@@ -577,7 +579,7 @@ def _list_interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all network interfaces, attributing Lambda's interfaces to their function if they are in a network of ours. Lambda creates them
     without our tags, and they outlive their function.
     """
-    for each in deployed_clients.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
+    for each in deployed_clients.list_items(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, words, made_by = tags_to_dict(each.get("TagSet", [])), str(each.get("Description", "")), None
         if words.startswith(f"{INTERFACE_DESCRIPTION}-"):
             name = words.removeprefix(f"{INTERFACE_DESCRIPTION}-")
@@ -594,7 +596,7 @@ def _list_log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all log groups. A function's last line can create its log group again after the stack was deleted; CloudFormation knows it by
     the same name.
     """
-    for each in deployed_clients.entries(session, "logs", "describe_log_groups", "logGroups"):
+    for each in deployed_clients.list_items(session, "logs", "describe_log_groups", "logGroups"):
         name = each["logGroupName"]
         yield Listed(type="AWS::Logs::LogGroup", id=name, name=name, like=name.removeprefix(GROUPS))
 
@@ -602,9 +604,9 @@ def _list_log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
 def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield every version of the owner's layers: CloudFormation names versions, not layers."""
     mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
-    for each in deployed_clients.entries(session, "lambda", "list_layers", "Layers"):
+    for each in deployed_clients.list_items(session, "lambda", "list_layers", "Layers"):
         if each["LayerArn"] in mine or owner.resembles(each["LayerName"]):
-            for version in deployed_clients.entries(
+            for version in deployed_clients.list_items(
                 session, "lambda", "list_layer_versions", "LayerVersions", LayerName=each["LayerName"]
             ):
                 name = f"{each['LayerName']}:{version['Version']}"
@@ -613,7 +615,7 @@ def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all schedules. CloudFormation names a schedule without its group; ours are in the default group."""
-    for each in deployed_clients.entries(session, "scheduler", "list_schedules", "Schedules"):
+    for each in deployed_clients.list_items(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
         yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
 
@@ -621,7 +623,7 @@ def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
 def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all parameters below the path of the project or experiment. All of them look like ours."""
     path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
-    for each in deployed_clients.entries(
+    for each in deployed_clients.list_items(
         session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True
     ):
         yield Listed(type="AWS::SSM::Parameter", id=each["Name"], name=each["Name"], like=owner.stack)
@@ -629,7 +631,7 @@ def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _list_budgets(session: Any, owner: Owner) -> Iterator[Listed]:
     account = session.client("sts").get_caller_identity()["Account"]
-    for each in deployed_clients.entries(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
+    for each in deployed_clients.list_items(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
         yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
 
 
@@ -640,7 +642,7 @@ def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]
     mine += [{"Key": "experiment", "Values": [owner.experiment]}] if owner.experiment else []
-    for each in deployed_clients.entries(
+    for each in deployed_clients.list_items(
         session, "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=mine
     ):
         arn = each["ResourceARN"]
@@ -649,7 +651,7 @@ def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _read_bucket_tags(session: Any, name: str) -> dict[str, str]:
-    with deployed_clients.Tolerating("NoSuchTagSet"):
+    with deployed_clients.ToleratedErrors("NoSuchTagSet"):
         return tags_to_dict(session.client("s3").get_bucket_tagging(Bucket=name)["TagSet"])
     return {}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossover import runtime, user_code
-from crossover.data.deployed_clients import innermost_kind, plain_cause
+from crossover.data.deployed_clients import describe_cause, find_innermost_error
 from crossover.data.keys import current_run
 from crossover.data.protocols import Traffic
-from crossover.errors import ConfigError, RunFailed, ended_with
+from crossover.errors import ConfigError, RunFailed, rebuild_error
 from crossover.experiment import Experiment
 from crossover.learning.memory import give_back_freed_memory
 from crossover.local import servers
@@ -121,7 +121,12 @@ def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
     RunFailed if the process or its Node is killed, RuntimeError if the CDK itself fails.
     """
     done = _run_python(
-        "-P", "-m", "stacks.apart", str(out), *map(str, user_code.folders()), told=json.dumps(experiment.resolved())
+        "-P",
+        "-m",
+        "stacks.apart",
+        str(out),
+        *map(str, user_code.list_folders()),
+        told=json.dumps(experiment.resolved()),
     )
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
@@ -259,7 +264,7 @@ class StateMachineExecution:
             case "TIMED_OUT":
                 raise RunFailed("ended by lifetime.maximum_run_hours: deploy with more hours, then resume the run")
         error, cause = found.get("error", found["status"]), found.get("cause", "")
-        raise ended_with(innermost_kind(error, cause), plain_cause(error, cause))
+        raise rebuild_error(find_innermost_error(error, cause), describe_cause(error, cause))
 
     def stop(self) -> None:
         """Stop the execution."""

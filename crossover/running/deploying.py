@@ -52,7 +52,7 @@ def _compare_functions(session: Any, experiment: Experiment, owner: Owner) -> It
     wanted, prefix = bill.of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
     deployed: Mapping[str, Mapping[str, Any]] = {
         each["FunctionName"]: each
-        for each in deployed_clients.entries(session, "lambda", "list_functions", "Functions")
+        for each in deployed_clients.list_items(session, "lambda", "list_functions", "Functions")
         if each["FunctionName"] in owner.held.get(FUNCTION, ())
     }
     said = set[str]()
@@ -109,16 +109,16 @@ def _compare_broker(session: Any, experiment: Experiment) -> Iterator[str]:
         return
     stack = account.find_stack(session, f"{experiment.project}-broker")
     ours = {each["PhysicalResourceId"] for each in account.list_stack_resources(session, stack.id)} if stack else set()
-    for each in deployed_clients.entries(session, "mq", "list_brokers", "BrokerSummaries"):
+    for each in deployed_clients.list_items(session, "mq", "list_brokers", "BrokerSummaries"):
         if each["BrokerId"] in ours and each.get("HostInstanceType", wanted) != wanted:
             yield f"network.broker_instance_type: {wanted}, deployed {each['HostInstanceType']}"
 
 
 def _compare_parameters(session: Any, experiment: Experiment) -> Iterator[str]:
     """Yield a line for each difference that the stack's parameters show: user code, buckets per worker, the longest duration of a run."""
-    found = deployed_clients.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
-    if bundling.fingerprint(experiment) != found.get("own_code", ""):
-        yield f"your code ({', '.join(bundling.digests(experiment)) or 'none now'}): its files differ from the deployed ones"
+    found = deployed_clients.read_parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
+    if bundling.compute_fingerprint(experiment) != found.get("own_code", ""):
+        yield f"your code ({', '.join(bundling.hash_files(experiment)) or 'none now'}): its files differ from the deployed ones"
     if experiment.storage.bucket_per_worker != ("data_buckets" in found):
         asked = str(experiment.storage.bucket_per_worker).lower()
         yield f"storage.bucket_per_worker: {asked}, deployed {str(not experiment.storage.bucket_per_worker).lower()}"
@@ -295,7 +295,7 @@ def find_runs_under_way(session: Any, project: str) -> dict[str, str]:
     """Return the id of the run under way by its experiment's stack, for the whole project: all its experiments share network and broker."""
     from crossover.running.monitor import find_run_under_way
 
-    names = [name.split("/") for name in deployed_clients.parameters(session, f"/crossover/{project}/")]
+    names = [name.split("/") for name in deployed_clients.read_parameters(session, f"/crossover/{project}/")]
     experiments = sorted({parts[0] for parts in names if parts[1:] in (["run_machine"], ["fleet"])})
     asked = {
         each: find_run_under_way(Experiment(name=each, architecture="", project=project), session)

@@ -10,7 +10,7 @@ from pathlib import Path
 from crossover import runtime
 from crossover.data.clients import MemoryClients
 from crossover.data.protocols import Traffic
-from crossover.errors import ConfigError, UserError, ended_with
+from crossover.errors import ConfigError, UserError, rebuild_error
 from crossover.experiment import Experiment
 from crossover.processes import BackgroundCall
 from crossover.reports.folder import UNFINISHED, RunFolder, read
@@ -145,7 +145,7 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
 
     def databases() -> Databases:
         stores = clients.tensor_stores if architecture.state == "database" else []
-        return nullcontext({rank: store.beside(Traffic()) for rank, store in enumerate(stores)})
+        return nullcontext({rank: store.with_traffic(Traffic()) for rank, store in enumerate(stores)})
 
     with keep_resume_data(objects, out, where="inline", databases=databases) as keep:
         tell = save_then_report(keep, on_progress)
@@ -174,7 +174,7 @@ class InlineExecution:
         except UserError:
             raise
         except BaseException as error:
-            raise ended_with(type(error).__name__, f"{type(error).__name__}: {error}") from error
+            raise rebuild_error(type(error).__name__, f"{type(error).__name__}: {error}") from error
         return True
 
     def stop(self) -> None:

@@ -150,7 +150,7 @@ def reduce_to_one_round(experiment: Experiment) -> Experiment:
     samples = resolved.workers * resolved.training.batch_size * every
     limit = min(samples, experiment.data.limit or samples)
     epochs = 1 if resolved.exchange.what == "gradients" else _count_epochs_per_round(resolved, every)
-    training = replace(experiment.training.of_epochs(epochs), steps=None, target=None, image_size=ImageSize())
+    training = replace(experiment.training.with_epochs(epochs), steps=None, target=None, image_size=ImageSize())
     return replace(experiment, training=training, data=replace(experiment.data, limit=limit))
 
 
@@ -292,7 +292,7 @@ def _apply_size(client: Any, function: str, memory_mb: int, timeout_s: int) -> N
     try:
         client.update_function_configuration(FunctionName=function, MemorySize=memory_mb, Timeout=timeout_s)
     except ClientError as refused:
-        if deployed_clients.code_of(refused) != "InvalidParameterValueException":
+        if deployed_clients.get_error_code(refused) != "InvalidParameterValueException":
             raise
         raise RunFailed(f"{function}: AWS does not allow {memory_mb} MB: {refused}") from refused
     _wait_until_applied(client, function)

@@ -16,10 +16,10 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from crossover import runtime
 from crossover.data import deployed_clients, documents, encoding
-from crossover.data.deployed_clients import EXPIRED, code_of
-from crossover.data.keys import UNDER_WAY, Keys, current_run
+from crossover.data.deployed_clients import EXPIRED_CODES, get_error_code
+from crossover.data.keys import CURRENT_DEADLINE, Keys, current_run
 from crossover.data.protocols import ObjectStore, Traffic
-from crossover.errors import FULL, ConfigError, CrossoverError, RunFailed, Unavailable, UserError
+from crossover.errors import DISK_FULL_ERRNOS, ConfigError, CrossoverError, RunFailed, Unavailable, UserError
 from crossover.experiment import Experiment, Metric
 from crossover.reports import spending
 from crossover.reports.bill import Cost
@@ -47,7 +47,7 @@ class RetryPolicy(Protocol):
     def __call__(self, work: Callable[[], T]) -> T: ...
 
 
-EXPIRED_CREDENTIALS = EXPIRED | {"RequestExpired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+EXPIRED_CREDENTIALS = EXPIRED_CODES | {"RequestExpired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 THROTTLING_CODES = {"Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded", "SlowDown"}
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
@@ -102,7 +102,7 @@ def classify_error(error: BaseException) -> str:
         if isinstance(each, Unavailable):
             return "network"
         if isinstance(each, ClientError):
-            code = code_of(each)
+            code = get_error_code(each)
             status = int(each.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             unsaid = each.operation_name == "HeadObject" and code in ("400", "403")  # an answer without a body
             if code in EXPIRED_CREDENTIALS or unsaid:
@@ -190,7 +190,7 @@ class Deployed:
         ]
         if experiment.workers > self.shape["workers"]:
             wrong.append(f"workers: {experiment.workers}, deployed for {self.shape['workers']}")
-        side_by_side = calendar(RunFacts.from_json(prepared.facts)).side_by_side(0)
+        side_by_side = calendar(RunFacts.from_json(prepared.facts)).count_parallel(0)
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
         if side_by_side > ARRAY_LIMIT and infrastructure.side_by_side(prepared.architecture):
@@ -201,7 +201,7 @@ class Deployed:
     @classmethod
     def load(cls, experiment: Experiment, session: Any) -> "Deployed":
         """Read the parameters of the experiment's stack. Raises ConfigError if it is not deployed."""
-        found = deployed_clients.parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
+        found = deployed_clients.read_parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
         if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
             raise ConfigError(
                 f"{experiment.name}: not deployed in project {experiment.project}; "
@@ -311,7 +311,7 @@ def _write_somewhere(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
     try:
         return write_folder(prepared, out, where=where)
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRNOS:
             raise
         elsewhere = Path(tempfile.mkdtemp(prefix=f"crossover-{prepared.experiment.name}-"))
         try:
@@ -371,7 +371,7 @@ def has_ended(prepared: Prepared, execution: Execution) -> bool:
         return execution.ended()
     except RunFailed:
         with suppress(CrossoverError):  # the execution's failure matters more than this error
-            if prepared.objects.exists(prepared.keys.finished):
+            if prepared.objects.exists(prepared.keys.finished_marker):
                 return True
         raise
 
@@ -413,7 +413,7 @@ def extend_deadline(prepared: Prepared, *, usd: float | None = None) -> None:
 def begin_deadline(prepared: Prepared) -> None:
     """Write the run's first deadline and mark it as the current one, before anything is started."""
     extend_deadline(prepared)
-    prepared.objects.put(UNDER_WAY, prepared.keys.deadline(prepared.facts["created_at"]).encode())
+    prepared.objects.put(CURRENT_DEADLINE, prepared.keys.deadline(prepared.facts["created_at"]).encode())
 
 
 def _check_budget(prepared: Prepared) -> None:
@@ -427,7 +427,7 @@ def _read_next_decision(prepared: Prepared) -> bool:
     """Read the next decision into `prepared` if it exists, and return whether it did."""
     days = calendar_of(prepared.experiment, prepared.facts["data_manifest"])
     number = len(prepared.decisions) + 1
-    key = prepared.keys.decision(days.decided(number))
+    key = prepared.keys.decision(days.epoch_of_decision(number))
     if number > days.decisions or not prepared.objects.exists(key):
         return False
     prepared.decisions.append(documents.read_document(prepared.objects, key, DECISION))

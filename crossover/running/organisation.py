@@ -44,10 +44,12 @@ class Finding:
 def make_unasked_finding(name: str, error: Exception) -> Finding:
     """Return the finding for a check that failed with `error`. Raises `error` again if AWS does not accept the credentials."""
     if isinstance(error, ClientError):
-        code = deployed_clients.code_of(error) or str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-        if code in deployed_clients.EXPIRED:
+        code = deployed_clients.get_error_code(error) or str(
+            error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        )
+        if code in deployed_clients.EXPIRED_CODES:
             raise error
-        how = f"{error.operation_name} was {'denied' if code in deployed_clients.DENIED else 'not answered'}"
+        how = f"{error.operation_name} was {'denied' if code in deployed_clients.DENIED_CODES else 'not answered'}"
     else:
         code, how = type(error).__name__, f"the answer is not as documented: {shorten(str(error), 100)}"
     return Finding(name, True, f"could not be checked ({code}): {how}", certain=False, asked=False)
@@ -122,7 +124,7 @@ def choose_zone(session: Any, experiment: Experiment) -> Choice:
 
 def find_network_zone(session: Any, project: str) -> str:
     """Return the availability zone of the project's network, "" if there is none."""
-    return deployed_clients.parameter(session, f"/crossover/{project}/network/zone")
+    return deployed_clients.read_parameter(session, f"/crossover/{project}/network/zone")
 
 
 def check_zones(session: Any, experiment: Experiment) -> Iterator[Finding]:
@@ -190,7 +192,7 @@ def _list_instance_needs(session: Any, types: dict[str, str]) -> Iterator[Need]:
     listing = ("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings")
     for kind, field in sorted(types.items()):
         narrowed = [{"Name": "instance-type", "Values": [kind]}]
-        offers = deployed_clients.entries(session, *listing, LocationType="availability-zone", Filters=narrowed)
+        offers = deployed_clients.list_items(session, *listing, LocationType="availability-zone", Filters=narrowed)
         yield Need(kind, field, frozenset(each["Location"] for each in offers))
 
 
@@ -226,7 +228,7 @@ def _list_broker_options(session: Any) -> Iterable[dict[str, Any]]:
 def _make_endpoint_need(session: Any) -> Need:
     """Return the need for the interface endpoint's service."""
     client, zones = session.client("ec2"), set[str]()
-    with deployed_clients.Tolerating("InvalidServiceName"):
+    with deployed_clients.ToleratedErrors("InvalidServiceName"):
         names = [f"com.amazonaws.{client.meta.region_name}.{ENDPOINT_SERVICE}"]
         for each in client.describe_vpc_endpoint_services(ServiceNames=names)["ServiceDetails"]:
             zones.update(each["AvailabilityZones"])
@@ -277,7 +279,7 @@ def _ask_or_none(client: Any, operation: str, key: str, *absent: str, **given: A
     """Call an operation of AWS and return the field `key` of its answer; None if AWS refuses with one of the codes `absent`. `given`: its
     arguments.
     """
-    with deployed_clients.Tolerating(*absent):
+    with deployed_clients.ToleratedErrors(*absent):
         return getattr(client, operation)(**given)[key]
     return None
 
@@ -287,7 +289,7 @@ def _find_moved_network(session: Any, experiment: Experiment, account: AccountFi
     depend on it.
     """
     project, asked = experiment.project, account.network.vpc
-    standing = deployed_clients.parameter(session, f"/crossover/{project}/network/vpc")
+    standing = deployed_clients.read_parameter(session, f"/crossover/{project}/network/vpc")
     stack = stacks.find_stack(session, f"{project}-network")
     if not standing or stack is None:
         return
@@ -509,7 +511,7 @@ def check_public_images(session: Any, experiment: Experiment, account: AccountFi
     )
     region = session.client("ssm").meta.region_name
     for name in wanted:
-        found = deployed_clients.parameter(session, name)
+        found = deployed_clients.read_parameter(session, name)
         lacks = f"{region} has no parameter {name}, which names the image: choose another type, or a region by AWS_DEFAULT_REGION"
         yield Finding("image", bool(found), f"{name.rpartition('/latest')[0]}: {found}" if found else lacks)
 
@@ -536,7 +538,7 @@ def check_network_quotas(session: Any, experiment: Experiment) -> Iterator[Findi
     if find_network_zone(session, experiment.project):
         return
     for name, code, operation, key in NETWORK_QUOTAS:
-        there = sum(1 for _ in deployed_clients.entries(session, "ec2", operation, key))
+        there = sum(1 for _ in deployed_clients.list_items(session, "ec2", operation, key))
         quota = session.client("service-quotas").get_service_quota(ServiceCode="vpc", QuotaCode=code)["Quota"]["Value"]
         ask = f"; aws service-quotas request-service-quota-increase --service-code vpc --quota-code {code} --desired-value {there + 1}"
         detail = f"{there} of {quota:.0f} in use, the network needs one more"
@@ -552,7 +554,7 @@ def check_public_access(session: Any, experiment: Experiment, own: str | None) -
     mode = ec2.describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"].get(
         "InternetGatewayBlockMode", "off"
     )
-    vpc = own or deployed_clients.parameter(session, f"/crossover/{experiment.project}/network/vpc")
+    vpc = own or deployed_clients.read_parameter(session, f"/crossover/{experiment.project}/network/vpc")
     blocked = f"{mode}: the account keeps VPCs from the internet, where hosts find packages: its owners can exclude the network's VPC"
     stands = vpc or f"after it is created: .venv/bin/cdk deploy {experiment.project}-network -c config=..."
     holds = mode == "off" or bool(vpc and _is_excluded(ec2, vpc))

@@ -69,8 +69,8 @@ def list_failure_reasons(session: Any, stacks: Iterable[str], *, since: datetime
 
 def _read_last_operation(session: Any, stack: str, *, since: datetime) -> Iterator[dict[str, Any]]:
     """Yield the events of the stack's last operation, newest first, ignoring those before `since`."""
-    with deployed_clients.Tolerating("does not exist"):
-        for event in deployed_clients.entries(
+    with deployed_clients.ToleratedErrors("does not exist"):
+        for event in deployed_clients.list_items(
             session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack
         ):
             if event["Timestamp"] < since - CLOCK_TOLERANCE:
@@ -150,7 +150,7 @@ def check_definitions(session: Any, experiment: Experiment) -> Finding:
         try:
             answer = states.validate_state_machine_definition(definition=text, type="STANDARD")
         except ClientError as error:
-            if deployed_clients.code_of(error) not in deployed_clients.DENIED:
+            if deployed_clients.get_error_code(error) not in deployed_clients.DENIED_CODES:
                 raise
             return Finding("state machines", True, f"not checked: the credentials lack {VALIDATE_ACTION}")
         accepted += answer["result"] == "OK"
@@ -191,7 +191,7 @@ MINIMUM_VERSION = 6  # what manifests ask for: `requiresBootstrapStackVersion`
 
 def check_bootstrap(session: Any) -> Finding:
     """Return the finding whether the CDK is bootstrapped in the region with a recent version; if not, it names the command."""
-    version = int(deployed_clients.parameter(session, bootstrap_parameter()) or 0)
+    version = int(deployed_clients.read_parameter(session, bootstrap_parameter()) or 0)
     region, other = session.client("ssm").meta.region_name, read_qualifier()
     apart = "" if other == DEFAULT_QUALIFIER else f" --toolkit-stack-name CDKToolkit-{other}"
     how = f".venv/bin/cdk bootstrap{apart}, once per account and region"
@@ -325,7 +325,7 @@ def _check_topic(session: Any, experiment: Experiment, account: AccountFile) -> 
     wrong = f"lifetime.notify: {topic} is not in {region} of account {here}, where the clean-up runs, or does not exist"
     found: dict[str, str] = {}
     if topic.split(":")[3:5] == [region, here]:
-        with deployed_clients.Tolerating("NotFound"):
+        with deployed_clients.ToleratedErrors("NotFound"):
             found = session.client("sns").get_topic_attributes(TopicArn=topic)["Attributes"]
     if not found:
         yield Finding("topic", False, f"{wrong}; aws sns create-topic makes one")
@@ -413,7 +413,7 @@ def _count_vcpus_in_use(session: Any, experiment: Experiment, code: str) -> int:
     """Return the vCPUs of the quota `code` that other instances use. The experiment's own are not counted: they are part of its need."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     used = list[str]()
-    for held in deployed_clients.entries(session, "ec2", "describe_instances", "Reservations", Filters=states):
+    for held in deployed_clients.list_items(session, "ec2", "describe_instances", "Reservations", Filters=states):
         for each in held["Instances"]:
             tags = {tag["Key"]: tag["Value"] for tag in each.get("Tags", [])}
             own = (tags.get("project"), tags.get("experiment")) == (experiment.project, experiment.name)
@@ -427,7 +427,7 @@ def _count_vcpus_in_use(session: Any, experiment: Experiment, code: str) -> int:
 def _load_vcpus(session: Any, types: set[str]) -> dict[str, int]:
     """Return the vCPUs of each instance type; empty if one of the types is not offered, which another finding reports."""
     found = dict[str, int]()
-    with deployed_clients.Tolerating("InvalidInstanceType"):
+    with deployed_clients.ToleratedErrors("InvalidInstanceType"):
         listed = (
             session.client("ec2").describe_instance_types(InstanceTypes=sorted(types))["InstanceTypes"] if types else []
         )

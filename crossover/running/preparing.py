@@ -51,7 +51,7 @@ def digest_code(experiment: Experiment) -> dict[str, Any]:
     both; `own`: SHA-256 of each of the user's own files, including the loader of the data set, which a reproduction must match.
     """
     architecture = architecture_of(experiment)
-    digests = {**digest_project(ROOT, _list_modules(architecture, experiment)), **bundling.digests(experiment)}
+    digests = {**digest_project(ROOT, _list_modules(architecture, experiment)), **bundling.hash_files(experiment)}
     if architecture.state == "database" and experiment.database.compute == "in_database":
         digests |= {
             path.relative_to(ROOT).as_posix(): _digest(path) for path in (ROOT / "redis_module/src").rglob("*.?pp")
@@ -63,7 +63,7 @@ def digest_code(experiment: Experiment) -> dict[str, Any]:
         "steps": [step.name for step in steps(architecture)],
     }
     whole = hashlib.sha256(repr((sorted(digests.items()), settings)).encode()).hexdigest()
-    return {"digest": whole, "settings": settings, "files": digests, "own": bundling.digests_of_all(experiment)}
+    return {"digest": whole, "settings": settings, "files": digests, "own": bundling.hash_all_files(experiment)}
 
 
 def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[s
         f"{package}.{experiment.module}" for package in ("functions", "peers")
     ]  # the modules that define ARCHITECTURE
     if experiment.outside:
-        named = sorted(bundling.bundled(experiment).first_party)  # modules of this project that its files import
+        named = sorted(bundling.collect_files(experiment).first_party)  # modules of this project that its files import
     return tuple(dict.fromkeys([*named, *(step.module for step in steps(architecture)), *program, *model]))
 
 
@@ -134,7 +134,7 @@ def try_out(experiment: Experiment) -> TriedCode:
     Return a sentence on the result, None if the experiment uses no user code; and how the data was understood, None if the data is not
     here. If the files of a built-in data set are not here, only the imports are checked. Raises OwnCodeError, ConfigError, DataError.
     """
-    used = bundling.used(experiment)
+    used = bundling.list_user_code_with_loader(experiment)
     if not used:
         return None, None
     from crossover.learning import fitness, understood  # torch: not for --help
@@ -284,11 +284,11 @@ def prepare(
         **sizes,
         "constants": bool(constants),
         "created_at": runtime.time(),
-        "money": spending.facts(experiment, side_by_side=calendar.side_by_side(0)),
+        "money": spending.facts(experiment, side_by_side=calendar.count_parallel(0)),
         "versions": made_of.versions,
         "code": made_of.code,
     }
-    objects.put(Keys(run).experiment, documents.sealed(facts))
+    objects.put(Keys(run).experiment, documents.seal(facts))
     prepared = Prepared(run, experiment, architecture, objects, facts)
     if damaged:
         objects.delete(*damaged)
@@ -316,7 +316,7 @@ def _stage_training(
     from crossover.learning.staging import first_samples, stage
 
     experiment = for_processor(experiment)
-    tried = learner_for(experiment, made_of.dataset) if bundling.used(experiment) else None
+    tried = learner_for(experiment, made_of.dataset) if bundling.list_user_code_with_loader(experiment) else None
     if tried is not None:
         tried.try_out(first_samples(made_of.dataset))
     own_loss = tried.answers if tried is not None and ":" in experiment.training.loss else None
@@ -347,7 +347,7 @@ def _check_resumed(
         began = documents.read_document(objects, Keys(run).experiment)
     except Missing:
         raise UserError(f"--resume {run}: there is no such run; its id is in its records and executions") from None
-    if objects.exists(Keys(run).finished):  # before that, a resumed run has at least something to clean up
+    if objects.exists(Keys(run).finished_marker):  # before that, a resumed run has at least something to clean up
         raise UserError(f"--resume {run}: the run is finished; leave --resume out for a new one")
     resume.check_settings(began, experiment)
     resume.check_code(began, code)
@@ -360,7 +360,7 @@ def _check_whole(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
     """
     damaged = dict[str, Corrupt]()
     try:
-        for key in [*objects.list(keys.decisions), *objects.list(keys.drops)]:
+        for key in [*objects.list(keys.decisions), *objects.list(keys.drop_decisions)]:
             documents.read_document(objects, key)
     except Corrupt as error:
         raise UserError(

@@ -44,10 +44,10 @@ def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
     """
     states = session.client("stepfunctions")
     for arn in owner.list_ids("AWS::StepFunctions::StateMachine"):
-        with deployed_clients.Tolerating(*GONE_ERRORS):
+        with deployed_clients.ToleratedErrors(*GONE_ERRORS):
             running = {"stateMachineArn": arn, "statusFilter": "RUNNING"}
             for execution in list(
-                deployed_clients.entries(session, "stepfunctions", "list_executions", "executions", **running)
+                deployed_clients.list_items(session, "stepfunctions", "list_executions", "executions", **running)
             ):
                 tell(f"stopping execution {execution['name']}")
                 states.stop_execution(executionArn=execution["executionArn"], cause="its stack is being destroyed")
@@ -62,7 +62,7 @@ def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
 def empty_buckets(session: Any, owner: Owner) -> None:
     """Delete all objects in all buckets of the owner's stacks."""
     for name in owner.list_ids("AWS::S3::Bucket"):
-        with deployed_clients.Tolerating(*GONE_ERRORS):
+        with deployed_clients.ToleratedErrors(*GONE_ERRORS):
             empty_bucket(session, name)
 
 
@@ -143,12 +143,12 @@ def remove_orphan(session: Any, orphan: FoundResource) -> str:
     if remover is None:
         return BY_HAND_MESSAGE
     try:
-        with deployed_clients.Tolerating(*GONE_ERRORS):
+        with deployed_clients.ToleratedErrors(*GONE_ERRORS):
             remover(session, orphan.id)
     except CrossoverError as error:
         return str(error)
     except ClientError as error:
-        if deployed_clients.code_of(error) in deployed_clients.EXPIRED:
+        if deployed_clients.get_error_code(error) in deployed_clients.EXPIRED_CODES:
             raise
         return str(error.response["Error"].get("Message") or error)
     return ""
@@ -156,7 +156,7 @@ def remove_orphan(session: Any, orphan: FoundResource) -> str:
 
 def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
     """Return why a stack's deletion failed, one line per resource: `Bucket AWS::S3::Bucket (name): the bucket is not empty`."""
-    events = deployed_clients.entries(
+    events = deployed_clients.list_items(
         session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id
     )
     found: dict[str, str] = {}  # the newest of each resource
@@ -231,7 +231,7 @@ def return_functions(session: Any, stack: str, project: str, tell: ReportLine) -
     client = session.client("lambda")
     for name in (left := find_functions_outside(session, stack)):
         subnet, group = (
-            deployed_clients.parameter(session, f"/crossover/{project}/network/{each}")
+            deployed_clients.read_parameter(session, f"/crossover/{project}/network/{each}")
             for each in ("functions_subnet", "functions_group")
         )
         tell(f"putting function {name} back into the network, where an interrupted deletion took it out")
@@ -244,7 +244,7 @@ def return_functions(session: Any, stack: str, project: str, tell: ReportLine) -
 
 def _list_functions(session: Any, stack: str) -> dict[str, str]:
     """Return the physical names of the stack's functions by logical id."""
-    with deployed_clients.Tolerating("does not exist"):
+    with deployed_clients.ToleratedErrors("does not exist"):
         return {
             each["LogicalResourceId"]: each["PhysicalResourceId"]
             for each in account.list_stack_resources(session, stack)
@@ -266,7 +266,7 @@ def wait_for_interfaces(
     that is deleted with the network. `tell`: reports what is waited for, immediately and every `tell_every_s`, so that users see that the
     command is alive.
     """
-    group = deployed_clients.parameter(session, f"/crossover/{project}/network/functions_group")
+    group = deployed_clients.read_parameter(session, f"/crossover/{project}/network/functions_group")
     if not group:
         return None
     began = time.monotonic()
@@ -285,7 +285,9 @@ def wait_for_interfaces(
 def _list_interface_ids(session: Any, group: str) -> list[str]:
     """Return the ids of Lambda's interfaces in the security group."""
     mine = [{"Name": "group-id", "Values": [group]}]
-    found = deployed_clients.entries(session, "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=mine)
+    found = deployed_clients.list_items(
+        session, "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=mine
+    )
     return [
         each["NetworkInterfaceId"] for each in found if each.get("Description", "").startswith(INTERFACE_DESCRIPTION)
     ]

@@ -91,7 +91,7 @@ def list_dropped(prepared: Prepared) -> list[dict[str, Any]]:
     objects, by_round = prepared.objects, dict[int, dict[str, Any]]()
     if prepared.experiment.aggregation.non_finite == "drop":
         with suppress(CrossoverError):  # the bucket cannot be read any more: the failure says so
-            for key in objects.list(prepared.keys.drops):
+            for key in objects.list(prepared.keys.drop_decisions):
                 said = documents.read_document(objects, key, progress.DROPPED)
                 by_round[said["round"]] = said
     return [by_round[round] for round in sorted(by_round)]

@@ -13,12 +13,12 @@ from typing import Any
 
 from crossover import runtime
 from crossover.data import documents
-from crossover.data.encoding import header
+from crossover.data.encoding import build_header
 from crossover.data.files import FileObjectStore
 from crossover.data.keys import Keys
 from crossover.data.protocols import ObjectStore, TensorStore, Traffic
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
-from crossover.experiment import Experiment, flat, from_resolved
+from crossover.experiment import Experiment, flatten_fields, from_resolved
 from crossover.reports.folder import MODEL, RESULT, UNFINISHED, make_way, parts
 from crossover.training import checkpoints
 from crossover.training.databases import find_resumable_round, kept_name, own_keys, state_keys
@@ -213,7 +213,7 @@ def list_differing_settings(asked: Experiment, there: Experiment) -> list[str]:
     """Return a line for each setting that differs: `training.epochs: 3, there 14`. Fields of `lifetime`, such as the budget, are not
     compared.
     """
-    mine, other = dict(flat(asked.resolved())), dict(flat(there.resolved()))
+    mine, other = dict(flatten_fields(asked.resolved())), dict(flatten_fields(there.resolved()))
     return [
         f"{name}: {json.dumps(mine.get(name))}, there {json.dumps(other.get(name))}"
         for name in sorted(mine.keys() | other.keys())
@@ -413,7 +413,10 @@ def save_resume_data(
         if not (copied := new.list(keys.prefix)):
             return
         # Objects that the state depends on were written before it, so they are copied before it.
-        told, there = (keys.decisions, keys.records, keys.attempt_markers, keys.drops), set(kept.list(keys.prefix))
+        told, there = (
+            (keys.decisions, keys.records, keys.attempt_markers, keys.drop_decisions),
+            set(kept.list(keys.prefix)),
+        )
         for key in [keys.experiment, *(key for prefix in told for key in objects.list(prefix) if key not in there)]:
             kept.put(key, objects.get(key))
         for key in sorted(
@@ -487,11 +490,11 @@ def _copy_state(
             for worker, database in databases.items():
                 for name in own_keys(experiment, keys, round, worker):
                     vector = database.get(name)
-                    new.put(keys.kept_state(round, kept_name(name)), [header(vector), vector.data])
+                    new.put(keys.saved_state(round, kept_name(name)), [build_header(vector), vector.data])
             for name in (*(state.optimizer if round else ()), state.model):
                 vector = databases[donor].get(name)
-                new.put(keys.kept_state(round, name.rpartition("/")[2]), [header(vector), vector.data])
-            older = sorted({key.split("/")[-2] for key in kept.list(keys.kept_states)} - {f"{round:08d}"})
-            return {key for key in kept.list(keys.kept_states) if key.split("/")[-2] in older[: 1 - _KEPT_STATES]}
-        new.delete_prefix(keys.kept_states)
+                new.put(keys.saved_state(round, name.rpartition("/")[2]), [build_header(vector), vector.data])
+            older = sorted({key.split("/")[-2] for key in kept.list(keys.saved_states)} - {f"{round:08d}"})
+            return {key for key in kept.list(keys.saved_states) if key.split("/")[-2] in older[: 1 - _KEPT_STATES]}
+        new.delete_prefix(keys.saved_states)
     return set()

@@ -338,7 +338,7 @@ def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: i
 
 def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
     """Return the experiment with that number of epochs."""
-    return replace(experiment, training=experiment.training.of_epochs(epochs))
+    return replace(experiment, training=experiment.training.with_epochs(epochs))
 
 
 def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:

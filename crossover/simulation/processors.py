@@ -77,8 +77,8 @@ def _epoch_usd(experiment: Experiment, count: int) -> float:
     """Return the projected dollars of one epoch if each worker has `count` threads: the mean over the epochs before the first decision."""
     architecture = architecture_of(experiment)
     sizes = Workload.of(experiment)
-    epochs = calendar(architecture.resolve(experiment), sizes).decided(1)
-    first = replace(experiment.training.of_epochs(epochs), threads=count)
+    epochs = calendar(architecture.resolve(experiment), sizes).epoch_of_decision(1)
+    first = replace(experiment.training.with_epochs(epochs), threads=count)
     return simulate(replace(experiment, training=first), AWS, workload=sizes).usd / epochs
 
 

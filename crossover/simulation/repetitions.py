@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment, from_resolved
-from crossover.pools import pool
+from crossover.pools import start_pool
 from crossover.reports import bill, display, prices
 from crossover.reports.display import Band, band_of
 from crossover.reports.on_aws import OnAws
@@ -141,7 +141,7 @@ def run_repetitions(
     if executor is not None:
         done += executor.map(_run_job, left)
     elif processes > 1 and len(left) * (time.process_time() - began_s) > min_work_s:
-        with pool(processes) as begun:
+        with start_pool(processes) as begun:
             done += begun.map(_run_job, left)
     else:
         done += map(_run_job, left)
@@ -193,7 +193,7 @@ def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
 
 def _simulate_epochs(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
     """Return the simulation of the first `epochs` epochs of the task's run in one draw."""
-    training = task.experiment.training.of_epochs(epochs)
+    training = task.experiment.training.with_epochs(epochs)
     return simulate_run(
         replace(task.experiment, seed=draw.seed, training=training),
         apply_draw(task.calibration, draw),
@@ -428,7 +428,7 @@ def _build_task(result: Mapping[str, Any], tell: Callable[[str], object]) -> Rep
     """
     try:
         experiment = from_resolved(result["experiment"])
-        training = experiment.training.of_epochs(display.epochs_of(result) or 1)
+        training = experiment.training.with_epochs(display.epochs_of(result) or 1)
         experiment = replace(experiment, training=training)
         architecture = architecture_of(experiment)
         workload = Workload.of(experiment)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from crossover.experiment import MOST_MEMORY_MB, Experiment
+from crossover.experiment import MAX_MEMORY_MB, Experiment
 from crossover.reports import bill as cost
 from crossover.reports import bill as infrastructure
 from crossover.reports import bill as paper_cost
@@ -230,5 +230,5 @@ def _memory_problems(world: World) -> list[str]:
     memory_mb = max((use.memory_mb for use in world.usage.steps.values()), default=0)
     if not uses or least_mb <= memory_mb:
         return []
-    most = f", and a function has at most {MOST_MEMORY_MB:,}" if least_mb > MOST_MEMORY_MB else ""
+    most = f", and a function has at most {MAX_MEMORY_MB:,}" if least_mb > MAX_MEMORY_MB else ""
     return [f"a function holds {least_mb:,.0f} MB of vectors alone; its memory is {memory_mb:,} MB{most}"]

@@ -174,7 +174,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
     state = encoding.read_plain(archive.read(STATE), {"format": int}, key=STATE)
     if state["format"] != FORMAT:
         raise DataError(f"{path}: format {state['format']!r} is unknown, this version reads {FORMAT}")
-    encoding.expect_field(state, _STATE, key=STATE)  # a base by name would be a file on the reader's machine
+    encoding.check_shape(state, _STATE, key=STATE)  # a base by name would be a file on the reader's machine
     trials = encoding.read_plain(archive.read(TRIALS), _TRIALS, key=TRIALS)
     if not trials:
         raise DataError(f"{path}: holds no trial, so it proves nothing")
@@ -245,7 +245,7 @@ class _Codes:
         """Add the digests of a trial's result.json. Raises DataError if an earlier trial used another file of the user's own under the same
         path.
         """
-        code = encoding.expect_field(result.get("code") or {}, _CODE, key=f"{RUNS}/{trial}/{folder.RESULT}: code")
+        code = encoding.check_shape(result.get("code") or {}, _CODE, key=f"{RUNS}/{trial}/{folder.RESULT}: code")
         self.project |= code.get("files", {})
         for name, digest in code.get("own", {}).items():
             if self.own.setdefault(name, digest) != digest:

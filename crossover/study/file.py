@@ -78,7 +78,7 @@ class Study:
     def rises(self, metric: Metric) -> bool:
         """Return whether a higher value of the study's metric is better. `metric`: that of the experiments."""
         rises = MEASURES[self.metric]
-        return metric.rises if rises is None else rises
+        return metric.higher_wins if rises is None else rises
 
 
 def read(path: Path) -> Study:

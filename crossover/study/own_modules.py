@@ -18,12 +18,12 @@ def check(bundle: Bundle, folders: Sequence[Path]) -> list[str]:
     ConfigError for each file that is missing, has another digest than in the bundle, or has no digest there. `folders`: where modules are
     searched.
     """
-    user_code.look_in(*folders)
+    user_code.set_folders(*folders)
     lines, faults = list[str](), list[str]()
     for field, name in sorted(set(_list_named_code(bundle))):
         module = name.partition(":")[0]
         try:
-            files = bundling.files_of(name, field=field)
+            files = bundling.find_files(name, field=field)
         except OwnCodeError as error:
             faults.append(str(error))
             continue

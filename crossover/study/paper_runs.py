@@ -11,7 +11,7 @@ from typing import Any
 
 from crossover import validation
 from crossover.errors import ConfigError, DataError
-from crossover.experiment import Experiment, flat
+from crossover.experiment import Experiment, flatten_fields
 from crossover.learning import sizes
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
@@ -98,7 +98,7 @@ class Measurement:
 
     def list_cuts(self, scale: Scale) -> Mapping[str, tuple[Any, Any]]:
         """Return what the scale changes, by field: (published value, value at this scale)."""
-        whole, cut = (dict(flat(self.experiment(each).resolved())) for each in (Scale(1), scale))
+        whole, cut = (dict(flatten_fields(self.experiment(each).resolved())) for each in (Scale(1), scale))
         return {name: (whole[name], cut[name]) for name in whole if whole[name] != cut[name]}
 
     def images(self, scale: Scale) -> tuple[int, int]:

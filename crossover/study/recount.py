@@ -9,7 +9,7 @@ from typing import Any
 
 from crossover.data import encoding
 from crossover.errors import Corrupt
-from crossover.experiment import Experiment, flat
+from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import bill as infrastructure
 from crossover.reports import prices
 from crossover.reports.bill import BilledRun
@@ -136,7 +136,7 @@ def _find_other_settings(experiment: Experiment, varied: Mapping[str, Any], seed
     """Yield a sentence for each setting that the study gives and the result's experiment does not have: such a result belongs to another
     trial.
     """
-    made = dict(flat(experiment.resolved()))
+    made = dict(flatten_fields(experiment.resolved()))
     asked = {**{name: value for name, value in varied.items() if not isinstance(value, dict | list)}, "seed": seed}
     for name, value in asked.items():
         if name in made and made[name] != value and not _are_same_name(made[name], value):

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 from crossover import bundling, running, user_code
 from crossover.errors import ConfigError, UserError
-from crossover.experiment import Experiment, flat
+from crossover.experiment import Experiment, flatten_fields
 from crossover.reports.folder import RunFolder
 from crossover.reports.spending import BudgetReached
 from crossover.running import inline
@@ -102,7 +102,7 @@ class TrialFactory:
     ) -> None:
         self._study, self._travels, self._check = study, travels, check
         self._stacks = dict[str, str]()
-        user_code.look_in(study.folder, Path.cwd())
+        user_code.set_folders(study.folder, Path.cwd())
 
     def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
         """Return the trials of a setting, one for each seed. `number`: of the setting in a search, which may ask for the same setting
@@ -122,7 +122,7 @@ class TrialFactory:
             raise ConfigError(f"{baseline}\n{error}".strip()) from None
         if baseline:
             raise ConfigError(baseline)
-        bundling.check(experiment, travels=self._travels)
+        bundling.check_user_code(experiment, travels=self._travels)
         from crossover.learning.zoo import factory  # torch
 
         factory(experiment.training.model)
@@ -139,7 +139,7 @@ class TrialFactory:
 
     def _stack(self, experiment: Experiment) -> str:
         """Return the name of the experiment's stack; experiments that differ only in fields of the run share one."""
-        fixed = [(name, value) for name, value in flat(experiment.resolved()) if not is_field_of_run(name)]
+        fixed = [(name, value) for name, value in flatten_fields(experiment.resolved()) if not is_field_of_run(name)]
         return self._stacks.setdefault(json.dumps(fixed), f"{self._study.name}-{len(self._stacks) + 1}")
 
 

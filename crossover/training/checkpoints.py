@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.data.encoding import HEADER_BYTES, Vector, VectorKind, decode, header, read_plain
+from crossover.data.encoding import HEADER_BYTES, Vector, VectorKind, build_header, decode, read_plain
 from crossover.data.keys import Keys
 from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, Missing
@@ -62,7 +62,7 @@ def encode(checkpoint: Checkpoint) -> list[Buffer]:
     plain += b" " * (-(_HEAD.size + len(plain)) % 16)  # the vectors' payloads stay aligned
     parts: list[Buffer] = [_HEAD.pack(_MAGIC, _FORMAT, len(plain), zlib.crc32(plain)), plain]
     for vector in checkpoint.vectors.values():
-        parts += [header(vector), vector.data, b"\0" * (-vector.data.nbytes % 16)]
+        parts += [build_header(vector), vector.data, b"\0" * (-vector.data.nbytes % 16)]
     return parts
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence as Several
 from contextlib import AbstractContextManager
 from functools import partial
 
-from crossover.algorithms.optimizers import OPTIMIZERS, vectors
-from crossover.algorithms.outer import OUTER, outer_update
+from crossover.algorithms.optimizers import OPTIMIZERS, list_vectors
+from crossover.algorithms.outer import OUTER, build_outer_update
 from crossover.algorithms.schedule import Calendar
 from crossover.data.clients import Event
 from crossover.data.encoding import Vector, VectorKind, decode
@@ -128,11 +128,11 @@ def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
     `decided`: number of decisions so far. Raises Missing if decisions exist without any saved model, Corrupt if every saved state is
     damaged.
     """
-    kept, damaged = ctx.objects.list(ctx.keys.kept_states), list[Corrupt]()
+    kept, damaged = ctx.objects.list(ctx.keys.saved_states), list[Corrupt]()
     if not kept and not decided:
         return 0
     for round in sorted(
-        {int(each.removeprefix(ctx.keys.kept_states).partition("/")[0]) for each in kept if each.endswith("/model")},
+        {int(each.removeprefix(ctx.keys.saved_states).partition("/")[0]) for each in kept if each.endswith("/model")},
         reverse=True,
     ):
         held = [
@@ -145,7 +145,7 @@ def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
         try:  # all of it, before any of it is anywhere
             found = [
                 (holder, target, decode(ctx.objects.get(source), key=source))
-                for holder, target, source in ((*each[:2], ctx.keys.kept_state(round, each[2])) for each in held)
+                for holder, target, source in ((*each[:2], ctx.keys.saved_state(round, each[2])) for each in held)
                 if source in kept  # the untrained model's optimizer has no state
             ]
         except Corrupt as error:
@@ -171,7 +171,7 @@ def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> S
     """Return the keys of the worker's state at the start of `round`. With local steps, its optimizer is the outer one."""
     match experiment.exchange.what:
         case "gradients":
-            kept = vectors(experiment.training)
+            kept = list_vectors(experiment.training)
         case "model":
             kept = ()
         case "delta":
@@ -183,7 +183,7 @@ def own_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> tup
     """Return the keys of the vectors that only this worker keeps, those of its local optimizer; none before the first step."""
     if experiment.exchange.what == "gradients" or not round:
         return ()
-    return tuple(keys.own_optimizer(round, worker, vector) for vector in vectors(experiment.training))
+    return tuple(keys.own_optimizer(round, worker, vector) for vector in list_vectors(experiment.training))
 
 
 def find_resumable_round(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
@@ -252,7 +252,7 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
             ctx.compute[holder].mean([gradient], out=new.model)  # of one: a copy
             return
         case "delta":
-            step = outer_update(exchange.outer, number=round, buffers=ctx.facts.buffers)
+            step = build_outer_update(exchange.outer, number=round, buffers=ctx.facts.buffers)
     ctx.compute[holder].update(old, gradient, out=new, update=step)
 
 

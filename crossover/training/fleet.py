@@ -17,7 +17,7 @@ from crossover import runtime
 from crossover.data import encoding
 from crossover.data.keys import Keys, current_run
 from crossover.data.protocols import ObjectStore, Traffic
-from crossover.errors import CrossoverError, RunFailed, StaleAttempt, Unavailable, WaitTimeout, ended_with
+from crossover.errors import CrossoverError, RunFailed, StaleAttempt, Unavailable, WaitTimeout, rebuild_error
 from crossover.runtime import PROGRAM, Pauses
 from crossover.training.interruption import NOTICE_S, has_notice
 from crossover.workflow.context import Context, Meter, Resources, gather_stages
@@ -200,7 +200,7 @@ class Membership:
         A rank whose newest lease is this program's own counts as free: the program would not ask again if it held one.
         """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
-        left = [rank for rank in newest if objects.exists(keys.left(rank))]
+        left = [rank for rank in newest if objects.exists(keys.leaving_marker(rank))]
         # One that has left comes last: all that it can do is to send again what the others still wait for, and to clear away.
         for rank in sorted(range(members), key=left.__contains__):
             held = newest.get(rank)
@@ -260,7 +260,7 @@ class Membership:
             limit_s = self.settings.absence_s
             if self._hearts.silent_s(rank) > limit_s:
                 gone = "has not been heard of" if self._hearts.has_joined(rank) else "never joined the run; waited"
-                if self._objects.exists(self._keys.left(rank)):  # its messages were stored before it left
+                if self._objects.exists(self._keys.leaving_marker(rank)):  # its messages were stored before it left
                     gone = "has finished, but its last message is lost; waited"
                 raise WaitTimeout(f"peer {self.rank}: {what} of peer {rank}, which {gone} for {limit_s:.0f} s")
 
@@ -338,7 +338,7 @@ class ProgramsExecution:
         RunFailed if all programs are gone without finishing, or if none joined within `boot_s`.
         """
         alive = self.alive()  # first: whoever ends afterwards has left its word before
-        if self.objects.exists(self.keys.finished):
+        if self.objects.exists(self.keys.finished_marker):
             return True
         failures = [
             encoding.read_plain(self.objects.get(key), FAILURE, key=key)
@@ -362,7 +362,7 @@ def _failure(failures: list[dict[str, Any]], ranks: list[str]) -> CrossoverError
     """Return the error to report: if possible, one that is not only a consequence of another program's failure. `ranks`: of `failures`."""
     told = sorted(zip(failures, ranks, strict=False), key=lambda pair: pair[0]["error"] in CONSEQUENTIAL_ERRORS)
     failure, rank = told[0]
-    return ended_with(failure["error"], f"peer {rank} gave up: {failure['error']}: {failure['cause']}")
+    return rebuild_error(failure["error"], f"peer {rank} gave up: {failure['error']}: {failure['cause']}")
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
                 give_up(objects, membership, error)
                 raise
         except Exception as error:
-            if objects.exists(Keys(membership.run).finished):
+            if objects.exists(Keys(membership.run).finished_marker):
                 return  # the others ended the run meanwhile, and deleted what this one waited for
             if membership.is_superseded():
                 continue  # likewise another attempt
@@ -426,7 +426,7 @@ def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") ->
                 hearts = Heartbeats(objects, Keys(pointer["run"]), me)
             if hearts is not None:
                 keys, members = hearts.keys, pointer["members"]
-                if objects.exists(keys.finished):
+                if objects.exists(keys.finished_marker):
                     return None
                 found = Membership.claim(hearts, run=keys.run, members=members, settings=settings)
                 if found is not None:

@@ -8,7 +8,7 @@ from crossover.algorithms.optimizers import Update
 from crossover.algorithms.schedule import learning_rate
 from crossover.data import keys
 from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, exchanged
+from crossover.data.encoding import Vector, VectorKind, exchanged_kind
 from crossover.experiment import Aggregation, Exchange, Experiment, Faults
 from crossover.learning import sizes
 from crossover.learning.staging import minibatches_of
@@ -48,12 +48,12 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
     faults, data = ctx.experiment.faults, ctx.learner.gradient
     if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
         from crossover.algorithms import buffers, robust
-        from crossover.algorithms.compression import generator
+        from crossover.algorithms.compression import make_generator
 
         # One direction per round: noise drawn anew for each minibatch would average away before the peers see it.
-        random = generator("attack", ctx.experiment.seed, event["round"], event["worker"])
+        random = make_generator("attack", ctx.experiment.seed, event["round"], event["worker"])
         data = buffers.view(
-            robust.attacked(
+            robust.attack_vector(
                 buffers.tensor(data),
                 attack=faults.attack,
                 scale=faults.scale,
@@ -96,7 +96,7 @@ def apply_update(
         number, steps, behind = round, days.rounds, days.sync_every
     else:
         number, steps, behind = days.minibatches_before(round) + minibatch, days.minibatches * days.epochs, 1
-    return Update.of(
+    return Update.from_training(
         training,
         number=number,
         rate=learning_rate(training, round=number, rounds=steps, history=history),
@@ -197,8 +197,8 @@ def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
     `begun`: the model at the start of the round.
     """
     from crossover.algorithms import buffers
-    from crossover.algorithms.outer import moved
+    from crossover.algorithms.outer import compute_delta
 
     what, own = ctx.experiment.exchange.what, buffers.tensor(ctx.learner.model)
-    shown = moved(begun, own, buffers=ctx.facts.buffers) if what == "delta" else own
-    return Vector(exchanged(what), buffers.view(shown), round_samples(ctx.facts, event["round"])[event["worker"]])
+    shown = compute_delta(begun, own, buffers=ctx.facts.buffers) if what == "delta" else own
+    return Vector(exchanged_kind(what), buffers.view(shown), round_samples(ctx.facts, event["round"])[event["worker"]])

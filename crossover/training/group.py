@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from crossover.algorithms import buffers, compression
-from crossover.algorithms.aggregation import combined, finite
+from crossover.algorithms.aggregation import combine_vectors, is_finite
 from crossover.algorithms.contributions import Contribution
 from crossover.algorithms.rules import Agree
 from crossover.data.encoding import Vector, VectorKind
@@ -133,7 +133,7 @@ class Group:
             self._fetch_checked(lambda: self._union(key, out), key, sender=sender, samples=sum(self.samples))
         else:
             self.fetch(key, out, sender=sender, samples=sum(self.samples))
-        if not finite(out):
+        if not is_finite(out):
             raise Corrupt(f"worker {self.rank}, round {self.round}: {key} contains NaN or infinite values")
         return out
 
@@ -182,7 +182,7 @@ class Group:
         """
         rule, agree = self.ctx.experiment.aggregation, agree or self.agree
         try:
-            return combined(parts, self.samples, rule, names=names, agree=agree, out=out)
+            return combine_vectors(parts, self.samples, rule, names=names, agree=agree, out=out)
         except Refused as error:
             raise Refused(f"worker {self.rank}, round {self.round}: {error}") from error
 

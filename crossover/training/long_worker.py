@@ -208,7 +208,7 @@ class Invocation:
 
         All would compute the same result, so the first worker here evaluates and the others wait.
         """
-        key, decision, retry = self.ctx.keys.evaluating(epoch), self.ctx.keys.decision(epoch), self.waits.retry
+        key, decision, retry = self.ctx.keys.evaluation_claim(epoch), self.ctx.keys.decision(epoch), self.waits.retry
         own = json.dumps({"by": self.rank, "at": self.ctx.clock()}).encode()
         one = encoding.read_plain(retry(lambda: self.ctx.objects.create(key, own)), {"by": int, "at": float}, key=key)
         if one["by"] == self.rank:
@@ -482,7 +482,7 @@ def store_last_model(ctx: Context) -> int:
 
 def _delete(ctx: Context, keys: Keys, workers: int, exchange: "GroupExchange", over: Iterable[int]) -> None:
     """Delete the tensor keys that an attempt left of the rounds in `over`, if the architecture stores any."""
-    each = keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange))
+    each = keys.list_by_exchange(codecs.count_exchanges(ctx.experiment.exchange))
     left = [
         key
         for round in over

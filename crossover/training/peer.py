@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from crossover import runtime
 from crossover.algorithms import buffers, codecs, contributions
-from crossover.algorithms.aggregation import combined, finite
+from crossover.algorithms.aggregation import combine_vectors, is_finite
 from crossover.algorithms.averaging import RunningMean
 from crossover.algorithms.contributions import Contribution, Encoder
 from crossover.algorithms.optimizers import Update
-from crossover.algorithms.outer import moved, step_outside
+from crossover.algorithms.outer import compute_delta, take_outer_step
 from crossover.algorithms.updates import step
 from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, decode, exchanged, header
+from crossover.data.encoding import Vector, VectorKind, build_header, decode, exchanged_kind
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, Refused, StaleAttempt
 from crossover.experiment import Experiment
-from crossover.runtime import Due, Pauses
+from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, CheckpointPace, Position
 from crossover.training.fleet import InstanceReclaimed, Membership, record_step, stage
@@ -39,7 +39,7 @@ class ContributionMessages:
     """Encoder and decoder of the messages in which peers exchange contributions. Create one per peer: decoding reuses a buffer."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._kind = exchanged(experiment.exchange.what)
+        self._kind = exchanged_kind(experiment.exchange.what)
         self._refuses = experiment.aggregation.non_finite == "refuse"
         self._decoded: Tensor | None = None
 
@@ -49,7 +49,7 @@ class ContributionMessages:
             vector = Vector(self._kind, buffers.view(own.values), samples)
         else:
             vector = Vector(VectorKind.QUANTIZED, buffers.view(own.bodies[0, own.values.numel()]), samples, "uint8")
-        return [header(vector), vector.data]
+        return [build_header(vector), vector.data]
 
     def decode(self, body: bytes | memoryview, *, own: Contribution, samples: int, what: str) -> "Tensor":
         """Decode a peer's message into a (D,) float32 tensor, valid until the next call.
@@ -72,7 +72,7 @@ class ContributionMessages:
                 out = own.read(vector.data, out=self._decoded, first=0, what=what)
             except Corrupt as error:
                 raise Corrupt(f"{error}: {other}") from error
-        if self._refuses and not finite(out):
+        if self._refuses and not is_finite(out):
             raise Corrupt(f"{what}: contains NaN or infinite values")
         return out
 
@@ -160,7 +160,7 @@ class Replica:
     def _new_codec(self) -> Encoder | None:
         """Return a new encoder for the experiment's compression, or None without one."""
         learner = self._ctx.learner
-        return contributions.encoder(
+        return contributions.build_encoder(
             self._ctx.experiment, worker=self._rank, shapes=learner.shapes, parameters=learner.parameters
         )
 
@@ -215,7 +215,7 @@ class Replica:
         """Write the result of the peer's local steps, its model or by how much it moved, into `out`, (P + B,) float32."""
         assert self._begun is not None, "a step of its own is behind it"
         delta = self._ctx.experiment.exchange.what == "delta"
-        out.copy_(moved(self._begun, self.model, buffers=self._ctx.facts.buffers) if delta else self.model)
+        out.copy_(compute_delta(self._begun, self.model, buffers=self._ctx.facts.buffers) if delta else self.model)
 
     def advance(self, combined: "Tensor", *, history: list[tuple[float, float]]) -> None:
         """Advance to the next round. `combined`: the aggregated contribution, (P + B,) float32.
@@ -231,7 +231,7 @@ class Replica:
                 self.model.copy_(combined)
             case "delta":
                 assert self._begun is not None, "a step of its own is behind it"
-                model, self.outer = step_outside(
+                model, self.outer = take_outer_step(
                     self._begun, combined, self.outer, exchange.outer, number=self.round, buffers=count
                 )
                 self.model.copy_(model)
@@ -307,7 +307,7 @@ def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Te
     """
     samples, rule = round_samples(ctx.facts, round), ctx.experiment.aggregation
     names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
-    combined(gradients, samples, rule, names=names, agree=progress.drop_agreement(ctx, round), out=out)
+    combine_vectors(gradients, samples, rule, names=names, agree=progress.drop_agreement(ctx, round), out=out)
 
 
 # --- computing --------------------------------------------------------------------------------------------------------
@@ -376,26 +376,26 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
-    objects.put_new(keys.left(member.rank), b"")
-    if not objects.exists(keys.over):
+    objects.put_new(keys.leaving_marker(member.rank), b"")
+    if not objects.exists(keys.clearing_marker):
         _await_others(ctx, member, exchange)
-    if objects.exists(keys.finished):
+    if objects.exists(keys.finished_marker):
         return
     if not objects.exists(keys.outcome):
         _publish_as_result(ctx, member.rank)
-    objects.put_new(keys.over, b"")
+    objects.put_new(keys.clearing_marker, b"")
     exchange.close()
-    for prefix in (keys.bodies, keys.computing, keys.checkpoints):
+    for prefix in (keys.bodies, keys.peer_work, keys.checkpoints):
         objects.delete_prefix(prefix)
-    objects.put_new(keys.finished, b"")
+    objects.put_new(keys.finished_marker, b"")
 
 
 def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """Wait until all peers have left. Asynchronous peers do not wait for one that is gone for good."""
     objects, keys, settings = ctx.objects, ctx.keys, member.settings
-    pause, ask = Pauses(0.05, settings.look_s), Due(settings.look_s, settings.look_s)
-    while not objects.exists(keys.finished):
-        here = [rank for rank in range(member.members) if not objects.exists(keys.left(rank))]
+    pause, ask = Pauses(0.05, settings.look_s), PeriodicTimer(settings.look_s, settings.look_s)
+    while not objects.exists(keys.finished_marker):
+        here = [rank for rank in range(member.members) if not objects.exists(keys.leaving_marker(rank))]
         if ask():
             with suppress(Refused):  # another peer is already deleting the run's keys
                 exchange.keep()
@@ -444,8 +444,8 @@ def train(
     peer = _Peer(ctx, member, computing, exchange)
     # Where the run is over, only clearing away is still to be done. One that has left has no round to come, and yet the others may wait
     # for the last that it sent: it starts, and what was lost of that is sent again.
-    if not ctx.objects.exists(ctx.keys.over):
-        left = ctx.objects.exists(ctx.keys.left(member.rank))
+    if not ctx.objects.exists(ctx.keys.clearing_marker):
+        left = ctx.objects.exists(ctx.keys.leaving_marker(member.rank))
         with suppress(RunEnded):
             peer.start()
             finished = left or peer.detect_convergence()
@@ -558,7 +558,7 @@ class _Peer:
         """Exchange the contribution, once or twice, and return the aggregate of all contributions."""
         ctx, replica, exchange = self._ctx, self._replica, self._exchange
         following: Contribution | Tensor = self._contribution(round)
-        for number in range(codecs.exchanges(ctx.experiment.exchange)):
+        for number in range(codecs.count_exchanges(ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
             out = self._memory(following.values)
             with stage(ctx, "send"):

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 from crossover import runtime
 from crossover.algorithms.rules import Agree
-from crossover.algorithms.schedule import Calendar, verdict, weights
+from crossover.algorithms.schedule import Calendar, find_stop_reason, weigh_contributions
 from crossover.data import documents, keys
 from crossover.data.clients import Event
-from crossover.data.encoding import Vector, header
+from crossover.data.encoding import Vector, build_header
 from crossover.data.keys import Keys
 from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.experiment import Experiment
@@ -39,7 +39,7 @@ def event_at(ctx: Context, event: Event, round: int) -> Event:
     return {
         "epoch": days.epoch(round),
         "round": round,
-        "minibatches": days.side_by_side(round),
+        "minibatches": days.count_parallel(round),
         "minibatch": 0,
         "synchronised": False,
     }
@@ -60,12 +60,14 @@ def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
 
 def minibatch_samples(facts: RunFacts, round: int, *, worker: int) -> list[int]:
     """Return the weights of the worker's minibatches of the round in its mean."""
-    return weights(answers(facts, round, worker=worker))
+    return weigh_contributions(answers(facts, round, worker=worker))
 
 
 def round_samples(facts: RunFacts, round: int) -> list[int]:
     """Return the weight of each worker's contribution in the round's mean, by rank."""
-    return weights([sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))])
+    return weigh_contributions(
+        [sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))]
+    )
 
 
 # --- attempts ---------------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def begin_attempt(ctx: Context) -> list[Keys]:
         raise StaleAttempt(f"attempt {keys.attempt} of {keys.run}: attempt {begun[0]} has begun")
     lower = [Keys(ctx.run, attempt) for attempt in begun[1:]]
     for each in lower:
-        objects.put_new(each.overtaken, b"")
+        objects.put_new(each.overtaken_marker, b"")
     return lower
 
 
@@ -159,7 +161,7 @@ def mark_finished(ctx: Context) -> None:
     Does nothing if a higher attempt has begun: that one has read the outcome and deletes what is left, or it still trains.
     """
     if not is_superseded(ctx):
-        ctx.objects.put_new(ctx.keys.finished, b"")
+        ctx.objects.put_new(ctx.keys.finished_marker, b"")
 
 
 def mark_taken_over(ctx: Context, lower: Sequence[Keys]) -> None:
@@ -169,7 +171,7 @@ def mark_taken_over(ctx: Context, lower: Sequence[Keys]) -> None:
     """
     raise_if_superseded(ctx)
     for each in lower:
-        ctx.objects.put_new(each.taken_over, b"")
+        ctx.objects.put_new(each.takeover_marker, b"")
 
 
 def is_state_unneeded(ctx: Context) -> bool:
@@ -178,7 +180,7 @@ def is_state_unneeded(ctx: Context) -> bool:
     A superseded attempt must not delete what the next one has yet to take over. The next one deletes it afterwards, with everything that
     was written before it was marked as taken over.
     """
-    return has_concluded_run(ctx) or ctx.objects.exists(ctx.keys.taken_over)
+    return has_concluded_run(ctx) or ctx.objects.exists(ctx.keys.takeover_marker)
 
 
 def earlier_attempts(ctx: Context) -> list[Keys]:
@@ -193,7 +195,7 @@ def _begun(ctx: Context) -> list[int]:
 
 def is_superseded(ctx: Context) -> bool:
     """Return whether a higher attempt of the run has begun."""
-    return ctx.objects.exists(ctx.keys.overtaken)
+    return ctx.objects.exists(ctx.keys.overtaken_marker)
 
 
 def has_concluded_run(ctx: Context) -> bool:
@@ -211,7 +213,7 @@ def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
     `roll_back`: deletes what was written. Whoever deletes the run's keys marks the run as over first, so one of the two finds what was
     written, in whatever order they act.
     """
-    if ctx.objects.exists(ctx.keys.over):
+    if ctx.objects.exists(ctx.keys.clearing_marker):
         roll_back()
         raise StaleAttempt(f"{ctx.run}: the run is over")
 
@@ -265,7 +267,7 @@ def history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
 
 def newest_decision(ctx: Context) -> dict[str, Any]:
     """Return the newest decision. Lists the bucket, so it is for the end of a run, not for training."""
-    return decision(ctx, calendar(ctx.facts).decided(len(ctx.objects.list(ctx.keys.decisions))))
+    return decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
 
 
 def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
@@ -277,7 +279,7 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
     span = calendar(ctx.facts).span
     before = (epoch - 1) // span * span
     seen = [*history(ctx, before), (result.loss, result.metric)]
-    reason = verdict(ctx.experiment.training, seen, epochs=epoch)
+    reason = find_stop_reason(ctx.experiment.training, seen, epochs=epoch)
     agreed = {
         "epoch": epoch,
         "val_loss": result.loss,
@@ -295,7 +297,7 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
         agreed |= spending.judged(ctx, decision(ctx, before))
         if not reason and agreed["over_budget"]:
             agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
-    ctx.objects.create(ctx.keys.decision(epoch), documents.sealed(agreed))
+    ctx.objects.create(ctx.keys.decision(epoch), documents.seal(agreed))
 
 
 def evaluate(ctx: Context) -> Any:
@@ -317,9 +319,9 @@ def drop_agreement(ctx: Context, round: int) -> Agree:
         """Return the agreed ranks to drop; `bad`: those that this worker would drop. An empty list needs no agreement."""
         if not bad:
             return bad
-        key = ctx.keys.dropped(round)
-        told = documents.sealed({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
-        agreed: list[int] = documents.opened(ctx.objects.create(key, told), DROPPED, key=key)["workers"]
+        key = ctx.keys.dropped_workers(round)
+        told = documents.seal({"round": round, "epoch": calendar(ctx.facts).epoch(round), "workers": bad})
+        agreed: list[int] = documents.unseal(ctx.objects.create(key, told), DROPPED, key=key)["workers"]
         return agreed
 
     return agree
@@ -330,7 +332,7 @@ def store_outcome(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
     counts.
     """
     sha256 = hashlib.sha256(model.data).hexdigest()
-    ctx.objects.put(ctx.keys.final_model(sha256), [header(model), model.data])
+    ctx.objects.put(ctx.keys.final_model(sha256), [build_header(model), model.data])
     outcome = {
         "val_metric": agreed["val_metric"],
         "val_loss": agreed["val_loss"],
@@ -339,4 +341,4 @@ def store_outcome(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
         "parameters_sha256": sha256,
         "attempt": ctx.keys.attempt,
     }
-    ctx.objects.create(ctx.keys.outcome, documents.sealed(outcome))
+    ctx.objects.create(ctx.keys.outcome, documents.seal(outcome))

@@ -48,7 +48,7 @@ class SynchronousWorker:
         self._received: Tensor = buffers.tensor(self.ctx.learner.gradient)
         self._exchange = exchange
         learner = self.ctx.learner
-        self._codec = contributions.encoder(
+        self._codec = contributions.build_encoder(
             self.ctx.experiment, worker=invocation.rank, shapes=learner.shapes, parameters=learner.parameters
         )
         self._factors: dict[int, Tensor] = {}  # by length, memory for what a second exchange brings
@@ -68,10 +68,10 @@ class SynchronousWorker:
         def add(gradient: "Tensor") -> None:
             """Add a minibatch's gradient to the mean."""
             mean.add(gradient)
-            if mean.complete:
+            if mean.is_complete:
                 mean.result()
 
-        while not mean.complete:
+        while not mean.is_complete:
             invocation.compute(add)
 
     def contribution(self) -> "Tensor":
@@ -141,7 +141,7 @@ class SynchronousWorker:
 
         invocation, samples = self.invocation, self.invocation.samples()
         group = Group(self.ctx, invocation.waits, invocation.rank, invocation.round, samples, self.exchanges)
-        last = replace(group, exchange=codecs.exchanges(self.ctx.experiment.exchange) - 1)
+        last = replace(group, exchange=codecs.count_exchanges(self.ctx.experiment.exchange) - 1)
         self._replaying = self._replaying and self._exchange.done(last)
         if self.computing_moves_on or self._codec or not self._replaying:
             self.compute()
@@ -172,7 +172,7 @@ class SynchronousWorker:
         own = self.contribution()
         with self.ctx.stage("compress"):
             following: Contribution | Tensor = self._first(codec, own, group)
-        for number in range(codecs.exchanges(self.ctx.experiment.exchange)):
+        for number in range(codecs.count_exchanges(self.ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
             values = following.values
             out = self._received if values.numel() == own.numel() else self._memory(values)
@@ -209,7 +209,7 @@ class SynchronousWorker:
 
     def _keys(self) -> "list[Keys]":
         """Return the keys of each of the round's exchanges."""
-        return self.ctx.keys.of_exchanges(codecs.exchanges(self.ctx.experiment.exchange))
+        return self.ctx.keys.list_by_exchange(codecs.count_exchanges(self.ctx.experiment.exchange))
 
     def _clear_away(self, group: "Group") -> None:
         """Delete the keys that this worker has stored and nobody needs any more."""
@@ -293,16 +293,16 @@ class OuterSteps(LocalSteps):
 
     def contribution(self) -> "Tensor":
         """Return by how much the model has moved since the round began."""
-        from crossover.algorithms.outer import moved
+        from crossover.algorithms.outer import compute_delta
 
-        return moved(self._begun, self.model, buffers=self.ctx.facts.buffers)
+        return compute_delta(self._begun, self.model, buffers=self.ctx.facts.buffers)
 
     def apply(self, combined: "Tensor") -> None:
         """Take the outer optimizer's step with the averaged delta."""
-        from crossover.algorithms.outer import step_outside
+        from crossover.algorithms.outer import take_outer_step
 
         round, outer = self.invocation.round, self.ctx.experiment.exchange.outer
-        model, vectors = step_outside(
+        model, vectors = take_outer_step(
             self._begun, combined, [self._velocity], outer, number=round, buffers=self.ctx.facts.buffers
         )
         self.model.copy_(model)

@@ -65,7 +65,7 @@ def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseExcept
     A store that fails is ignored, because `cause` itself is about to be raised.
     """
     try:
-        ctx.objects.put_new(ctx.keys.failed(attempt, member), f"{type(cause).__name__}: {cause}".encode())
+        ctx.objects.put_new(ctx.keys.member_failure(attempt, member), f"{type(cause).__name__}: {cause}".encode())
     except CrossoverError:
         return  # the cause itself is raised by the caller
 
@@ -187,7 +187,7 @@ class Waits:
         """Return why `sender` failed for good in this attempt of the run; "" if no failure is reported."""
         if sender is None:
             return ""
-        objects, key = self.ctx.objects, self.ctx.keys.failed(self.attempt, sender)
+        objects, key = self.ctx.objects, self.ctx.keys.member_failure(self.attempt, sender)
         return self.retry(lambda: objects.get(key).decode() if objects.exists(key) else "")
 
     def roll_back_if_obsolete(self, roll_back: Callable[[], object], error: CrossoverError) -> None:

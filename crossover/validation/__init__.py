@@ -25,7 +25,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     it. Raises ConfigError with every problem.
     """
     plain = documents.read(Path(path))
-    user_code.look_in(Path(path).parent, Path.cwd())
+    user_code.set_folders(Path(path).parent, Path.cwd())
     try:
         commanded = [documents.apply(plain, override) for override in overrides]
         return validate(plain, commanded=commanded)

@@ -317,7 +317,7 @@ def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
 def metric_has_its_direction(e: Experiment) -> Iterator[str]:
     """Yield a problem if the metric's direction contradicts a known metric, or is missing for an unknown one."""
     metric = e.training.metric
-    rises = Metric(name=metric.name).rises
+    rises = Metric(name=metric.name).higher_wins
     if metric.name in KNOWN_METRICS and metric.higher_is_better not in (None, rises):
         better = "higher" if rises else "lower"
         yield f"training.metric.higher_is_better: of {metric.name}, {better} is better; leave it out"
@@ -328,7 +328,7 @@ def metric_has_its_direction(e: Experiment) -> Iterator[str]:
 def target_can_be_reached(e: Experiment) -> Iterator[str]:
     """Yield a problem if the metric cannot reach the target."""
     target = e.training.target
-    if target is not None and (why := e.training.metric.not_reachable(target)):
+    if target is not None and (why := e.training.metric.explain_unreachable(target)):
         yield f"training.target: {why}"
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from crossover.algorithms import codecs
 from crossover.algorithms.codecs import CODECS
-from crossover.algorithms.rules import bears
+from crossover.algorithms.rules import count_tolerated
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment, Outer
 from crossover.learning import sizes
@@ -54,7 +54,7 @@ def dropping_is_borne(e: Experiment) -> Iterator[str]:
             "aggregation.non_finite: drop leaves out a faulty worker, and mean bears none; "
             "expected refuse, or aggregation.rule: median, trimmed_mean or krum"
         )
-    elif bears(rule, e.workers) == 0:
+    elif count_tolerated(rule, e.workers) == 0:
         yield (
             f"aggregation.non_finite: drop could never drop anybody: {rule.rule} of {e.workers} workers bears no faulty one, as it is set; "
             "expected refuse, more workers, or a larger aggregation.trim or aggregation.faulty"
@@ -112,7 +112,7 @@ def errors_are_fed_back(e: Experiment) -> Iterator[str]:
     kind, kept = e.exchange.compression, e.exchange.error_feedback
     if kept and kind == "none":
         yield "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
-    elif kept and (grows := codecs.named(e.exchange).grows):
+    elif kept and (grows := codecs.build_codec(e.exchange).grows):
         yield f"exchange.error_feedback: {grows}"
 
 
@@ -144,7 +144,7 @@ def compression_sees_what_is_dropped(e: Experiment) -> Iterator[str]:
 def codec_takes_the_model(e: Experiment) -> Iterator[str]:
     """Yield a problem if the codec cannot encode the project's model. For a user's model, preparing the run reports it."""
     size = sizes.DATA.get(e.data.dataset)
-    codec = codecs.named(e.exchange)
+    codec = codecs.build_codec(e.exchange)
     if not codec.needs_shapes or is_import(e.training.model) or size is None:
         return
     from crossover.learning.learner import shapes_of  # torch comes with it, which no other check needs

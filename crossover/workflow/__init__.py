@@ -18,7 +18,7 @@ from crossover.data.clients import Event
 from crossover.data.keys import Keys
 from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
 from crossover.experiment import Experiment
-from crossover.processes import side_by_side
+from crossover.processes import run_in_threads
 from crossover.runtime import STEP
 from crossover.workflow.context import Context, Meter, Resources, process_resources
 
@@ -90,7 +90,7 @@ class Step:
         run again. Raises StaleAttempt if an input is missing then too.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
-        theirs = f"{self.module}:{self.name}" if user_code.owns(self.module) else ""
+        theirs = f"{self.module}:{self.name}" if user_code.is_own_module(self.module) else ""
         with ctx.invocation(self.uses), Meter(self.name, ctx, event), user_code.blame("architecture", theirs):
             try:
                 changes = self.body(ctx, event)
@@ -266,7 +266,7 @@ def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant:
     follows from another. `slots`: number of threads; `tolerant`: raise only StaleAttempt, UserError and errors that are not a
     CrossoverError.
     """
-    _, failed = side_by_side(calls, slots=slots)
+    _, failed = run_in_threads(calls, slots=slots)
     failures = [failed[number] for number in sorted(failed)]
     # A worker that gave way to another attempt is no dead worker: its execution ends. What the user must mend fails every worker.
     ours = [

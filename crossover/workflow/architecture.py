@@ -17,7 +17,7 @@ from typing import Literal, TypeVar, get_args, get_type_hints
 from crossover import runtime, user_code
 from crossover.algorithms.codecs import CODECS
 from crossover.errors import ConfigError, CrossoverError
-from crossover.experiment import Experiment, What, section_of
+from crossover.experiment import Experiment, What, section_name
 from crossover.workflow import Node, Step, walk
 
 # --- instances --------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packag
     del sys.modules[module]
     ours = {*packages, module.split(".")[0]}
     file, line, name = _torch_comes_by(module, ours, set()) or (Path(module), 1, "torch")
-    where = file.relative_to(root) if file.is_relative_to(root) else user_code.shown(file)
+    where = file.relative_to(root) if file.is_relative_to(root) else user_code.display_path(file)
     brings = "imports torch" if name.split(".")[0] == "torch" else f"imports {name}, which imports torch,"
     raise ConfigError(
         f"architecture: {where}, line {line}: {brings} when it is imported, and functions that do not compute have none; import it inside "
@@ -286,7 +286,7 @@ def sections(name: object, problem_of: Callable[[type], str | None] = lambda set
             continue
         if settings is None:
             continue
-        section = section_of(settings)
+        section = section_name(settings)
         other = found.get(section, settings)
         if problem := problem_of(settings):
             if each == asked:
@@ -332,7 +332,7 @@ def load(name: str) -> Architecture:
             f"architecture: {name!r}: {' and '.join(defined)} both define it; give one of them another name"
         )
     found: Architecture = modules[defined[0]].ARCHITECTURE
-    checked = runtime.kept("architectures that were checked", dict[str, Architecture])
+    checked = runtime.get_or_make("architectures that were checked", dict[str, Architecture])
     if checked.get(name) is not found:  # a projection asks thousands of times
         _check(found, name, ROOT / defined[0], shown=defined[0])
         checked[name] = found
@@ -361,8 +361,8 @@ def _own(name: str) -> Architecture:
         root=ROOT,
         packages=PACKAGES,
     )
-    file = user_code.file_of(where)
-    _check(found, name, file, shown=user_code.shown(file))
+    file = user_code.find_file(where)
+    _check(found, name, file, shown=user_code.display_path(file))
     if found.program is not None:
         raise ConfigError(
             f"architecture: {name!r} is a program for EC2; one outside this project is a tree of steps, run=..."
@@ -407,7 +407,7 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
         f.default is MISSING and f.default_factory is MISSING for f in fields(settings)
     ):
         yield f"settings={settings.__name__}: expected a frozen dataclass of which every field has a default"
-    elif (section := section_of(settings)) in {f.name for f in fields(Experiment)}:
+    elif (section := section_name(settings)) in {f.name for f in fields(Experiment)}:
         yield (
             f"settings={settings.__name__} would be the section {section!r}, which every experiment has; expected another name: "
             f'section: ClassVar[str] = "{section}_settings" in the class'

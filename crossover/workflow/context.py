@@ -11,7 +11,7 @@ from crossover import runtime
 from crossover.data import documents, keys
 from crossover.data.clients import ByWorker, Clients, Event, lazy
 from crossover.data.deployed_clients import DeployedClients
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.data.keys import Keys
 from crossover.data.local_copies import LocalCopies
 from crossover.data.protocols import MessageBus, ObjectStore, ReadableObjects, TensorCompute, TensorStore, Traffic
@@ -229,7 +229,7 @@ class Context:
 
     @property
     def _vectors(self) -> Traffic:
-        through_objects = self.resources.clients.through_objects(self.experiment)
+        through_objects = self.resources.clients.uses_object_store(self.experiment)
         return self.traffic["object_store" if through_objects else "tensor_store"]
 
     @lazy
@@ -352,7 +352,7 @@ class Context:
 
 def process_resources() -> Resources:
     """Return this process's resources, built at the first call from the deployment facts in its environment."""
-    return runtime.kept("resources", lambda: Resources(DeployedClients(dict(runtime.environment()))))
+    return runtime.get_or_make("resources", lambda: Resources(DeployedClients(dict(runtime.environment()))))
 
 
 # --- metering ---------------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ class Meter:
 
     def __init__(self, step: str, ctx: Context, event: Event) -> None:
         self._step, self._ctx, self._event = step, ctx, event
-        seen: set[str] = runtime.kept("steps seen", set)  # the first one was a cold start
+        seen: set[str] = runtime.get_or_make("steps seen", set)  # the first one was a cold start
         self._cold = not seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
         seen.add(step)
 
@@ -402,7 +402,7 @@ class Meter:
         outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
         record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
         try:
-            self._ctx.write_record(self._step, sealed(record))
+            self._ctx.write_record(self._step, seal(record))
         except CrossoverError:
             if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
                 raise

@@ -122,7 +122,7 @@ class Supervisor:
     def step(self) -> None:
         """Collect all reports on the step, then publish the word on it."""
         step, ctx = self._step, self._ctx
-        key = ctx.keys.expected(step)
+        key = ctx.keys.supervisor_word(step)
         word = self._find_word(key) if self._replaying else None
         if word is None:
             self._replaying, self._at = False, _REPORTS
@@ -221,12 +221,12 @@ class Supervisor:
             or len(curve) - self._settled_from < _FEWEST_REPORTS
         ):
             return None
-        times, losses = [at for at, _ in curve], schedule.smoothed([loss for _, loss in curve])
-        bend = schedule.knee(losses)
+        times, losses = [at for at, _ in curve], schedule.smooth([loss for _, loss in curve])
+        bend = schedule.find_knee(losses)
         if bend is None:
             return None
         since = max(bend, self._settled_from, len(curve) - schedule.SPAN)
-        promised = schedule.predicted_reduction(times[since:], losses[since:], ahead_s=settings.knee_window_s)
+        promised = schedule.predict_reduction(times[since:], losses[since:], ahead_s=settings.knee_window_s)
         if promised > settings.knee_reduction:
             return None
         return max(staying, key=lambda worker: (_mean(self._seconds.get(str(worker), [])), worker))
@@ -263,7 +263,7 @@ class Supervisor:
         """
         every = self._ctx.experiment.functions.checkpoint_every
         forgotten = (self._step - 1) // every * every - self._slack
-        spent = [self._ctx.keys.expected(step) for step in (late._step - 1, late._step) if 0 <= step < forgotten]
+        spent = [self._ctx.keys.supervisor_word(step) for step in (late._step - 1, late._step) if 0 <= step < forgotten]
         if spent:
             self._waits.retry(lambda: self._ctx.tensors[0].delete(*spent))
 
@@ -292,7 +292,7 @@ class Supervisor:
     def _roll_back(self) -> None:
         """Delete the words that this attempt published after the next one had begun."""
         oldest = max(0, self._step - 2 * (self._ctx.experiment.functions.checkpoint_every + self._slack))
-        self._ctx.tensors[0].delete(*(self._ctx.keys.expected(step) for step in range(oldest, self._step + 1)))
+        self._ctx.tensors[0].delete(*(self._ctx.keys.supervisor_word(step) for step in range(oldest, self._step + 1)))
         if progress.is_state_unneeded(self._ctx):
             self._journal.delete_all()
 

@@ -79,7 +79,7 @@ def read_word(vector: Vector, *, key: str) -> Word:
 
 def last_known(facts: Mapping[str, Any]) -> Word:
     """Return the last word in a checkpoint's facts, or START before the first word."""
-    encoding.expect_field(facts, FACTS, key="a checkpoint's facts")
+    encoding.check_shape(facts, FACTS, key="a checkpoint's facts")
     return _word(facts["word"]) if "word" in facts else START
 
 
@@ -126,7 +126,7 @@ def mark_dropped(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
 
 def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
     """Return all keys that a step may have left in the database."""
-    return [keys.expected(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
+    return [keys.supervisor_word(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
 
 
 def supervisor_rank(ctx: Context) -> int:

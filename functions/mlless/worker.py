@@ -116,7 +116,7 @@ class FilteringWorker:
         invocation = self._invocation
         self._model.copy_(self._base()).add_(self._residual)
         mean = RunningMean(invocation.minibatch_samples(), total=self._sum, added=invocation.position.minibatch)
-        while not mean.complete:
+        while not mean.is_complete:
             invocation.compute(mean.add)
         mean.result()
 
@@ -226,13 +226,13 @@ class FilteringWorker:
 
     def _await_word(self, step: int) -> words.Word:
         """Wait for the supervisor's word on `step` and return it. Raises StaleAttempt if the word existed and is deleted."""
-        ctx, key = self._ctx, self._ctx.keys.expected(step)
+        ctx, key = self._ctx, self._ctx.keys.supervisor_word(step)
         waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
 
         def look() -> Vector:
             """Return the stored word. Raises Missing, mostly without a request to the store, if the word is not announced yet."""
             nonlocal look_at_s
-            told = supervisor in ctx.bus.arrived(ctx.keys.updates, round=step, reader=self._rank)
+            told = supervisor in ctx.bus.list_arrived(ctx.keys.updates, round=step, reader=self._rank)
             if not told and runtime.monotonic() < look_at_s:
                 raise Missing(key)
             look_at_s = runtime.monotonic() + _STORE_LOOK_S

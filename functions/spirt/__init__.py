@@ -6,7 +6,7 @@ peers; each worker fetches its peers' averages into its own database, combines t
 """
 
 from crossover.data.clients import Event
-from crossover.data.encoding import VectorKind, exchanged
+from crossover.data.encoding import VectorKind, exchanged_kind
 from crossover.errors import WaitTimeout
 from crossover.training import databases, gradients, progress
 from crossover.training.progress import ends_epoch, minibatch_samples, round_samples
@@ -92,7 +92,7 @@ def check_peers(ctx: Context, event: Event) -> Event:
 def aggregate_peers(ctx: Context, event: Event) -> None:
     """Copy every peer's average into this worker's database, and combine them there by the rule of the YAML: Table 1, Synchronisation."""
     round, worker = event["round"], event["worker"]
-    own, kind = ctx.tensors[worker], exchanged(ctx.experiment.exchange.what)
+    own, kind = ctx.tensors[worker], exchanged_kind(ctx.experiment.exchange.what)
     out = ctx.keys.aggregate(round, worker)
     if own.exists(out):
         return

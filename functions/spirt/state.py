@@ -15,7 +15,7 @@ def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset
     """Return the members that have arrived at the event's round. Polls until all have, or for `patience_s` seconds."""
     pause = Pauses(0.005, 0.1, within_s=patience_s)
     while True:
-        present = ctx.bus.arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
+        present = ctx.bus.list_arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
         if len(present) >= event["workers"] or not pause(calm_s=patience_s):
             return present
 
@@ -25,7 +25,7 @@ def spent(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
     if round < 0:
         return []
     state, peers = state_keys(ctx.experiment, names, round, worker), range(ctx.experiment.workers)
-    count = calendar(ctx.facts).side_by_side(round)
+    count = calendar(ctx.facts).count_parallel(round)
     return [
         state.model,
         *state.optimizer,

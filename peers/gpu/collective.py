@@ -36,7 +36,7 @@ class Collective:
     replicas_agree = True
 
     def __init__(self, ctx: Context, member: Membership, device: torch.device | None = None) -> None:
-        if runtime.simulated():
+        if runtime.is_simulated():
             raise ConfigError(
                 "gpu.exchange: distributed waits in its library's own sockets, where no virtual clock reaches; expected s3"
             )

@@ -13,7 +13,7 @@ from crossover.algorithms import codecs
 from crossover.algorithms.contributions import Contribution
 from crossover.data.keys import Keys
 from crossover.errors import Missing
-from crossover.runtime import Due, Pauses
+from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import ContributionMessages, Replica, combine
@@ -32,7 +32,7 @@ class Gathering:
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member = ctx, member
         self.every = ctx.experiment.functions.checkpoint_every
-        self._keys = ctx.keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange))
+        self._keys = ctx.keys.list_by_exchange(codecs.count_exchanges(ctx.experiment.exchange))
         self._bodies = ContributionMessages(ctx.experiment)
 
     def open(self, replica: Replica) -> None:
@@ -78,7 +78,10 @@ class Gathering:
     def _await_gradient(self, key: str, peer: int, round: int) -> bytes:
         """Wait for `key`, the gradient of `peer`, and return its bytes. Raises as `Membership.raise_if_pointless`."""
         look_s = self._member.settings.look_s
-        pause, ask = Pauses(0.005, 0.5), Due(look_s, 5 * look_s)  # a request to S3 costs money and takes 20 ms itself
+        pause, ask = (
+            Pauses(0.005, 0.5),
+            PeriodicTimer(look_s, 5 * look_s),
+        )  # a request to S3 costs money and takes 20 ms itself
         while True:
             try:
                 return self._ctx.objects.get(key)

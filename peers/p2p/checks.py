@@ -33,12 +33,12 @@ def checks(e: Experiment) -> Iterator[str]:
 def _check_overwriting(e: Experiment) -> Iterator[str]:
     """Yield an error for each compression that needs every contribution to be read, which asynchronous peers do not promise."""
     way = e.exchange.compression
-    if codecs.exchanges(e.exchange) > 1:
+    if codecs.count_exchanges(e.exchange) > 1:
         yield (
             f"exchange.compression: {way} takes two exchanges in which all peers see the same mean, and asynchronous peers each see "
             "another; expected none, fp16 or qsgd, or p2p.mode: synchronous"
         )
-    elif codecs.feeds_back(e.exchange):
+    elif codecs.has_error_feedback(e.exchange):
         field = f"compression: {way}" if e.exchange.error_feedback is None else "error_feedback: true"
         yield (
             f"exchange.{field} counts what was sent as received, and asynchronous peers write gradients over before all have read them; "

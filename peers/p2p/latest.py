@@ -12,7 +12,7 @@ import torch
 
 from crossover.algorithms.contributions import Contribution
 from crossover.errors import Corrupt, Missing, Refused
-from crossover.runtime import Due, Pauses
+from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import Replica
@@ -91,7 +91,7 @@ class LatestMailboxes:
         `applied`: the round of each peer's gradient that the caller has averaged.
         """
         look_s, reachable = self._member.settings.look_s, set(self._others)
-        pause, ask = Pauses(0.005, 0.5), Due(look_s, 5 * look_s)
+        pause, ask = Pauses(0.005, 0.5), PeriodicTimer(look_s, 5 * look_s)
         while True:
             for peer in self._others:
                 if peer not in applied and (found := self._usable(peer, own, round)):
@@ -104,7 +104,7 @@ class LatestMailboxes:
                 try:
                     self.keep()
                 except Refused:  # the broker has lost the mailboxes, unless the others do not count on this one, and are clearing away
-                    if not self._ctx.objects.exists(self._ctx.keys.over):
+                    if not self._ctx.objects.exists(self._ctx.keys.clearing_marker):
                         self.open(self._replica)
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
             pause(calm_s=ask.left_s)
@@ -135,7 +135,7 @@ class LatestMailboxes:
 
     def _is_gone(self, peer: int) -> bool:
         """Return whether `peer` has left, failed, or been silent for too long."""
-        return self._ctx.objects.exists(self._ctx.keys.left(peer)) or self._member.is_absent(peer)
+        return self._ctx.objects.exists(self._ctx.keys.leaving_marker(peer)) or self._member.is_absent(peer)
 
     def _remember(self, round: int, applied: dict[int, int]) -> None:
         """Store in the replica's facts which gradients were averaged, and note them with their staleness for the record."""

@@ -12,7 +12,7 @@ from crossover.algorithms import codecs
 from crossover.algorithms.contributions import Contribution
 from crossover.data.keys import Keys
 from crossover.errors import Corrupt, Missing, StaleAttempt
-from crossover.runtime import Due, Pauses
+from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import ContributionMessages, Replica, combine
@@ -101,7 +101,7 @@ class SynchronousMailboxes:
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         self._ctx, self._member, self._post = ctx, member, Post(ctx, member)
-        self._keys, members = ctx.keys.of_exchanges(codecs.exchanges(ctx.experiment.exchange)), member.members
+        self._keys, members = ctx.keys.list_by_exchange(codecs.count_exchanges(ctx.experiment.exchange)), member.members
         self._mailboxes = [
             keys.mailbox(peer, parity) for keys in self._keys for peer in range(members) for parity in (0, 1)
         ]
@@ -153,7 +153,7 @@ class SynchronousMailboxes:
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
         pause, ask = self._waiting()
         while True:
-            missing = everybody - bus.arrived(keys.barrier, round=round, reader=rank)
+            missing = everybody - bus.list_arrived(keys.barrier, round=round, reader=rank)
             if not missing:
                 return
             if ask():
@@ -198,7 +198,7 @@ class SynchronousMailboxes:
                 f"{message.samples} samples; that peer has {expected}"
             )
 
-    def _waiting(self) -> tuple[Pauses, Due]:
+    def _waiting(self) -> tuple[Pauses, PeriodicTimer]:
         """Return the pauses of a wait for another peer, and the times at which it checks whether waiting still has a purpose."""
         look_s = self._member.settings.look_s
-        return Pauses(0.002, 0.1), Due(look_s, 5 * look_s)
+        return Pauses(0.002, 0.1), PeriodicTimer(look_s, 5 * look_s)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from crossover.algorithms.codecs import Codec, expect
+from crossover.algorithms.codecs import Codec, check_length
 from crossover.errors import Corrupt, Refused
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Sign(Codec):
 
         from crossover.algorithms import buffers
 
-        expect(data, self.nbytes(out.numel()), what)
+        check_length(data, self.nbytes(out.numel()), what)
         scale = buffers.tensor(bytes(data[:4]))
         if not bool(scale.isfinite()):
             raise Corrupt(f"{what}: a scale that is not finite")

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from crossover.data.documents import joined
+from crossover.data.documents import join_buffers
 from crossover.data.protocols import Buffer, Traffic
 from crossover.errors import Missing
 
@@ -19,7 +19,7 @@ class SqliteObjectStore:
         with self._open() as file:
             file.execute("CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, data BLOB NOT NULL)")
 
-    def beside(self, traffic: Traffic) -> "SqliteObjectStore":
+    def with_traffic(self, traffic: Traffic) -> "SqliteObjectStore":
         return SqliteObjectStore(self._path, traffic)
 
     @contextmanager
@@ -28,7 +28,7 @@ class SqliteObjectStore:
             yield file
 
     def _write(self, how: str, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        body = joined(data)
+        body = join_buffers(data)
         self._traffic.count("put", bytes_out=len(body))
         with self._open() as file:
             return file.execute(f"INSERT OR {how} INTO objects VALUES (?, ?)", (key, body)).rowcount == 1
@@ -40,7 +40,7 @@ class SqliteObjectStore:
         return self._write("IGNORE", key, data)
 
     def create(self, key: str, data: Buffer | Sequence[Buffer]) -> bytes:
-        return joined(data) if self.put_new(key, data) else self.get(key)
+        return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
         with self._open() as file:

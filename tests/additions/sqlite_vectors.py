@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from crossover.data.documents import deliver
-from crossover.data.encoding import Vector, VectorKind, decode, header
+from crossover.data.encoding import Vector, VectorKind, build_header, decode
 from crossover.data.protocols import Traffic
 from crossover.errors import Missing
 
@@ -20,7 +20,7 @@ class SqliteTensorStore:
         with self._open() as file:
             file.execute("CREATE TABLE IF NOT EXISTS vectors (key TEXT PRIMARY KEY, data BLOB NOT NULL)")
 
-    def beside(self, traffic: Traffic) -> "SqliteTensorStore":
+    def with_traffic(self, traffic: Traffic) -> "SqliteTensorStore":
         return SqliteTensorStore(self._url, traffic=traffic)
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class SqliteTensorStore:
     def _write(self, how: str, vectors: Sequence[tuple[str, Vector]]) -> bool:
         """In one transaction: whoever finds the first finds all."""
         self._traffic.count("put", bytes_out=sum(vector.data.nbytes for _, vector in vectors))
-        rows = [(key, header(vector) + vector.data.tobytes()) for key, vector in vectors]
+        rows = [(key, build_header(vector) + vector.data.tobytes()) for key, vector in vectors]
         with self._open() as file:
             first = file.execute(f"INSERT OR {how} INTO vectors VALUES (?, ?)", rows[0]).rowcount == 1
             if first:

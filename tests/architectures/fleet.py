@@ -58,10 +58,10 @@ class Fleet:
 
     def await_end(self) -> None:
         store, end_s = self.job.clients.object_store, time.monotonic() + PATIENCE_S
-        while not store.exists(self.job.prepared.keys.finished):
+        while not store.exists(self.job.prepared.keys.finished_marker):
             assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
             if not any(thread.is_alive() for thread in list(self.threads)):  # replacements come in meanwhile
-                if store.exists(self.job.prepared.keys.finished):
+                if store.exists(self.job.prepared.keys.finished_marker):
                     break  # since the last look
                 raise self.errors[-1]
             time.sleep(0.005)
@@ -138,7 +138,7 @@ class Fleet:
     def left_behind(self) -> list[str]:
         """Objects that the run should have cleared away."""
         keys, store = self.job.prepared.keys, self.job.clients.object_store
-        return [key for prefix in (keys.bodies, keys.computing, keys.checkpoints) for key in store.list(prefix)]
+        return [key for prefix in (keys.bodies, keys.peer_work, keys.checkpoints) for key in store.list(prefix)]
 
 
 def member(job: Job, rank: int = 0, *, attempt: int = 0, look_s: float | None = None) -> Membership:

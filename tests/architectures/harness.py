@@ -85,7 +85,7 @@ class Proxy:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        if not callable(method) or name in ("beside", "close"):
+        if not callable(method) or name in ("with_traffic", "close"):
             return method
 
         def call(*arguments: Any, **named: Any) -> Any:
@@ -169,7 +169,7 @@ class Job:
 
     def queues(self) -> dict[str, Any]:
         """What is left on the bus."""
-        state = self.clients.message_bus.beside(Traffic())._state
+        state = self.clients.message_bus.with_traffic(Traffic())._state
         return {**state.mailboxes, **state.barriers}
 
     def tensor_keys(self) -> list[str]:

@@ -133,7 +133,7 @@ def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -
 def resume(job: Job) -> None:
     """A run that is not finished; where it has its outcome, the attempt clears away and gives way."""
     store, keys = job.clients.object_store, job.prepared.keys
-    if store.exists(keys.finished):
+    if store.exists(keys.finished_marker):
         return
     try:
         job.execute(attempt=1)
@@ -203,9 +203,9 @@ def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_conclud
     monkeypatch.setattr(progress, "store_outcome", concluded)
     job.execute()
     assert again() == begun[0]
-    assert not job.clients.object_store.exists(job.prepared.keys.finished)
+    assert not job.clients.object_store.exists(job.prepared.keys.finished_marker)
     job.execute(attempt=1)
-    assert job.clients.object_store.exists(job.prepared.keys.finished)
+    assert job.clients.object_store.exists(job.prepared.keys.finished_marker)
     assert_nothing_left(job)
     assert job.model() == trained(experiment(architecture)).model
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from crossover import user_code
-from crossover.algorithms.schedule import seed
+from crossover.algorithms.schedule import derive_seed
 from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Metric, Training
 from crossover.learning.datasets import load
@@ -27,7 +27,7 @@ OWN: dict[str, Any] = {"loss": "zoo:summed", "metric": Metric(name="zoo:right", 
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
-    user_code.look_in(Path(zoo.__file__).parent)
+    user_code.set_folders(Path(zoo.__file__).parent)
 
 
 def experiment_of(
@@ -48,7 +48,7 @@ def plain(experiment: Experiment, *, every: int) -> nn.Module:
     """Each step by all answers of its minibatches at once, in one pass."""
     dataset = load(experiment)
     minibatches = Minibatches(experiment, dataset, made := plan(experiment, len(dataset.train_labels)))
-    torch.manual_seed(seed("model", experiment.seed))
+    torch.manual_seed(derive_seed("model", experiment.seed))
     module = zoo.tied(zoo.WORDS, ())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for first in range(0, made.minibatches, every):

@@ -155,7 +155,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
         leave(ctx, member, exchange)
 
     def await_left(ctx: Context, member: Membership) -> None:
-        while not disturbed.job.clients.object_store.exists(ctx.keys.left(member.rank)):
+        while not disturbed.job.clients.object_store.exists(ctx.keys.leaving_marker(member.rank)):
             threading.Event().wait(0.005)
         left.set()
 

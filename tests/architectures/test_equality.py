@@ -16,7 +16,7 @@ from tests.architectures.trained import assert_equal_to_reference, trained
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
-    user_code.look_in(Path(zoo.__file__).parent)
+    user_code.set_folders(Path(zoo.__file__).parent)
 
 
 # MLLess adds updates to what all have been told (x = y + r): its equality is another claim, in its own test.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossover import runtime, user_code
-from crossover.algorithms.schedule import seed
+from crossover.algorithms.schedule import derive_seed
 from crossover.cli.plan import plan_as_json
 from crossover.data import memory
 from crossover.data.encoding import Vector
@@ -53,7 +53,7 @@ def base(tmp_path: Path) -> Weights:
 
 def written(path: Path, tensors: dict[str, Tensor]) -> Weights:
     save_file(tensors, path)
-    user_code.look_in(Path(zoo.__file__).parent, path.parent)
+    user_code.set_folders(Path(zoo.__file__).parent, path.parent)
     return Weights(file=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
@@ -89,7 +89,7 @@ def test_what_is_trained_alone_travels_and_each_process_reads_the_base_once(
     job = Job(experiment)
     forget()
     sizes, reads = set[int](), list[str]()
-    elements, copied, get = Vector.elements, memory._copy, memory.MemoryObjectStore.get
+    elements, copied, get = Vector.elements, memory._copy_vector, memory.MemoryObjectStore.get
 
     def seen(vector: Vector) -> int:
         sizes.add(vector.data.nbytes)
@@ -104,7 +104,7 @@ def test_what_is_trained_alone_travels_and_each_process_reads_the_base_once(
         return get(store, key)
 
     monkeypatch.setattr(Vector, "elements", property(seen))
-    monkeypatch.setattr(memory, "_copy", copy)
+    monkeypatch.setattr(memory, "_copy_vector", copy)
     monkeypatch.setattr(memory.MemoryObjectStore, "get", read)
     model = run(job)
     learnt = job.prepared.facts["parameters"]
@@ -148,7 +148,7 @@ def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, flo
     dataset = load_dataset(experiment)
     made = plan(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, made)
-    torch.manual_seed(seed("model", experiment.seed))
+    torch.manual_seed(derive_seed("model", experiment.seed))
     module = zoo.transformer(zoo.CLASSES, ())
     module.load_state_dict(load_file(path), strict=False)
     body: Any = module.body
@@ -165,7 +165,7 @@ def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, flo
             optimizer.zero_grad()
             for worker in range(WORKERS):
                 batch = minibatches.train(worker, number)
-                torch.manual_seed(seed("dropout", experiment.seed, epoch * made.minibatches + number, worker, 0))
+                torch.manual_seed(derive_seed("dropout", experiment.seed, epoch * made.minibatches + number, worker, 0))
                 loss = F.cross_entropy(module(batch.inputs), batch.labels)
                 (loss / WORKERS).backward()
                 total += float(loss.detach())

@@ -89,8 +89,8 @@ class DyingBeforeItCombines:
                 raise error(f"combining {n} did not begin")
             return combine(*arguments)
 
-        combine = aggregation.applied
-        monkeypatch.setattr(aggregation, "applied", applied)
+        combine = aggregation.apply_rule
+        monkeypatch.setattr(aggregation, "apply_rule", applied)
 
 
 @pytest.mark.slow

@@ -86,11 +86,11 @@ def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         for name, text in texts.items():
             (tmp_path / "study" / "my_package" / f"{name}.py").write_text(text)
         (tmp_path / "study" / "own.yaml").write_text(CONFIG.replace("my_package.mine", architecture))
-        user_code.look_in()
+        user_code.set_folders()
         return tmp_path / "study" / "own.yaml"
 
     yield write
-    user_code.look_in()
+    user_code.set_folders()
 
 
 @pytest.mark.slow

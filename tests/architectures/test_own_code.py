@@ -88,7 +88,7 @@ def write(folder: Path, *, architecture: str = "all_reduce", **changed: str) -> 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     yield
-    user_code.look_in()
+    user_code.set_folders()
 
 
 def crossover(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -58,7 +58,7 @@ def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: p
     def remember(self: Any, key: str) -> Any:
         nonlocal most, read
         found = get(self, key)
-        if not key.startswith(job.prepared.keys.computing) or "/model" in key:
+        if not key.startswith(job.prepared.keys.peer_work) or "/model" in key:
             return found
         if threading.current_thread().name.startswith("program") and not in_function():
             held[:] = [each for each in held if each() is not None]
@@ -243,7 +243,7 @@ def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkey
 
     def put_new_and_tell(self: Any, key: str, data: Any) -> bool:
         created = put_new(self, key, data)
-        if key == keys.finished:
+        if key == keys.finished_marker:
             over.set()
         return created
 
@@ -304,7 +304,7 @@ def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
     experiment = p2p(small(architecture, epochs=6, batch_size=10, every=1), message_limit_mb=0.001)
     job = Job(experiment)
     store, keys, workers = job.clients.object_store, job.prepared.keys, experiment.workers
-    most = dict.fromkeys((keys.bodies, keys.computing, keys.checkpoints), 0)
+    most = dict.fromkeys((keys.bodies, keys.peer_work, keys.checkpoints), 0)
 
     def look(moment: str, operation: str) -> None:
         for prefix in most:
@@ -313,7 +313,7 @@ def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
     Fleet(job, hooks=lambda number: look).run(monkeypatch)
     rounds = 2 * experiment.functions.checkpoint_every + 1 if architecture == "gpu" else 2
     assert most[keys.bodies] <= rounds * workers
-    assert most[keys.computing] <= 2 * 2 * workers  # a model and a gradient each
+    assert most[keys.peer_work] <= 2 * 2 * workers  # a model and a gradient each
     assert most[keys.checkpoints] <= 3 * workers
 
 

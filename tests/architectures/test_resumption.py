@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crossover.data.documents import opened, sealed
+from crossover.data.documents import seal, unseal
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Exchange, Experiment, Functions
 from crossover.running import Progress, inline, preparing, run_inline, run_local
@@ -287,7 +287,7 @@ def test_state_in_a_database_is_kept_whoever_shares_it(
 
 def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
     facts = next((failed / "unfinished").rglob("experiment.json"))
-    facts.write_bytes(sealed({**opened(facts.read_bytes(), key="facts"), "data": "0" * 64}))
+    facts.write_bytes(seal({**unseal(facts.read_bytes(), key="facts"), "data": "0" * 64}))
     with pytest.raises(ConfigError, match=r"started on other data \(fingerprint 000000000000, here [0-9a-f]{12}\)"):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 

@@ -52,7 +52,7 @@ entered.wait()
 """
 
 
-@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("print('told'); processes.leave(4)", 4)])
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("print('told'); processes.exit_at_once(4)", 4)])
 def test_a_process_ends_though_workers_still_wait(end: str, status: int) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", WAITS_FOR_ITS_PEER + end],

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     written(PAGE, tmp_path)
     run("python diabetes.py", tmp_path)
-    user_code.look_in(tmp_path)
+    user_code.set_folders(tmp_path)
     return tmp_path
 
 

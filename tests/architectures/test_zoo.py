@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossover import user_code
-from crossover.algorithms.schedule import seed
+from crossover.algorithms.schedule import derive_seed
 from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Training, What
 from crossover.learning.datasets import load
@@ -44,7 +44,7 @@ def experiment_of(name: str, architecture: str, seed_: int, *, data: str = "rows
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
-    user_code.look_in(Path(zoo.__file__).parent)
+    user_code.set_folders(Path(zoo.__file__).parent)
 
 
 def norms_of(module: nn.Module) -> list[nn.BatchNorm1d]:
@@ -64,7 +64,7 @@ def plain(name: str, seed_: int) -> nn.Module:
     experiment = experiment_of(name, "all-reduce", seed_, data=data)
     dataset, settings = load(experiment), experiment.training
     minibatches = Minibatches(experiment, dataset, made := plan(experiment, len(dataset.train_labels)))
-    torch.manual_seed(seed("model", seed_))
+    torch.manual_seed(derive_seed("model", seed_))
     module = build(cast(int, dataset.classes), tuple(dataset.train_inputs.shape[1:]))
     trained = [each for each in module.parameters() if each.requires_grad]
     if settings.optimizer == "adamw":
@@ -82,7 +82,7 @@ def plain(name: str, seed_: int) -> nn.Module:
             for norm in norms_of(module):
                 norm.momentum = 1.0
                 norm.running_mean, norm.running_var = torch.zeros(16), torch.ones(16)
-            torch.manual_seed(seed("dropout", seed_, step, worker, 0))
+            torch.manual_seed(derive_seed("dropout", seed_, step, worker, 0))
             outputs = module(batch.inputs)
             if data == "rows":
                 F.cross_entropy(outputs, batch.labels).backward()
@@ -128,7 +128,7 @@ def test_a_run_is_a_plain_loop_and_its_file_is_what_was_trained(
     experiment = experiment_of(name, architecture, seed_, data=data)
     found = run_inline(experiment, tmp_path, lambda progress: None).result
     # What the file does not hold comes from the seed, as everything does.
-    torch.manual_seed(seed("model", seed_))
+    torch.manual_seed(derive_seed("model", seed_))
     reloaded = build(zoo.CLASSES, ())
     reloaded.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=True)
     loss, share = judged(reloaded, experiment)
@@ -168,7 +168,7 @@ def test_what_is_frozen_has_the_same_bits_after_training(
     )
     found = run_inline(experiment, tmp_path, lambda progress: None)
     after = load_file(tmp_path / "model.safetensors")
-    torch.manual_seed(seed("model", 1))
+    torch.manual_seed(derive_seed("model", 1))
     before = zoo.adapters(zoo.CLASSES, ())
     moved = {name for name, value in before.state_dict().items() if not torch.equal(value, after[name])}
     assert moved == {name for name, value in before.named_parameters() if value.requires_grad}

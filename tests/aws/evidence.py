@@ -108,7 +108,7 @@ class Evidence:
 
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
-        listed = deployed_clients.entries(self.session, "lambda", "list_functions", "Functions")
+        listed = deployed_clients.list_items(self.session, "lambda", "list_functions", "Functions")
         return [each for each in listed if self.owner.named(FUNCTION, each["FunctionName"])]
 
     @cached_property
@@ -126,7 +126,7 @@ class Evidence:
     @cached_property
     def state_machines(self) -> dict[str, str]:
         """ARNs by name, of everybody's."""
-        listed = deployed_clients.entries(self.session, "stepfunctions", "list_state_machines", "stateMachines")
+        listed = deployed_clients.list_items(self.session, "stepfunctions", "list_state_machines", "stateMachines")
         return {each["name"]: str(each["stateMachineArn"]) for each in listed}
 
     @cached_property
@@ -140,7 +140,7 @@ class Evidence:
         """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""
         if arn := self.state_machines.get(name):
             chosen = {"stateMachineArn": arn} | ({"statusFilter": status} if status else {})
-            for each in deployed_clients.entries(
+            for each in deployed_clients.list_items(
                 self.session, "stepfunctions", "list_executions", "executions", **chosen
             ):
                 yield self.client("stepfunctions").describe_execution(executionArn=each["executionArn"])
@@ -155,8 +155,8 @@ class Evidence:
 def _made(session: Any, stack: str) -> Iterator[tuple[str, float]]:
     """Type, and minutes from the first attempt to the last."""
     events, began = list[Mapping[str, Any]](), dict[str, datetime]()
-    with deployed_clients.Tolerating("does not exist"):
-        events += deployed_clients.entries(
+    with deployed_clients.ToleratedErrors("does not exist"):
+        events += deployed_clients.list_items(
             session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack
         )
     for event in sorted(events, key=lambda each: each["Timestamp"]):

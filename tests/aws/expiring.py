@@ -2,7 +2,7 @@
 
 import json
 
-from crossover.data.keys import MOMENT
+from crossover.data.keys import TIME_FORMAT
 from crossover.running import account, removal
 from crossover.running.account import print_line
 from crossover.runtime import Pauses
@@ -37,7 +37,7 @@ def tell_expiry(seen: Evidence) -> bool:
         return False
     print_line("telling the expiry's machine that the experiment's time is over")
     states, pause = seen.client("stepfunctions"), Pauses(1.0, within_s=EXPIRY_WAIT_S)
-    moment = stack.expires_at.strftime(MOMENT)
+    moment = stack.expires_at.strftime(TIME_FORMAT)
     started = states.start_execution(stateMachineArn=arn, input=json.dumps({"now": moment}))
     while states.describe_execution(executionArn=started["executionArn"])["status"] == "RUNNING":
         if not pause():

@@ -51,7 +51,7 @@ def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_mod
 @pytest.mark.parametrize("architecture", architectures())
 def test_nor_where_each_process_reads_a_base(architecture: str, tmp_path: Path) -> None:
     save_file({"frozen": torch.ones(64)}, tmp_path / "base.safetensors")
-    user_code.look_in(tmp_path)
+    user_code.set_folders(tmp_path)
     digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
     plain = small(architecture)
     weights = Weights(file="base.safetensors", sha256=digest)

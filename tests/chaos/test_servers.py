@@ -116,7 +116,7 @@ def test_a_message_whose_confirm_was_lost_comes_twice(way: Way, servers: Virtual
     way.fails("basic.publish", "reply lost", "lost")
     bus.arrive("b", round=1, member=0)
     assert len(servers.broker.queue("b.0").ready) == 2
-    assert bus.arrived("b", round=1, reader=0) == {0}
+    assert bus.list_arrived("b", round=1, reader=0) == {0}
 
 
 def test_an_acknowledgement_that_is_lost_brings_the_message_again(
@@ -127,7 +127,7 @@ def test_an_acknowledgement_that_is_lost_brings_the_message_again(
     for round_ in (1, 2):
         bus.arrive("b", round=round_, member=0)
     way.fails("basic.ack", "lost", "reply lost")
-    assert bus.arrived("b", round=2, reader=0) == {0}
+    assert bus.list_arrived("b", round=2, reader=0) == {0}
     assert way.carried.count("basic.ack") == 2
     assert len(servers.broker.queue("b.0").ready) == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crossover.data.keys import UNDER_WAY
+from crossover.data.keys import CURRENT_DEADLINE
 from crossover.workflow.architecture import architectures, load
 from tests.cloud import neighbours
 from tests.cloud.conftest import written
@@ -72,7 +72,7 @@ class Account:
 
     def deadline(self) -> datetime | None:
         try:
-            key = self.s3.get_object(Bucket=self.bucket, Key=UNDER_WAY)["Body"].read().decode()
+            key = self.s3.get_object(Bucket=self.bucket, Key=CURRENT_DEADLINE)["Body"].read().decode()
             told = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode()
         except self.s3.exceptions.NoSuchKey:
             return None

@@ -122,7 +122,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
         if name == "s3-virtual":
             return _clients(request).objects(traffic)
         if name == "files":
-            return connecting.object_store(f"file://{folder}/objects", traffic)
+            return connecting.open_object_store(f"file://{folder}/objects", traffic)
         if name == "sqlite":
             return SqliteObjectStore(f"{folder}/objects.sqlite", traffic)
         from crossover.data.memory import MemoryObjectStore
@@ -143,7 +143,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
         if name == "memory":
             return MemoryTensorStore(traffic)
         if name == "objects":
-            return connecting.object_tensors(MemoryObjectStore(traffic))
+            return connecting.open_object_tensors(MemoryObjectStore(traffic))
         if name == "sqlite":
             folder: Path = request.getfixturevalue("tmp_path_factory").mktemp("vectors")
             return SqliteTensorStore(f"sqlite://{folder}/vectors.sqlite", traffic=traffic)
@@ -151,7 +151,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
             return _clients(request).tensors(Experiment(name="x", architecture="spirt"), 0, traffic)
         server: TlsRedisServer = request.getfixturevalue(name.partition("-")[0])
         urls = {"redis-tls": server.tls_url, "redis-socket": server.socket_url}
-        store = connecting.tensor_store(
+        store = connecting.open_tensor_store(
             urls.get(name, server.url),
             password=servers.PASSWORD,
             certificate=tls.certificate.read_text(),
@@ -180,7 +180,7 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
             made.append(_clients(request).bus(traffic))
             return made[-1]
         server: TlsRabbitServer = request.getfixturevalue("rabbit")
-        bus = connecting.message_bus(
+        bus = connecting.open_message_bus(
             server.tls_url if name == "rabbitmq-tls" else server.url,
             username=servers.USERNAME,
             password=servers.PASSWORD,

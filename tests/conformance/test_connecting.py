@@ -30,31 +30,31 @@ def test_object_stores_by_url(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     stores: list[ObjectStore] = [
-        connecting.object_store(BUCKET, Traffic()),
-        connecting.object_store(f"s3://{BUCKET}", Traffic()),
-        connecting.object_store(f"file://{tmp_path}/objects", Traffic()),
+        connecting.open_object_store(BUCKET, Traffic()),
+        connecting.open_object_store(f"s3://{BUCKET}", Traffic()),
+        connecting.open_object_store(f"file://{tmp_path}/objects", Traffic()),
     ]
     assert [type(store) for store in stores] == [S3ObjectStore, S3ObjectStore, FileObjectStore]
     stores[0].put(f"{run}/k", b"1")
     assert stores[1].get(f"{run}/k") == b"1"
     for url in ("http://bucket", "s3://bucket/prefix"):
         with pytest.raises(ConfigError, match="expected a bucket"):
-            connecting.object_store(url, Traffic())
+            connecting.open_object_store(url, Traffic())
 
 
 def test_arithmetic_is_where_the_vectors_are(make_tensors: MakeTensors) -> None:
     expected = {"redis": RedisCompute, "memory": FetchCompute, "objects": FetchCompute}
     for name, kind in expected.items():
         store: TensorStore = make_tensors(name, Traffic())
-        assert type(connecting.tensor_compute(store, compute="in_database")) is kind
-        assert type(connecting.tensor_compute(store, compute="fetch")) is FetchCompute
+        assert type(connecting.choose_tensor_compute(store, compute="in_database")) is kind
+        assert type(connecting.choose_tensor_compute(store, compute="fetch")) is FetchCompute
 
 
 def test_clients_beside_one_another_count_apart(make_tensors: MakeTensors, run: str) -> None:
     for name in ("memory", "redis"):
         traffic = Traffic(), Traffic()
         first = make_tensors(name, traffic[0])
-        second = first.beside(traffic[1])  # type: ignore[attr-defined]
+        second = first.with_traffic(traffic[1])  # type: ignore[attr-defined]
         first.put(f"{run}/v", vector(1, 2))
         assert second.get(f"{run}/v") == vector(1, 2)
         assert traffic[0].as_record() == {"bytes_in": 0, "bytes_out": 8, "requests": 1}

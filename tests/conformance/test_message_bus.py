@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from crossover.data.protocols import MAX_BODY_BYTES, MessageBus, Traffic, arrival
+from crossover.data.protocols import MAX_BODY_BYTES, MessageBus, Traffic, build_arrival
 from crossover.errors import Refused
 from tests.conformance.conftest import BUSES, MakeBus
 from tests.conformance.vectors import at_once
@@ -27,8 +27,8 @@ class Named:
     def remove(self) -> None:
         self.bus.remove(mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
 
-    def arrived(self, round_: int, reader: int = 0) -> set[int]:
-        return set(self.bus.arrived(self.barrier, round=round_, reader=reader))
+    def list_arrived(self, round_: int, reader: int = 0) -> set[int]:
+        return set(self.bus.list_arrived(self.barrier, round=round_, reader=reader))
 
     def arrive(self, round_: int, *members: int) -> None:
         for member in members:
@@ -56,7 +56,7 @@ def test_declaring_again_loses_nothing(on: Named) -> None:
     on.arrive(1, 2)
     on.declare()
     assert on.bus.peek(on.mailbox) == b"kept"
-    assert on.arrived(1) == {2}
+    assert on.list_arrived(1) == {2}
 
 
 def test_removing_twice_is_harmless(on: Named) -> None:
@@ -70,8 +70,8 @@ def test_removing_twice_is_harmless(on: Named) -> None:
         lambda on: on.bus.replace("undeclared", b""),
         lambda on: on.bus.peek("undeclared"),
         lambda on: on.bus.arrive("undeclared", round=1, member=0),
-        lambda on: on.bus.arrived("undeclared", round=1, reader=0),
-        lambda on: on.bus.arrived(on.barrier, round=1, reader=4),
+        lambda on: on.bus.list_arrived("undeclared", round=1, reader=0),
+        lambda on: on.bus.list_arrived(on.barrier, round=1, reader=4),
     ],
 )
 def test_what_nobody_declared_is_refused_and_the_bus_goes_on(on: Named, use: Callable[[Named], object]) -> None:
@@ -128,37 +128,37 @@ def test_a_peeked_message_survives_its_reader(make_bus: MakeBus, on: Named) -> N
 
 def test_a_barrier_counts_distinct_members(on: Named) -> None:
     on.arrive(1, 0, 2, 2, 0, 2)
-    assert on.arrived(1) == {0, 2}
-    assert on.arrived(1) == {0, 2}  # looking changes nothing
+    assert on.list_arrived(1) == {0, 2}
+    assert on.list_arrived(1) == {0, 2}  # looking changes nothing
     on.arrive(1, 3)
-    assert on.arrived(1) == {0, 2, 3}
-    assert on.arrived(1, reader=3) == {0, 2, 3}
+    assert on.list_arrived(1) == {0, 2, 3}
+    assert on.list_arrived(1, reader=3) == {0, 2, 3}
 
 
 def test_rounds_are_apart_and_older_ones_are_forgotten(on: Named) -> None:
     on.arrive(1, 0, 1)
     on.arrive(2, 1)
-    assert on.arrived(1) == {0, 1}
-    assert on.arrived(2) == {1}
+    assert on.list_arrived(1) == {0, 1}
+    assert on.list_arrived(2) == {1}
     on.arrive(1, 3)  # a straggler of a round that is over
-    assert on.arrived(2) == {1}
-    assert on.arrived(1) == set()
-    assert on.arrived(1, reader=1) == {0, 1, 3}  # each reader has its own inbox
+    assert on.list_arrived(2) == {1}
+    assert on.list_arrived(1) == set()
+    assert on.list_arrived(1, reader=1) == {0, 1, 3}  # each reader has its own inbox
     on.arrive(2, 0)
-    assert on.arrived(2) == {0, 1}
+    assert on.list_arrived(2) == {0, 1}
 
 
 def test_a_round_that_nobody_reached_is_empty(on: Named) -> None:
     on.arrive(5, 1)
-    assert on.arrived(3) == set()
-    assert on.arrived(5) == {1}
+    assert on.list_arrived(3) == set()
+    assert on.list_arrived(5) == {1}
 
 
 def test_two_readers_of_one_inbox_lose_nothing(on: Named) -> None:
     on.arrive(1, 0, 1, 2, 3, 1, 2)
-    seen = at_once(2, lambda _: [on.arrived(1) for _ in range(25)])
+    seen = at_once(2, lambda _: [on.list_arrived(1) for _ in range(25)])
     assert all(members <= {0, 1, 2, 3} for part in seen for members in part)
-    assert on.arrived(1) == {0, 1, 2, 3}
+    assert on.list_arrived(1) == {0, 1, 2, 3}
 
 
 def test_members_arrive_and_look_at_once(on: Named) -> None:
@@ -166,7 +166,7 @@ def test_members_arrive_and_look_at_once(on: Named) -> None:
         rounds = []
         for round_ in range(1, 6):
             on.arrive(round_, member, member)
-            while on.arrived(round_, reader=member) != {0, 1, 2, 3}:
+            while on.list_arrived(round_, reader=member) != {0, 1, 2, 3}:
                 pass
             rounds.append(round_)
         return rounds
@@ -187,7 +187,7 @@ def test_traffic_counts_what_a_barrier_moves(on: Named, traffic: Traffic) -> Non
     before = traffic.as_record()
     for member in (0, 1):
         on.bus.arrive(on.barrier, round=1, member=member)
-    assert on.arrived(1) == {0, 1}
+    assert on.list_arrived(1) == {0, 1}
     after = traffic.as_record()
-    moved = len(arrival(1, 0)) + len(arrival(1, 1))
+    moved = len(build_arrival(1, 0)) + len(build_arrival(1, 1))
     assert (after["bytes_out"] - before["bytes_out"], after["bytes_in"] - before["bytes_in"]) == (moved, moved)

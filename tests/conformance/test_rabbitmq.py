@@ -21,7 +21,9 @@ from tests.conformance.servers import PASSWORD, USERNAME, Proxy, TlsFiles, TlsRa
 
 
 def bus_at(url: str, certificate: str | None = None, password: str = PASSWORD) -> RabbitMessageBus:
-    return connecting.message_bus(url, username=USERNAME, password=password, certificate=certificate, traffic=Traffic())
+    return connecting.open_message_bus(
+        url, username=USERNAME, password=password, certificate=certificate, traffic=Traffic()
+    )
 
 
 def test_broken_connections_lose_nothing(rabbit: TlsRabbitServer, run: str) -> None:
@@ -36,7 +38,7 @@ def test_broken_connections_lose_nothing(rabbit: TlsRabbitServer, run: str) -> N
         proxy.cut()
         bus.arrive(f"{run}/b", round=1, member=1)
         proxy.cut()
-        assert bus.arrived(f"{run}/b", round=1, reader=0) == {1}
+        assert bus.list_arrived(f"{run}/b", round=1, reader=0) == {1}
         assert proxy.connections >= 5
         bus.remove(mailboxes=[f"{run}/m"], barriers=[(f"{run}/b", 2)])
         bus.close()
@@ -62,7 +64,7 @@ def test_a_restarted_broker_has_kept_everything(rabbit: TlsRabbitServer, run: st
     rabbit.stop()
     rabbit.start()
     assert bus.peek(f"{run}/m") == b"2"
-    assert bus.arrived(f"{run}/b", round=1, reader=0) == {1}
+    assert bus.list_arrived(f"{run}/b", round=1, reader=0) == {1}
     bus.remove(mailboxes=[f"{run}/m"], barriers=[(f"{run}/b", 2)])
     bus.close()
 

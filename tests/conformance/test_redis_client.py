@@ -11,7 +11,7 @@ import pytest
 
 from crossover.data.encoding import Vector, VectorKind
 from crossover.data.protocols import Traffic
-from crossover.data.redis_client import RedisAddress, RedisClient, new_memory, redis_address
+from crossover.data.redis_client import RedisAddress, RedisClient, allocate_memory, parse_address
 from crossover.data.redis_tensors import RedisTensorStore
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.local.servers import RedisServer
@@ -31,7 +31,7 @@ def client_at() -> Iterator[ClientAt]:
     with ExitStack() as closing:
 
         def made(url: str, *, password: str | None = PASSWORD, certificate: str | None = None, **options: float) -> Any:
-            client = RedisClient(redis_address(url, password=password, certificate=certificate), **options)
+            client = RedisClient(parse_address(url, password=password, certificate=certificate), **options)
             closing.callback(client.close)
             return client
 
@@ -145,7 +145,7 @@ def test_a_socket_that_takes_little_at_a_time(
     payload = bytes(range(250)) * 100
     client.command("MSET", f"{run}/a", memoryview(payload), f"{run}/b", memoryview(payload[:1_500]))
     for key, expected in (("a", payload), ("b", payload[:1_500])):
-        assert client.command("GET", f"{run}/{key}", place=new_memory) == expected
+        assert client.command("GET", f"{run}/{key}", place=allocate_memory) == expected
 
 
 def test_errors_inside_an_array_do_not_break_the_stream(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
@@ -216,7 +216,7 @@ def test_no_server_is_unavailable(client_at: ClientAt, deserted_port: int) -> No
 @pytest.mark.parametrize("url", ["http://host", "redis://", "redis://host:port", "redis://:secret@host"])
 def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        redis_address(url)
+        parse_address(url)
     assert "secret" not in str(caught.value)
 
 
@@ -252,6 +252,6 @@ def test_threads_get_connections_of_their_own(make_tensors: MakeTensors, run: st
 
 @pytest.mark.parametrize("bytes_", [0, 1, 4 * 2**20, 10_000_001])
 def test_new_memory_has_the_length_and_can_be_written(bytes_: int) -> None:
-    memory = new_memory(bytes_)
+    memory = allocate_memory(bytes_)
     assert memory.nbytes == bytes_
     memory[:] = b"\xff" * bytes_

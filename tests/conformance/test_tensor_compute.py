@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossover.algorithms import robust, rules
-from crossover.algorithms.aggregation import applied
+from crossover.algorithms.aggregation import apply_rule
 from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
@@ -55,7 +55,7 @@ def database(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> Datab
     name, where = PLACES[request.param]
     traffic = Traffic()
     store = make_tensors(name, traffic)
-    return Database(store, connecting.tensor_compute(store, compute=where), traffic)  # type: ignore[arg-type]
+    return Database(store, connecting.choose_tensor_compute(store, compute=where), traffic)  # type: ignore[arg-type]
 
 
 def by_rule(rule: Aggregation, compute: TensorCompute, keys: list[str], out: str) -> None:
@@ -132,7 +132,7 @@ def test_robust_rules_have_the_bits_of_our_own(
     keys = [database.put(f"d{i}", each, samples=i + 1) for i, each in enumerate(vectors)]
     database.store.delete("robust")
     database.compute.combine(keys, rule=rule, out="robust")
-    assert bits(database.get("robust")) == bits(applied(vectors, [1] * count, rule))
+    assert bits(database.get("robust")) == bits(apply_rule(vectors, [1] * count, rule))
     assert database.store.get("robust").samples == sum(range(1, count + 1))
 
 
@@ -201,7 +201,7 @@ def test_a_dropped_input_is_as_if_it_had_not_come(
 
 @pytest.mark.parametrize("rule", DROPPING, ids=lambda rule: rule.rule)
 def test_more_dropped_than_the_rule_bears_are_named(database: Database, run: str, rule: Aggregation) -> None:
-    bears = rules.bears(rule, 7)
+    bears = rules.count_tolerated(rule, 7)
     keys = [database.put(f"{run}/{i}", torch.full((4,), math.inf if i <= bears else 1.0)) for i in range(7)]
     with pytest.raises(Refused, match=f"{run}/0, {run}/1.*: {bears + 1} of 7 .*{rule.rule} bears {bears}"):
         database.compute.combine(keys, rule=rule, out=f"{run}/out")
@@ -361,14 +361,14 @@ def test_what_is_finite(database: Database, run: str) -> None:
     database.put(f"{run}/large", torch.full((10_000,), 1e30))  # its squares pass float32
     database.put(f"{run}/nan", torch.tensor([1.0, math.nan]))
     database.put(f"{run}/inf", torch.tensor([1.0, math.inf]))
-    assert [database.compute.finite(f"{run}/{name}") for name in ("v", "large", "nan", "inf")] == [
+    assert [database.compute.is_finite(f"{run}/{name}") for name in ("v", "large", "nan", "inf")] == [
         True,
         True,
         False,
         False,
     ]
     with pytest.raises(Missing):
-        database.compute.finite(f"{run}/nothing")
+        database.compute.is_finite(f"{run}/nothing")
 
 
 def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) -> None:
@@ -378,7 +378,7 @@ def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) ->
     for key in keys:
         store.put(key, vector(1, 2, 3))
     sent = traffic.as_record()["bytes_out"]
-    compute = connecting.tensor_compute(store, compute="in_database")
+    compute = connecting.choose_tensor_compute(store, compute="in_database")
     compute.mean(keys, out=f"{run}/mean")
     for non_finite in ("refuse", "drop"):
         rule = Aggregation(rule="median", non_finite=non_finite)  # type: ignore[arg-type]

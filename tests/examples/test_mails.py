@@ -27,7 +27,7 @@ PIECES = ["[UNK]", "un", "##aff", "##able", "cafe", "'", "s", "中", "文"]
 
 @pytest.fixture(autouse=True)
 def here() -> None:
-    user_code.look_in(EXAMPLES)
+    user_code.set_folders(EXAMPLES)
 
 
 def part(name: str) -> Any:

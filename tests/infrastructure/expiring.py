@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from cdk import expiry_machine
-from crossover.data.keys import UNDER_WAY, Keys
+from crossover.data.keys import CURRENT_DEADLINE, Keys
 from crossover.workflow.state_machines import fill_placeholders
 
 SOON, LATER, NOON = "2026-03-01T11:30:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"
@@ -54,7 +54,7 @@ class Account:
         bucket = f"crossover-{experiment}-{uuid4().hex[:8]}"
         self.s3.create_bucket(Bucket=bucket)
         key = Keys("run").deadline(1.5)
-        self.s3.put_object(Bucket=bucket, Key=UNDER_WAY, Body=key.encode())
+        self.s3.put_object(Bucket=bucket, Key=CURRENT_DEADLINE, Body=key.encode())
         self.s3.put_object(Bucket=bucket, Key=key, Body=moment.encode())
         for late in (Keys("earlier").deadline(1.5), Keys("run").deadline(0.5)):  # of a run, an attempt before it
             self.s3.put_object(Bucket=bucket, Key=late, Body=b"2000-01-01T00:00:00Z")

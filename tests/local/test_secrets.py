@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crossover.cli.main import main
-from crossover.data.connecting import message_bus, object_store, tensor_store
+from crossover.data.connecting import open_message_bus, open_object_store, open_tensor_store
 from crossover.data.protocols import Traffic
 from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Data, Experiment
@@ -151,12 +151,12 @@ def test_an_address_that_cannot_be_used_is_named_without_its_secret(url: str, ki
         traffic = Traffic()
         match kind:
             case "objects":
-                object_store(url, traffic)
+                open_object_store(url, traffic)
             case "tensors":
-                store = tensor_store(url, password=SECRET, time_to_live_s=1.0, traffic=traffic)
+                store = open_tensor_store(url, password=SECRET, time_to_live_s=1.0, traffic=traffic)
                 store.exists("key")
             case "bus":
-                message_bus(url, username="user", password=SECRET, traffic=traffic).peek("mailbox")
+                open_message_bus(url, username="user", password=SECRET, traffic=traffic).peek("mailbox")
 
     with pytest.raises(CrossoverError) as failure:
         connect()

@@ -11,14 +11,14 @@ from crossover.data import clients
 
 
 def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
-    clients.create(tmp_path, 2)
+    clients.create_slots(tmp_path, 2)
     most, inside, lock = 0, 0, threading.Lock()
     waits = []
 
     def work() -> None:
         nonlocal most, inside
         for _ in range(5):
-            with clients.slot(tmp_path) as wait_s:
+            with clients.hold_slot(tmp_path) as wait_s:
                 with lock:
                     inside += 1
                     most = max(most, inside)
@@ -38,20 +38,20 @@ def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
 
 
 def test_the_wait_is_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clients.create(tmp_path, 1)
+    clients.create_slots(tmp_path, 1)
     waited: list[float] = []
-    queued, first_free = threading.Event(), clients._first_free
+    queued, first_free = threading.Event(), clients._lock_free_slot
 
     def queue(paths: list[Path], head: Path) -> int:
         queued.set()  # only now: the wait counts from before
         return first_free(paths, head)
 
     def second() -> None:
-        with clients.slot(tmp_path) as wait_s:
+        with clients.hold_slot(tmp_path) as wait_s:
             waited.append(wait_s)
 
-    with clients.slot(tmp_path):
-        monkeypatch.setattr(clients, "_first_free", queue)
+    with clients.hold_slot(tmp_path):
+        monkeypatch.setattr(clients, "_lock_free_slot", queue)
         thread = threading.Thread(target=second)
         thread.start()
         queued.wait()
@@ -67,41 +67,41 @@ def _hold_and_die(slot: Callable[[Path], AbstractContextManager[float]], folder:
 
 
 def test_a_dead_process_gives_its_slot_back(tmp_path: Path) -> None:
-    clients.create(tmp_path, 1)
-    process = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(clients.slot, tmp_path))
+    clients.create_slots(tmp_path, 1)
+    process = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(clients.hold_slot, tmp_path))
     process.start()
     process.join()
     assert process.exitcode == 9
-    with clients.slot(tmp_path):
+    with clients.hold_slot(tmp_path):
         pass
 
 
 def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"clients.create"), clients.slot(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"clients.create_slots"), clients.hold_slot(tmp_path):
         pass
     with pytest.raises(ValueError, match="at least 1"):
-        clients.create(tmp_path, 0)
+        clients.create_slots(tmp_path, 0)
 
 
 def test_a_process_that_computes_no_more_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = threading.Event()
-    monkeypatch.setattr(clients, "_give_memory_back", given.set)
+    monkeypatch.setattr(clients, "_release_memory", given.set)
     monkeypatch.setattr(clients, "_IDLE_S", 0.01)
-    clients.create(tmp_path, 1)
-    with clients.slot(tmp_path):
+    clients.create_slots(tmp_path, 1)
+    with clients.hold_slot(tmp_path):
         assert not given.is_set()
     assert given.wait(timeout=30)
 
 
 def test_a_process_that_goes_on_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_IDLE_S", 3_600)
-    clients.create(tmp_path, 1)
-    with clients.slot(tmp_path):
+    clients.create_slots(tmp_path, 1)
+    with clients.hold_slot(tmp_path):
         pass
-    waiting = clients._idle
+    waiting = clients._release_timer
     assert waiting is not None
-    with clients.slot(tmp_path):
+    with clients.hold_slot(tmp_path):
         assert waiting.finished.is_set()  # cancelled
-    assert clients._idle is not None
-    clients._idle.cancel()
-    clients._give_memory_back()
+    assert clients._release_timer is not None
+    clients._release_timer.cancel()
+    clients._release_memory()

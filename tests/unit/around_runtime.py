@@ -38,13 +38,13 @@ CHANGES = {
     *("setdefault", "update"),
 }
 CACHES = {
-    **dict.fromkeys(("cache", "lru_cache"), "runtime.kept, or Resources"),
+    **dict.fromkeys(("cache", "lru_cache"), "runtime.get_or_make, or Resources"),
     "cached_property": "crossover.data.clients: Python 3.11 holds one lock for all objects while it computes",
 }
 # file -> what it has of its own -> why
 EXCEPTIONS = {
     "crossover/data/clients.py": dict.fromkeys(
-        ("time", "threading", "_idle"), "cores of one machine, shared by its processes"
+        ("time", "threading", "_release_timer"), "cores of one machine, shared by its processes"
     ),
     "crossover/processes.py": dict.fromkeys(("signal", "threading"), "threads and signals are the process's own"),
     "crossover/pools.py": dict.fromkeys(
@@ -57,7 +57,7 @@ EXCEPTIONS = {
     "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},
     "crossover/learning/layers.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
     "crossover/user_code.py": dict.fromkeys(
-        ("threading", "_own", "_is_own", "_folders", "tops", "os.environ", "cache"),
+        ("threading", "_watched", "_is_own", "_folders", "own_top_names", "os.environ", "cache"),
         "imported modules and what user code changes are the process's, and so is an audit hook",
     ),
     "crossover/running/account.py": {
@@ -128,14 +128,14 @@ def _kept(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
         for node in inside:
             match node:
                 case ast.Name(id=name, ctx=ast.Store()) if name in declared:
-                    yield name, node.lineno, "runtime.kept, or Resources"
+                    yield name, node.lineno, "runtime.get_or_make, or Resources"
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in CHANGES:
                     if name in shared:
-                        yield name, node.lineno, "runtime.kept, or Resources"
+                        yield name, node.lineno, "runtime.get_or_make, or Resources"
                 case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in shared:
-                    yield name, node.lineno, "runtime.kept, or Resources"
+                    yield name, node.lineno, "runtime.get_or_make, or Resources"
                 case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()) if name in shared:
-                    yield name, node.lineno, "runtime.kept, or Resources"
+                    yield name, node.lineno, "runtime.get_or_make, or Resources"
 
 
 def _asked_at_import(tree: ast.Module) -> Iterator[tuple[str, int, str]]:

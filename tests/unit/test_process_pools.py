@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from crossover.pools import pool
+from crossover.pools import start_pool
 from tests.local.parts import eventually
 from tests.sampling import WHOLE
 
 # Says who its workers are, once they compute without an end.
 ASKS = """
 import os, sys, time
-from crossover.pools import pool
+from crossover.pools import start_pool
 
 def work(folder):
     open(f"{folder}/{os.getpid()}", "w").close()
@@ -24,7 +24,7 @@ def work(folder):
         pass
 
 if __name__ == "__main__":
-    with pool(2) as working:
+    with start_pool(2) as working:
         list(working.map(work, [sys.argv[1]] * 2))
 """
 
@@ -56,7 +56,7 @@ def told(seen: list[int]) -> None:
 
 
 def test_each_begins_as_it_is_told() -> None:
-    with pool(1, told, [1, 2]) as working:
+    with start_pool(1, told, [1, 2]) as working:
         assert working.submit(abs, -3).result() == 3
 
 

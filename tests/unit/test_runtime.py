@@ -12,20 +12,20 @@ class Elsewhere(ThisProcess):
 
 
 def test_another_runtime_is_asked_within_the_block_alone_and_keeps_a_state_of_its_own() -> None:
-    made = runtime.kept("test", list[int])
+    made = runtime.get_or_make("test", list[int])
     made.append(1)
     with runtime.use(Elsewhere()):
         assert runtime.time() == 12.0
-        assert runtime.kept("test", list[int]) == []
+        assert runtime.get_or_make("test", list[int]) == []
     assert runtime.time() > 12.0
-    assert runtime.kept("test", list[int]) is made
+    assert runtime.get_or_make("test", list[int]) is made
     del runtime.state()["test"]
 
 
 def test_what_is_kept_is_made_once() -> None:
     with runtime.use(ThisProcess()):
-        runtime.kept("nothing", lambda: None)
-        assert runtime.kept("nothing", lambda: 1) is None
+        runtime.get_or_make("nothing", lambda: None)
+        assert runtime.get_or_make("nothing", lambda: 1) is None
 
 
 def test_only_the_main_thread_speaks_for_the_process() -> None:

@@ -25,7 +25,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
     rank: int, alpha: float, targets: tuple[str, ...], tmp_path: Path
 ) -> None:
     interpreter = python(NAME)
-    user_code.look_in(HERE / NAME)
+    user_code.set_folders(HERE / NAME)
     wanted = Adapters(rank=rank, alpha=alpha, targets=tuple(f"*.{each}" for each in targets))
     training = Training(model="network:network", adapters=wanted)
     torch.manual_seed(1)
@@ -61,7 +61,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
 
 
 def test_mails_have_the_tokens_that_tokenizers_gives_them(tmp_path: Path) -> None:
-    user_code.look_in(example.EXAMPLES)
+    user_code.set_folders(example.EXAMPLES)
     folder, ours = example.downloaded(), example.settings()
     with tarfile.open(folder / "mails.tgz") as archive:
         mails = [archive.extractfile(each) for each in archive if "/data/" in each.name and each.name.endswith(".txt")]

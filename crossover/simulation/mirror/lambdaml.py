@@ -31,7 +31,7 @@ def codec_state_bytes(world: World) -> int:
     exchanges of a round. 0 if contributions are not compressed.
     """
     asked = world.experiment.exchange
-    residual = 4 * world.workload.parameters + VECTOR_HEADER_BYTES if codecs.feeds_back(asked) else 0
+    residual = 4 * world.workload.parameters + VECTOR_HEADER_BYTES if codecs.has_error_feedback(asked) else 0
     return residual + sum(up + VECTOR_HEADER_BYTES for up, _ in exchange_sizes(world)[1:])
 
 
@@ -55,7 +55,7 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
 
     if "travels" not in world.state:
         sizes = workload.parameters, workload.buffers
-        world.state["travels"] = codecs.named(asked).travels(*sizes, workers=world.workers, shapes=shapes)
+        world.state["travels"] = codecs.build_codec(asked).travels(*sizes, workers=world.workers, shapes=shapes)
     found: list[tuple[int, int]] = world.state["travels"]
     return found
 

@@ -1,6 +1,6 @@
 """Functions that a P2P peer's state machine starts: their requests to the object store, as in functions/p2p_serverless.py."""
 
-from crossover.algorithms.schedule import parts
+from crossover.algorithms.schedule import split_into_parts
 from crossover.simulation.kernel import Phase, Tally, WhereInRun
 from crossover.simulation.mirror.spirt import kept_by_worker, samples_of_minibatches, share_scripts
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
@@ -9,7 +9,7 @@ from crossover.simulation.world import Model, Script, World
 
 def averaging_functions(world: World, place: WhereInRun) -> int:
     """Return the number of functions that share the averaging of a round's gradients; each averages one part of the vector."""
-    return len(parts(world.workload.elements, most=place.minibatches))
+    return len(split_into_parts(world.workload.elements, most=place.minibatches))
 
 
 def _is_average_in_functions(world: World) -> bool:

@@ -33,7 +33,9 @@ def run(world: World, walk: Walk) -> SimProcess:
     """Simulate a fleet of programs, one process per worker, until the last one ends. `walk`: interpreter of the state machines that the
     programs start.
     """
-    yield world.env.all_of([world.env.process(SimulatedPeer(world, walk, rank).train()) for rank in range(world.workers)])
+    yield world.env.all_of(
+        [world.env.process(SimulatedPeer(world, walk, rank).train()) for rank in range(world.workers)]
+    )
 
 
 class SimulatedPeer:
@@ -80,11 +82,11 @@ class SimulatedPeer:
             entered = place.copy()
             invocation = self.invocation
             invocation.started_at = world.env.now
-            while self.round < days.rounds_until(days.decided(number)):
+            while self.round < days.rounds_until(days.epoch_of_decision(number)):
                 yield from self.run_round(place)
                 self.round += 1
                 move_to_round(world, place, self.round)
-            yield from self._measure("convergence detection", self._agree_after_epoch(days.decided(number)))
+            yield from self._measure("convergence detection", self._agree_after_epoch(days.epoch_of_decision(number)))
             world.state.setdefault("seconds", []).append(invocation.stages["compute gradients"][0])
             world.usage.add(
                 use,

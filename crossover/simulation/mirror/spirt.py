@@ -16,7 +16,7 @@ def move_to_round(world: World, place: WhereInRun, round: int) -> None:
     event.
     """
     days = world.days
-    place.epoch, place.round, place.minibatches = days.epoch(round), round, days.side_by_side(round)
+    place.epoch, place.round, place.minibatches = days.epoch(round), round, days.count_parallel(round)
     place.minibatch, place.synchronised = 0, False
 
 
@@ -45,7 +45,7 @@ def optimizer_vectors(world: World) -> int:
     """Return the number of vectors that the optimizer keeps, each with one value per parameter: 0 for plain SGD, 1 with momentum, 2 for
     Adam.
     """
-    return len(optimizers.vectors(world.experiment.training))
+    return len(optimizers.list_vectors(world.experiment.training))
 
 
 def outer_vectors(world: World) -> int:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from crossover.data.clients import Clients
-from crossover.data.deployed_clients import innermost_kind, plain_cause
+from crossover.data.deployed_clients import describe_cause, find_innermost_error
 from crossover.data.keys import current_run
 from crossover.data.protocols import Traffic
-from crossover.errors import CrossoverError, RunFailed, UserError, ended_with
+from crossover.errors import CrossoverError, RunFailed, UserError, rebuild_error
 from crossover.experiment import Experiment
 from crossover.reports.spending import BudgetReached
 from crossover.running.monitor import attach_to_run, begin_deadline, follow, has_ended
@@ -59,7 +59,7 @@ class MachineExecution:
         if found.status == "TIMED_OUT":
             raise RunFailed("ended by lifetime.maximum_run_hours: deploy with more hours, then resume the run")
         error = found.error or found.status
-        raise ended_with(innermost_kind(error, found.cause), plain_cause(error, found.cause))
+        raise rebuild_error(find_innermost_error(error, found.cause), describe_cause(error, found.cause))
 
     def stop(self) -> None:
         self.execution.stop()

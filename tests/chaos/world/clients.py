@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from crossover.data.clients import Event
-from crossover.data.connecting import object_tensors, tensor_compute
+from crossover.data.connecting import choose_tensor_compute, open_object_tensors
 from crossover.data.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore, Traffic
 from crossover.data.rabbitmq import RabbitMessageBus
 from crossover.data.redis_tensors import RedisTensorStore
@@ -49,26 +49,26 @@ class VirtualClients:
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
         return self.objects(traffic)
 
-    def through_objects(self, experiment: Experiment) -> bool:
+    def uses_object_store(self, experiment: Experiment) -> bool:
         return experiment.storage.channel == "s3" and not self._servers.databases
 
     def _database(self, worker: int) -> VirtualDatabase:
         return self._servers.databases[worker % len(self._servers.databases)]
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        if self.through_objects(experiment):
-            return object_tensors(self.objects(traffic))
+        if self.uses_object_store(experiment):
+            return open_object_tensors(self.objects(traffic))
         if worker not in self._tensor_stores:
             client = DatabaseClient(self._database(worker), self._servers.carry)
             kept_s = experiment.database.time_to_live_s
             self._tensor_stores[worker] = RedisTensorStore(client, traffic, time_to_live_s=kept_s)
-        return self._tensor_stores[worker].beside(traffic)
+        return self._tensor_stores[worker].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
         store, compute = self.tensors(experiment, worker, traffic), experiment.database.compute
         if compute == "in_database" and isinstance(store, RedisTensorStore):
             return DatabaseCompute(store, self._database(worker))
-        return tensor_compute(store, compute="fetch")
+        return choose_tensor_compute(store, compute="fetch")
 
     def bus(self, traffic: Traffic) -> MessageBus:
         url = "amqp://broker:5672"

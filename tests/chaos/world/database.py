@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
-from crossover.algorithms.rules import RULES, Agree, participants
+from crossover.algorithms.rules import RULES, Agree, select_participants
 from crossover.data.encoding import Vector, VectorKind
 from crossover.data.fetch_compute import FetchCompute
 from crossover.data.memory import MemoryTensorStore
@@ -160,7 +160,7 @@ class DatabaseCompute:
         if rule.non_finite == "drop":
             if self._store.exists(out):
                 return
-            kept, rule = participants([self.finite(key) for key in keys], rule, names=keys, agree=agree)
+            kept, rule = select_participants([self.is_finite(key) for key in keys], rule, names=keys, agree=agree)
             keys = [keys[index] for index in kept]
         command = RULES[rule.rule].command or ""
         self._do(command, [*keys, out], lambda: self._computing.combine(keys, rule=rule, out=out))
@@ -174,8 +174,8 @@ class DatabaseCompute:
         outputs = [out.model, *out.optimizer]
         self._do(command, [*inputs, *outputs], lambda: self._computing.update(state, gradient, out=out, update=update))
 
-    def finite(self, key: str) -> bool:
-        return bool(self._do("FINITE", [key], lambda: self._computing.finite(key)))
+    def is_finite(self, key: str) -> bool:
+        return bool(self._do("FINITE", [key], lambda: self._computing.is_finite(key)))
 
     def _do(self, name: str, keys: Sequence[str], work: Callable[[], Any]) -> Any:
         self._store.traffic.count(name.lower())

@@ -7,7 +7,7 @@ from typing import Any
 
 from crossover.errors import UserError
 from crossover.experiment import Experiment
-from crossover.pools import pool
+from crossover.pools import start_pool
 from crossover.running.resume import tolerates_failures
 from crossover.training.progress import calendar_of
 from crossover.workflow.architecture import Architecture, architecture_of
@@ -279,7 +279,7 @@ def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Gen
         return
     at_once = processes * _SEEDS_OF_A_PROCESS
     for first in range(0, len(seeds), at_once):
-        working = pool(processes, _begin, trials.experiment)
+        working = start_pool(processes, _begin, trials.experiment)
         try:
             yield from working.map(_of, seeds[first : first + at_once], chunksize=4)
         finally:

@@ -11,7 +11,7 @@ from torch import Tensor
 from crossover.algorithms import buffers, compression, significance
 from crossover.algorithms.averaging import RunningMean
 from crossover.algorithms.optimizers import statistics_momentum
-from crossover.algorithms.schedule import Calendar, learning_rate, weights
+from crossover.algorithms.schedule import Calendar, learning_rate, weigh_contributions
 from crossover.experiment import Experiment, Training
 from crossover.learning.batches import Batch
 from crossover.learning.learner import Evaluation
@@ -46,7 +46,7 @@ def measure_reference(experiment: Experiment, dataset: Dataset, learner: ExactLe
     epochs = train_reference(experiment, dataset, on_round=keep, learner=cast(Any, learner))[2]
     days = _calendar(experiment, dataset)
     evaluated = [(epoch.val_loss, epoch.val_metric) for epoch in epochs]
-    ends = [days.decided(number) for number in range(1, len(evaluated) + 1)]
+    ends = [days.epoch_of_decision(number) for number in range(1, len(evaluated) + 1)]
     return {
         epoch: EpochResult(
             models[days.rounds_until(epoch) - 1],
@@ -123,13 +123,13 @@ class _MLLessInOneProcess:
         model = base + worker.residual
         learner.model[:] = buffers.view(model)
         counts = [self._counts(step, each) for each in range(len(self._workers))]
-        mean = RunningMean.of(weights(counts[rank]), elements=model.numel())
+        mean = RunningMean.allocate(weigh_contributions(counts[rank]), elements=model.numel())
         for position, number in enumerate(self._days.numbers(step)):
             epoch = self._days.place(step, position)[0]
             batch: Batch = self._batches.train(rank, number)
             learner.compute_gradient(batch, epoch=epoch, round=step, worker=rank, minibatch=position)
             mean.add(buffers.tensor(learner.gradient))
-        samples = weights([sum(each) for each in counts])
+        samples = weigh_contributions([sum(each) for each in counts])
         significance.local_step(
             worker.residual,
             worker.velocity,

@@ -76,7 +76,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             return advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=9)
 
     yield of
-    user_code.look_in()
+    user_code.set_folders()
 
 
 @pytest.mark.slow

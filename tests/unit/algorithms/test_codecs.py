@@ -5,8 +5,8 @@ import torch
 
 from crossover.algorithms import buffers, compression
 from crossover.algorithms.codecs import Codec, HalfPrecision, Largest, Quantized
-from crossover.algorithms.compression import generator
-from crossover.algorithms.schedule import chunk
+from crossover.algorithms.compression import make_generator
+from crossover.algorithms.schedule import chunk_slice
 from crossover.errors import Corrupt, Refused
 
 WAYS = [
@@ -22,8 +22,8 @@ NAMES = ["fp16", "8 bits", "3 bits", "4 bits", "top 1 %"]
 @pytest.mark.parametrize("parameters", [1, 129, 4_001])
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_what_was_written_is_read_back_and_has_the_size_that_was_said(way: Codec, parameters: int) -> None:
-    values = torch.randn(parameters, generator=generator("values", parameters))
-    data, again = (way.encode(values, random=generator("noise", 1))[0] for _ in range(2))
+    values = torch.randn(parameters, generator=make_generator("values", parameters))
+    data, again = (way.encode(values, random=make_generator("noise", 1))[0] for _ in range(2))
     assert data.numel() == way.nbytes(parameters)
     assert torch.equal(data, again)
     out = torch.full((parameters,), torch.nan)
@@ -34,18 +34,18 @@ def test_what_was_written_is_read_back_and_has_the_size_that_was_said(way: Codec
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_parts_hold_the_bits_of_the_whole(way: Codec, count: int) -> None:
-    values, whole = torch.randn(70_001, generator=generator("values", 1)), torch.empty(70_001)
-    way.decode(buffers.view(way.encode(values, random=generator("noise", 1))[0]), out=whole, what="x")
-    parts = [chunk(values.numel(), count, worker=worker, unit=way.unit) for worker in range(count)]
+    values, whole = torch.randn(70_001, generator=make_generator("values", 1)), torch.empty(70_001)
+    way.decode(buffers.view(way.encode(values, random=make_generator("noise", 1))[0]), out=whole, what="x")
+    parts = [chunk_slice(values.numel(), count, worker=worker, unit=way.unit) for worker in range(count)]
     together = torch.full_like(whole, torch.nan)
-    for part, body in zip(parts, way.encode(values, random=generator("noise", 1), parts=parts), strict=True):
+    for part, body in zip(parts, way.encode(values, random=make_generator("noise", 1), parts=parts), strict=True):
         way.decode(buffers.view(body), out=together[part], what="x")
     assert torch.equal(together, whole)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_bytes_of_another_length_are_refused_by_name(way: Codec) -> None:
-    body = way.encode(torch.ones(1_000), random=generator("noise", 1))[0]
+    body = way.encode(torch.ones(1_000), random=make_generator("noise", 1))[0]
     for data in (body[:-1], torch.cat([body, body[:1]]), body[:3]):
         with pytest.raises(Corrupt, match="worker 3"):
             way.decode(buffers.view(data.contiguous()), out=torch.empty(1_000), what="worker 3")
@@ -57,15 +57,15 @@ def test_bytes_of_another_length_are_refused_by_name(way: Codec) -> None:
 @pytest.mark.parametrize("levels", [3, 40, 10**9])
 def test_the_largest_are_those_that_sorting_finds(elements: int, levels: int) -> None:
     """Few levels: most magnitudes are equal to others, and the first of them are taken."""
-    random = generator("values", elements, levels)
+    random = make_generator("values", elements, levels)
     values = torch.randint(-levels, levels + 1, (elements,), generator=random).float() / levels
     for count in (1, elements // 100 + 1, elements // 3, elements - 1, elements):
         by_magnitude = sorted(range(elements), key=lambda i: (-abs(values[i].item()), i)) if elements < 99 else None
         order = by_magnitude or values.abs().sort(descending=True, stable=True).indices.tolist()
-        assert compression.largest(values, count).tolist() == sorted(order[:count])
+        assert compression.find_largest(values, count).tolist() == sorted(order[:count])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_the_largest_of_what_is_not_finite_are_refused(bad: float) -> None:
     with pytest.raises(Refused, match="not finite"):
-        Largest(0.01).encode(torch.tensor([1.0, bad]), random=generator("noise", 1))
+        Largest(0.01).encode(torch.tensor([1.0, bad]), random=make_generator("noise", 1))

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
 from crossover.algorithms.averaging import mean
-from crossover.algorithms.compression import generator
-from crossover.algorithms.contributions import Contribution, Encoder, OneExchange, encoder, in_one_process
-from crossover.algorithms.schedule import chunk
+from crossover.algorithms.compression import make_generator
+from crossover.algorithms.contributions import Contribution, Encoder, OneExchange, build_encoder, exchange_in_process
+from crossover.algorithms.schedule import chunk_slice
 from crossover.errors import Corrupt
 from crossover.experiment import Exchange, Experiment
 
@@ -28,13 +28,13 @@ EXCHANGES = [
 
 def of(exchange: Exchange, worker: int = 0) -> Encoder:
     experiment = Experiment(name="x", architecture="all-reduce", exchange=exchange)
-    found = encoder(experiment, worker=worker, shapes=SHAPES, parameters=PARAMETERS)
+    found = build_encoder(experiment, worker=worker, shapes=SHAPES, parameters=PARAMETERS)
     assert found is not None
     return found
 
 
 def gradient(worker: int, round: int) -> Tensor:
-    return torch.randn(PARAMETERS + STATISTICS, generator=generator("gradient", worker, round))
+    return torch.randn(PARAMETERS + STATISTICS, generator=make_generator("gradient", worker, round))
 
 
 def trained(workers: list[Encoder], rounds: range) -> list[Tensor]:
@@ -43,7 +43,8 @@ def trained(workers: list[Encoder], rounds: range) -> list[Tensor]:
 
     own = [[gradient(worker, round) for worker in range(len(workers))] for round in rounds]
     return [
-        in_one_process(workers, each, combine, round=round).clone() for round, each in zip(rounds, own, strict=True)
+        exchange_in_process(workers, each, combine, round=round).clone()
+        for round, each in zip(rounds, own, strict=True)
     ]
 
 
@@ -69,7 +70,7 @@ def test_in_parts_or_whole_the_others_read_the_same(exchange: Exchange) -> None:
     own = of(exchange)
     whole = own.begin(gradient(0, 0), round=0).values.clone()
     assert isinstance(own, OneExchange)
-    parts = [chunk(whole.numel(), 4, worker=worker, unit=own.codec.unit) for worker in range(4)]
+    parts = [chunk_slice(whole.numel(), 4, worker=worker, unit=own.codec.unit) for worker in range(4)]
     contribution = own.begin(gradient(0, 0), round=0, parts=parts)
     assert torch.equal(contribution.values, whole)
     for (first, end), body in contribution.bodies.items():
@@ -95,12 +96,12 @@ def test_top_k_with_error_feedback_is_these_lines() -> None:
         assert torch.equal(result[:PARAMETERS], (sent[0] + sent[1] + sent[2]) / 3)
 
 
-@pytest.mark.parametrize("exchange", [each for each in EXCHANGES if codecs.feeds_back(each)], ids=str)
+@pytest.mark.parametrize("exchange", [each for each in EXCHANGES if codecs.has_error_feedback(each)], ids=str)
 def test_what_is_left_out_comes_later(exchange: Exchange) -> None:
     """Of the same gradient again and again, the mean of what is agreed on comes to the gradient itself."""
     worker, rounds, own = of(exchange), 60, gradient(0, 0)
     results = [
-        in_one_process([worker], [own], lambda values: values[0], round=round).clone() for round in range(rounds)
+        exchange_in_process([worker], [own], lambda values: values[0], round=round).clone() for round in range(rounds)
     ]
     error = (torch.stack(results).mean(dim=0) - own)[:PARAMETERS].norm() / own[:PARAMETERS].norm()
     assert float(error) < 0.35
@@ -110,5 +111,6 @@ def test_a_contribution_of_floats_has_no_bodies() -> None:
     assert of(Exchange(compression="powersgd", rank=2)).begin(gradient(0, 0), round=0).bodies == {}
     assert Contribution(torch.zeros(3)).codec is None
     assert (
-        encoder(Experiment(name="x", architecture="all-reduce"), worker=0, shapes=SHAPES, parameters=PARAMETERS) is None
+        build_encoder(Experiment(name="x", architecture="all-reduce"), worker=0, shapes=SHAPES, parameters=PARAMETERS)
+        is None
     )

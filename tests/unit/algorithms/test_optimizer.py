@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
-from crossover.algorithms.updates import clipped, step
+from crossover.algorithms.updates import clip_gradient, step
 from crossover.experiment import Clip, Training
 
 SIZES = ((37, 5), (1000,), (3, 3, 3, 3))  # what the flat vector is made of: shaped and odd
@@ -148,7 +148,7 @@ def test_clipping_betas_and_groups_of_decay_equal_torch(name: str, built: Any) -
         gradient = random(number + 1)
         set_gradients(shaped, gradient * min(1.0, 12.0 / (float(gradient.double().norm()) + 1e-6)))
         optimizer.step()
-        update = Update.of(asked, number=number, rate=0.01, buffers=0, sync_every=1, undecayed=[(185, 1185)])
+        update = Update.from_training(asked, number=number, rate=0.01, buffers=0, sync_every=1, undecayed=[(185, 1185)])
         model, state = step(model, gradient, state, update)
         assert torch.equal(model, flat(shaped)), number
 
@@ -158,5 +158,5 @@ def test_a_clipped_gradient_is_torch_s_and_a_short_one_itself() -> None:
     parameter = torch.nn.Parameter(torch.zeros(40_000))
     parameter.grad = gradient.clone()
     torch.nn.utils.clip_grad_norm_([parameter], 1.5)
-    assert torch.allclose(clipped(gradient, 1.5), parameter.grad, rtol=1e-6, atol=0)
-    assert torch.equal(clipped(gradient, 1e6), gradient)
+    assert torch.allclose(clip_gradient(gradient, 1.5), parameter.grad, rtol=1e-6, atol=0)
+    assert torch.equal(clip_gradient(gradient, 1e6), gradient)

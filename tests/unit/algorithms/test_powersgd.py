@@ -12,7 +12,7 @@ import torch.distributed as distributed
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as pytorch
 
-from crossover.algorithms.compression import PowerSGD, generator, layout
+from crossover.algorithms.compression import PowerSGD, build_layout, make_generator
 
 SHAPES = [(8, 3, 3, 3), (8,), (16, 8, 1, 1), (16, 1, 3, 3), (16,), (10, 64), (10,)]
 ELEMENTS = sum(torch.Size(shape).numel() for shape in SHAPES)
@@ -25,7 +25,7 @@ WORKERS, STEPS, VANILLA = (
 
 
 def gradient(worker: int, step: int) -> Tensor:
-    return torch.randn(ELEMENTS, dtype=torch.float64, generator=generator("gradient", worker, step))
+    return torch.randn(ELEMENTS, dtype=torch.float64, generator=make_generator("gradient", worker, step))
 
 
 class Bucket:
@@ -107,7 +107,7 @@ def ours(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 def test_a_gradient_of_low_rank_is_found_at_once_and_leaves_nothing() -> None:
     """Of the same matrix of rank 1 on all workers, the first step's product is the matrix itself; of none, all stays finite."""
-    sides = generator("sides", 1)
+    sides = make_generator("sides", 1)
     matrix = torch.outer(torch.randn(30, generator=sides), torch.randn(40, generator=sides))
     own = PowerSGD([(30, 40), (5,)], rank=2, seed=1, feedback=True, dtype=torch.float32)
     for vector in (torch.zeros(1_208), torch.cat([matrix.flatten(), torch.ones(8)])):  # three statistics behind it
@@ -117,9 +117,9 @@ def test_a_gradient_of_low_rank_is_found_at_once_and_leaves_nothing() -> None:
 
 
 def test_what_would_not_become_smaller_travels_whole() -> None:
-    found = layout([(8, 8), (8,), (64, 2), (100, 3, 3), (4, 4)], rank=4)
+    found = build_layout([(8, 8), (8,), (64, 2), (100, 3, 3), (4, 4)], rank=4)
     assert [(each.rows, each.columns) for each in found.matrices] == [(100, 9)]
     assert found.whole == (slice(0, 200), slice(1_100, 1_116)) and found.whole_elements == 216
     assert (found.p_elements, found.q_elements) == (400, 36)
     with pytest.raises(ValueError, match="rank 0"):
-        layout([(8, 8)], rank=0)
+        build_layout([(8, 8)], rank=0)

@@ -39,7 +39,7 @@ def test_what_weighs_nothing_might_as_well_not_be_there(weights: list[int], seed
 def test_it_knows_how_many_belong_into_it() -> None:
     running = RunningMean([1, 1], total=torch.empty(2))
     running.add(torch.ones(2))
-    assert not running.complete
+    assert not running.is_complete
     with pytest.raises(ValueError, match="1 of 2"):
         running.result()
     running.add(torch.ones(2))

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from crossover.algorithms.schedule import (
     epochs_without_improvement,
+    find_stop_reason,
     image_side,
     learning_rate,
     plateau_reductions,
-    verdict,
 )
 from crossover.experiment import ImageSize, Metric, Training
 
@@ -109,12 +109,12 @@ def test_epochs_without_improvement() -> None:
 
 def test_verdicts() -> None:
     training = Training(epochs=5, early_stopping=2, target=0.9)
-    assert verdict(training, []) == ""
-    assert verdict(training, [(1.0, 0.5)]) == ""
-    assert verdict(training, [(1.0, 0.5), (1.1, 0.91)]).startswith("target: validation accuracy 0.9100")
-    assert verdict(training, [(1.0, 0.5), (1.1, 0.5), (1.2, 0.5)]).startswith("early stopping: 2 epochs")
-    assert verdict(training, [(1.0 / n, 0.5) for n in range(1, 6)]) == "epochs: all 5 done"
-    assert verdict(Training(epochs=9), [(1.0, 1.0)] * 8) == ""
+    assert find_stop_reason(training, []) == ""
+    assert find_stop_reason(training, [(1.0, 0.5)]) == ""
+    assert find_stop_reason(training, [(1.0, 0.5), (1.1, 0.91)]).startswith("target: validation accuracy 0.9100")
+    assert find_stop_reason(training, [(1.0, 0.5), (1.1, 0.5), (1.2, 0.5)]).startswith("early stopping: 2 epochs")
+    assert find_stop_reason(training, [(1.0 / n, 0.5) for n in range(1, 6)]) == "epochs: all 5 done"
+    assert find_stop_reason(Training(epochs=9), [(1.0, 1.0)] * 8) == ""
     errors = Training(epochs=9, target=0.5, metric=Metric(name="houses:mean_error", higher_is_better=False))
-    assert verdict(errors, [(1.0, 0.51)]) == ""
-    assert verdict(errors, [(1.0, 0.51), (0.9, 0.5)]) == "target: validation mean error 0.5000 reached 0.5"
+    assert find_stop_reason(errors, [(1.0, 0.51)]) == ""
+    assert find_stop_reason(errors, [(1.0, 0.51), (0.9, 0.5)]) == "target: validation mean error 0.5000 reached 0.5"

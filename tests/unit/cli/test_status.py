@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from crossover.cli import deployment
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.data.keys import Keys
 from crossover.data.protocols import Traffic
 from crossover.data.s3 import S3ObjectStore
@@ -61,10 +61,10 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     objects = S3ObjectStore("storage", Traffic(), client=s3)
     prepared = prepare(MINE, objects=objects, data=[objects])
     record = {**spirt().records[0], "started_at": prepared.facts["created_at"]}
-    objects.put(Keys(prepared.run).record("train", "a"), sealed(record))
+    objects.put(Keys(prepared.run).record("train", "a"), seal(record))
     objects.put(
         Keys(prepared.run).decision(1),
-        sealed(decision()),
+        seal(decision()),
     )
     arn = machine("a-name-that-says-nothing")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name=f"{prepared.run}-0", input="{}")

@@ -4,7 +4,7 @@ import pytest
 
 from crossover.data.clients import MemoryClients
 from crossover.errors import RunFailed
-from crossover.processes import side_by_side
+from crossover.processes import run_in_threads
 
 WAIT_S = 60.0
 
@@ -25,7 +25,7 @@ def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
                 computing -= 1
             meeting.wait(WAIT_S)  # nobody leaves before both are counted out
 
-    _, failed = side_by_side([compute] * 8, slots=8)
+    _, failed = run_in_threads([compute] * 8, slots=8)
     assert not failed
     assert most == 2
 

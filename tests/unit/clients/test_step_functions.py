@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossover.data.deployed_clients import plain_cause
+from crossover.data.deployed_clients import describe_cause
 from crossover.errors import RunFailed
 from crossover.running.deployed import StateMachineExecution
 
@@ -26,25 +26,25 @@ def cause(kind: str, message: str) -> str:
     ],
 )
 def test_what_lambda_ends_a_function_for_comes_with_advice(kind: str, advice: str) -> None:
-    told = plain_cause("StepFailed", cause(kind, "signal: killed"))
+    told = describe_cause("StepFailed", cause(kind, "signal: killed"))
     assert told.startswith(f"{WHERE}: {kind}: signal: killed; ") and advice in told
 
 
 def test_what_the_code_says_stays_as_it_is() -> None:
-    told = plain_cause("StepFailed", cause("Refused", "the loss is nan"))
+    told = describe_cause("StepFailed", cause("Refused", "the loss is nan"))
     assert told == f"{WHERE}: Refused: the loss is nan"
 
 
 def test_the_innermost_of_nested_causes_is_told() -> None:
     nested = "worker failed: " + json.dumps({"Cause": cause("Missing", "no such key")})
-    assert plain_cause("StepFailed", nested) == f"{WHERE}: Missing: no such key"
+    assert describe_cause("StepFailed", nested) == f"{WHERE}: Missing: no such key"
 
 
 def test_a_cause_without_a_step_and_one_without_words() -> None:
     lone = json.dumps({"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"})
-    assert "functions.memory_mb.default" in plain_cause("States.TaskFailed", lone)
-    assert plain_cause("States.Timeout", "") == "States.Timeout"
-    assert plain_cause("StepFailed", "stopped by the user") == "stopped by the user"
+    assert "functions.memory_mb.default" in describe_cause("States.TaskFailed", lone)
+    assert describe_cause("States.Timeout", "") == "States.Timeout"
+    assert describe_cause("StepFailed", "stopped by the user") == "stopped by the user"
 
 
 def test_an_execution_that_ran_out_of_time_names_the_field_that_bounds_it() -> None:

@@ -4,28 +4,28 @@ import json
 
 import pytest
 
-from crossover.data.documents import opened, sealed
+from crossover.data.documents import seal, unseal
 from crossover.errors import Corrupt
 
 PLAIN = {"epoch": 3, "val_metric": 0.9375, "history": [[0.1, 0.5]], "reason": 'ü, "crc32": "1"}', "by": None}
 
 
 def test_what_was_sealed_is_opened_and_is_json() -> None:
-    body = sealed(PLAIN)
-    assert opened(body, key="k") == PLAIN
+    body = seal(PLAIN)
+    assert unseal(body, key="k") == PLAIN
     assert json.loads(body).items() >= PLAIN.items()
 
 
 def test_every_changed_bit_is_seen() -> None:
-    body = sealed(PLAIN)
+    body = seal(PLAIN)
     for bit in range(8 * len(body)):
         damaged = bytearray(body)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Corrupt, match=r"^runs/r/decision: checksum differs"):
-            opened(bytes(damaged), key="runs/r/decision")
+            unseal(bytes(damaged), key="runs/r/decision")
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"epoch": 3}', b'{"epoch": 3, "crc32": 7}'])
 def test_what_was_not_sealed_is_refused(body: bytes) -> None:
     with pytest.raises(Corrupt):
-        opened(body, key="k")
+        unseal(body, key="k")

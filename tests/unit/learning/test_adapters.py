@@ -22,7 +22,7 @@ MANIFEST = {"classes": zoo.CLASSES, "input_shape": [zoo.PLACES, zoo.WIDTH]}
 
 
 def experiment_of(**training: object) -> Experiment:
-    user_code.look_in(Path(zoo.__file__).parent)
+    user_code.set_folders(Path(zoo.__file__).parent)
     asked = Training(**{"model": "zoo:transformer", "adapters": TARGETS, **training})  # type: ignore[arg-type]
     data = Data(dataset="zoo:rows", validation=0.25, preprocess="none")
     return Experiment(name="tuned", architecture="all-reduce", training=asked, data=data)

@@ -400,7 +400,7 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
         for combined in (averaging.mean(gradients, [1, 2, 3, 4, 5]), robust.median(gradients),
                          robust.trimmed_mean(gradients, trim=1), robust.krum(gradients, faulty=1)):
             model, state = step(model, combined, state, update)
-        robust.attacked(gradients[0], attack="gaussian", scale=1.0, generator=compression.generator("attack", 1))
+        robust.attack_vector(gradients[0], attack="gaussian", scale=1.0, generator=compression.make_generator("attack", 1))
         own.model[:] = buffers.view(model)
         print(own.evaluate([raw]).samples, "numpy" in sys.modules)
     """

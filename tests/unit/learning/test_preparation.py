@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.algorithms.compression import hashes
+from crossover.algorithms.compression import compute_hashes
 from crossover.experiment import Data
 from crossover.learning.samples import Preparation, augmented, constants, crop_flip, to_side
 
@@ -68,7 +68,7 @@ def test_crop_flip_spelled_out(samples: int, size: int, channels: int, epoch: in
     raw, ids = images(samples, channels, size), torch.arange(samples) * 7
     reach = size // 8
     expected = raw.clone()
-    for i, draw in enumerate(hashes(ids, "augmentation", 5, epoch).tolist()):
+    for i, draw in enumerate(compute_hashes(ids, "augmentation", 5, epoch).tolist()):
         down, across = draw % (2 * reach + 1) - reach, (draw >> 16) % (2 * reach + 1) - reach
         shifted = torch.zeros_like(raw[i])
         for y in range(size):

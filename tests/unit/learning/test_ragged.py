@@ -18,7 +18,7 @@ from tests.architectures import zoo
 
 
 def experiment_of(model: str = "pooled", data: str = "ragged", **training: object) -> Experiment:
-    user_code.look_in(Path(zoo.__file__).parent)
+    user_code.set_folders(Path(zoo.__file__).parent)
     asked = Training(model=f"zoo:{model}", batch_size=8, **training)  # type: ignore[arg-type]
     return Experiment(
         name="ragged",

@@ -63,7 +63,7 @@ MSE = Training(
 @pytest.fixture(autouse=True)
 def nowhere_else() -> Iterator[None]:
     yield
-    user_code.look_in()
+    user_code.set_folders()
 
 
 def experiment(
@@ -72,7 +72,7 @@ def experiment(
     folder = folder / f"{len(list(folder.iterdir()))}"
     folder.mkdir()
     (folder / "task.py").write_text(TASK.format(factor=factor, offset=offset, last=last, cast=cast))
-    user_code.look_in(folder)
+    user_code.set_folders(folder)
     found = Data(dataset="task:rows", **data)
     every = Exchange(every=1)
     return Experiment(name="own", architecture="single", workers=1, training=MSE, data=found, exchange=every)

@@ -212,7 +212,7 @@ def test_what_float32_has_made_one_number_of_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A minute of seconds since 1970; of a constant that float32 holds nothing is said."""
-    runtime.kept("notes on data sets", set[str]).clear()  # each is printed once in a process
+    runtime.get_or_make("notes on data sets", set[str]).clear()  # each is printed once in a process
     minute = torch.arange(1_732_572_000, 1_732_572_060).float().unsqueeze(1)
     loaded(torch.cat([minute, torch.full_like(minute, 0.1)], 1), monkeypatch)
     (line,) = capsys.readouterr().err.splitlines()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from crossover.data.clients import MemoryClients
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.training import checkpoints, waits
@@ -104,7 +104,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
             decided.append(ctx.clock())
             ctx.objects.put(
                 key,
-                sealed(decision()),
+                seal(decision()),
             )
         return exists(store, key)  # type: ignore[arg-type]
 

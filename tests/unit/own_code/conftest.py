@@ -11,6 +11,6 @@ from tests.unit.own_code.folders import Folders
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folders]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiment").mkdir()
-    user_code.look_in(tmp_path / "experiment", tmp_path)
+    user_code.set_folders(tmp_path / "experiment", tmp_path)
     yield Folders(tmp_path)
-    user_code.look_in()
+    user_code.set_folders()

@@ -114,7 +114,7 @@ def test_a_module_that_soils_everything_leaves_everything_clean(
     folders.experiment(dirty=DIRTY)
     torch.set_num_threads(1)  # as the experiment has it
     with clean("import", capsys):
-        bundling.check(OWN)
+        bundling.check_user_code(OWN)
     with clean("loader", capsys):
         dataset = load(OWN)
     batch = first_samples(dataset)
@@ -170,7 +170,7 @@ def test_torch_that_comes_by_the_users_import_is_clean_too(tmp_path: Path) -> No
     (tmp_path / "dirty.py").write_text(DIRTY)
     code = (
         "import sys, crossover.user_code as own\n"
-        f"own.look_in({str(tmp_path)!r})\n"
+        f"own.set_folders({str(tmp_path)!r})\n"
         "assert 'torch' not in sys.modules\n"
         "with own.border():\n    import dirty\n"
         "import torch\n"

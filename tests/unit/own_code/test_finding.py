@@ -53,7 +53,7 @@ def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: P
     other = tmp_path / "other"
     other.mkdir()
     (other / "task.py").write_text("def who(): return 2")
-    user_code.look_in(other)
+    user_code.set_folders(other)
     assert user_code.load("task:who", field="training.model")() == 2
 
 
@@ -157,14 +157,14 @@ def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: 
     helper = "import pathlib\ndef words():\n    return pathlib.Path('experiment/words.txt').read_text()\nwords()\n"
     (folders.experiment(task=text, helper=helper) / "words.txt").write_text("a b c")
     with pytest.raises(OwnCodeError, match=said) as failed:
-        bundling.check(experiment(model="task:factory"))
+        bundling.check_user_code(experiment(model="task:factory"))
     assert "the loader of data.dataset, which runs on this machine" in str(failed.value)
 
 
 def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
     folders.experiment(both="import late\ndef who(): import colorama_of_mine")
     folders.current(both="def who(): pass", late="")
-    assert bundling.check(experiment(model="both:who")) == [
+    assert bundling.check_user_code(experiment(model="both:who")) == [
         "experiment/both.py is taken, not both.py",
         "experiment/both.py, line 2: functions have no colorama_of_mine; only what runs on this machine, such as a data set's loader, "
         "can reach this line",
@@ -173,11 +173,11 @@ def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
 
 def test_digests_follow_what_own_code_reaches(folders: Folders) -> None:
     folders.experiment(task="import late\ndef factory(): pass", late="x = 1", other="")
-    before = bundling.digests(experiment(model="task:factory"))
+    before = bundling.hash_files(experiment(model="task:factory"))
     assert before.keys() == {"task.py", "late.py"}
     folders.experiment(other="y = 2")
-    assert bundling.digests(experiment(model="task:factory")) == before
+    assert bundling.hash_files(experiment(model="task:factory")) == before
     folders.experiment(late="x = 2")
-    after = bundling.digests(experiment(model="task:factory"))
+    after = bundling.hash_files(experiment(model="task:factory"))
     assert {name for name in after if after[name] != before[name]} == {"late.py"}
-    assert bundling.fingerprint(experiment(model="small_cnn")) == ""
+    assert bundling.compute_fingerprint(experiment(model="small_cnn")) == ""

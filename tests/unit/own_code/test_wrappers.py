@@ -85,10 +85,10 @@ def trained(folders: Folders, model: str, classes: str = "3") -> tuple[bytes, li
 def test_wrappers_are_left_out_and_said(
     folders: Folders, capsys: pytest.CaptureFixture[str], model: str, said: str
 ) -> None:
-    runtime.kept("notes on own code", set[str]).clear()  # each note is said once in a process
+    runtime.get_or_make("notes on own code", set[str]).clear()  # each note is said once in a process
     plain = trained(folders, "plain()" if "plain()[" not in model else "nn.Sequential(plain()[0], plain()[1])")
-    user_code.look_in()  # forgets the module
-    user_code.look_in(folders.root / "experiment", folders.root)
+    user_code.set_folders()  # forgets the module
+    user_code.set_folders(folders.root / "experiment", folders.root)
     assert trained(folders, model) == plain
     assert plain[1] == PLAIN
     said_lines = [line for line in capsys.readouterr().err.splitlines() if said in line]

@@ -44,7 +44,7 @@ def test_a_round_is_sent_again_if_the_message_of_any_of_its_exchanges_is_lost(
 ) -> None:
     """A message that is held says nothing of the other exchange's: a peer in that one would wait for ever."""
     sender, _ = opened(job, ctx)
-    made = range(codecs.exchanges(job.experiment.exchange))
+    made = range(codecs.count_exchanges(job.experiment.exchange))
     replica = Replica(ctx, 0)
     replica.restore()
     for number in set(made) - set(lost):

@@ -173,7 +173,7 @@ def test_a_run_that_failed_is_not_stopped(prepared: Prepared, tmp_path: Path) ->
 
 def test_a_run_that_is_finished_has_ended_well(prepared: Prepared, tmp_path: Path) -> None:
     """Its last execution failed, because it was resumed for nothing but clearing away, or was stopped too late."""
-    prepared.objects.put_new(prepared.keys.finished, b"")
+    prepared.objects.put_new(prepared.keys.finished_marker, b"")
     found = finish(prepared, Ending(RunFailed("gave way")), tmp_path, lambda progress: None, where="aws")
     assert found.result["outcome"] == "finished"
 

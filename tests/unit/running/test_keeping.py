@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.data.files import FileObjectStore
 from crossover.data.keys import Keys
 from crossover.data.memory import MemoryObjectStore
@@ -20,7 +20,7 @@ KEYS, WORKERS = Keys("run"), range(2)
 @pytest.fixture
 def objects() -> MemoryObjectStore:
     found = MemoryObjectStore(Traffic())
-    found.put(KEYS.experiment, sealed({"run": KEYS.run, "created_at": 1.0}))
+    found.put(KEYS.experiment, seal({"run": KEYS.run, "created_at": 1.0}))
     return found
 
 
@@ -85,7 +85,7 @@ def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
     at: int, objects: MemoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state with its model passes for a whole one, so the model comes last."""
-    older, newer = ([KEYS.kept_state(round, name) for name in ("model", "velocity")] for round in (3, 9))
+    older, newer = ([KEYS.saved_state(round, name) for name in ("model", "velocity")] for round in (3, 9))
     store, replace, moved = FileObjectStore(tmp_path / "unfinished", Traffic()), os.replace, list[Any]()
     for key in older:
         store.put(key, b"older")
@@ -96,7 +96,7 @@ def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
         return set(older)
 
     def cut_off(source: Any, target: Any) -> None:
-        if Path(target).is_relative_to(tmp_path / "unfinished" / KEYS.kept_states):
+        if Path(target).is_relative_to(tmp_path / "unfinished" / KEYS.saved_states):
             moved.append(target)
             if len(moved) > at:
                 raise KeyboardInterrupt
@@ -107,5 +107,5 @@ def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
     databases: Any = {0: None}
     with pytest.raises(KeyboardInterrupt):
         resume.save_resume_data(objects, tmp_path, databases=databases, looks=1)
-    there = store.list(KEYS.kept_states)
+    there = store.list(KEYS.saved_states)
     assert set(older) <= set(there) and newer[0] not in there

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crossover import running
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.data.keys import Keys
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
@@ -22,7 +22,7 @@ RUN = "20270101-100000-abcdef"
 def objects(experiment: Experiment) -> Any:
     """A store that holds the facts of RUN, which was started with `experiment`."""
     settings = load(experiment.architecture).resolve(experiment).resolved()
-    stored = {Keys(RUN).experiment: sealed({"experiment": settings, "run": RUN})}
+    stored = {Keys(RUN).experiment: seal({"experiment": settings, "run": RUN})}
     return SimpleNamespace(get=stored.__getitem__)
 
 

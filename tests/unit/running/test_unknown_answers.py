@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
-from crossover.data.deployed_clients import EXPIRED
+from crossover.data.deployed_clients import EXPIRED_CODES
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment, Gpu, Lifetime
 from crossover.running import account, deploying, preflight
@@ -103,7 +103,7 @@ def test_no_error_code_of_botocores_models_ends_the_questions() -> None:
     codes = {*declared(), *UNDECLARED}
     assert len(codes) > 2_000
     every = 1 if sampling.WHOLE else 10  # a tenth, drawn by the state of the code
-    for code in sorted(codes - EXPIRED)[sampling.SEED % every :: every]:
+    for code in sorted(codes - EXPIRED_CODES)[sampling.SEED % every :: every]:
         check_all_are_told(refusal(code))
 
 
@@ -128,7 +128,7 @@ def test_who_calls_may_be_unknown_and_the_rest_is_asked() -> None:
     assert {*names(SPIRT)} <= {each.name for each in found}
 
 
-@pytest.mark.parametrize("code", sorted(EXPIRED))
+@pytest.mark.parametrize("code", sorted(EXPIRED_CODES))
 @pytest.mark.parametrize(
     ("accepting", "words"),
     [

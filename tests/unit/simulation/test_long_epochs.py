@@ -16,7 +16,7 @@ CALM = AWS.without_stragglers()
 @pytest.mark.parametrize("name", ["single", "all-reduce", "scatter-reduce", "mlless", "gpu"])
 def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, parameters: int) -> None:
     experiment = load(f"config/{name}.yaml")
-    experiment = replace(experiment, training=experiment.training.of_epochs(2))
+    experiment = replace(experiment, training=experiment.training.with_epochs(2))
     workload = Workload.of(experiment).sized(parameters).uniform(minibatches=1_000, batch_size=60)
     whole, found = (each(experiment, CALM, workload=workload) for each in (simulate, simulate_run))
     for figure in ("seconds", "usd", "paper_method_usd", "epoch_s", "moved_bytes"):
@@ -27,7 +27,7 @@ def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, paramet
 
 def test_the_number_of_rounds_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load("config/all-reduce.yaml")
-    experiment = replace(experiment, training=experiment.training.of_epochs(2))
+    experiment = replace(experiment, training=experiment.training.with_epochs(2))
     simulated: list[int] = []
 
     def watched(*arguments: object, workload: Workload, **named: object) -> object:

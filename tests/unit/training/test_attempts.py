@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.data.keys import Keys
 from crossover.data.memory import MemoryObjectStore
 from crossover.data.protocols import Traffic
@@ -30,7 +30,7 @@ class Race:
 
     def concludes(self) -> None:
         """Attempt 0 does, and deletes what it had."""
-        self.objects.put(BEFORE.outcome, sealed({"attempt": 0}))
+        self.objects.put(BEFORE.outcome, seal({"attempt": 0}))
         self.objects.delete_prefix(BEFORE.own_checkpoints)
 
     @contextmanager
@@ -55,7 +55,7 @@ class Race:
         return self.objects.list(OWN.own_checkpoints)
 
     def finished(self) -> bool:
-        return self.objects.exists(OWN.finished)
+        return self.objects.exists(OWN.finished_marker)
 
 
 def test_who_finds_nothing_to_go_on_with_clears_away_for_a_slower_one_too() -> None:

@@ -26,7 +26,7 @@ class Peer:
         experiment = Experiment(
             name="x", architecture="p2p_instance", exchange=Exchange(**exchange), aggregation=aggregation
         )
-        self.codec = contributions.encoder(experiment, worker=1, shapes=[(parameters,)], parameters=parameters)
+        self.codec = contributions.build_encoder(experiment, worker=1, shapes=[(parameters,)], parameters=parameters)
         self.bodies, self.round = ContributionMessages(experiment), round
 
     def contribution(self, gradient: torch.Tensor) -> Contribution:

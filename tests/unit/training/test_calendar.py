@@ -34,7 +34,7 @@ def test_rounds_of_a_run(days: Calendar, rounds: list[tuple[int, bool, list[int]
 
 def test_decisions_follow_the_epochs_that_end_with_a_round() -> None:
     days = Calendar(minibatches=2, sync_every=4, epochs=5, local=True)
-    assert [days.decided(number) for number in (1, 2, 3)] == [2, 4, 5]
+    assert [days.epoch_of_decision(number) for number in (1, 2, 3)] == [2, 4, 5]
     assert (
         [days.decision(epoch) for epoch in (2, 4, 5)] == [1, 2, 3] == [days.rounds_until(epoch) for epoch in (2, 4, 5)]
     )

@@ -58,9 +58,9 @@ def test_the_round_is_over(models: tuple[int, ...], left: set[str]) -> None:
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_the_run_was_resumed(taken_over: bool) -> None:
     stored = Stored(models=(ROUND,))
-    stored.objects.put_new(KEYS.overtaken, b"")
+    stored.objects.put_new(KEYS.overtaken_marker, b"")
     if taken_over:
-        stored.objects.put_new(KEYS.taken_over, b"")
+        stored.objects.put_new(KEYS.takeover_marker, b"")
     with pytest.raises(StaleAttempt, match="superseded"):
         stored.settle()
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from crossover.data.clients import MemoryClients
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.training import waits
 from crossover.training.long_worker import Invocation
@@ -47,7 +47,7 @@ def clock(ctx: Context) -> Stepping:
 def test_the_first_one_evaluates_and_its_next_attempt_does_so_again(ctx: Context) -> None:
     assert not elsewhere(ctx, 1)
     assert not elsewhere(ctx, 1)
-    assert json.loads(ctx.objects.get(ctx.keys.evaluating(1))) == {"by": 1, "at": 1000.0}
+    assert json.loads(ctx.objects.get(ctx.keys.evaluation_claim(1))) == {"by": 1, "at": 1000.0}
 
 
 def test_the_others_take_its_decision(ctx: Context) -> None:
@@ -82,7 +82,7 @@ def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None
     """Else the next wait, restored with this one's beginning, would end too soon."""
     ctx.objects.put(
         ctx.keys.decision(1),
-        sealed(decision()),
+        seal(decision()),
     )
     invocation = Invocation(ctx, {**first_event("r", workers=3), "worker": 0, "round": 1})
     invocation.waits.since = 500.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crossover.data.clients import MemoryClients
-from crossover.data.documents import sealed
+from crossover.data.documents import seal
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.runtime import use
@@ -85,7 +85,7 @@ def test_what_a_wait_ends_with(
 
 def test_a_finished_run_makes_every_attempt_late() -> None:
     waiting = waits()
-    waiting.ctx.objects.put(waiting.ctx.keys.outcome, sealed({"attempt": 0}))
+    waiting.ctx.objects.put(waiting.ctx.keys.outcome, seal({"attempt": 0}))
     with pytest.raises(StaleAttempt):
         waiting.until(never, round=4, key="k", sender=2)
 

@@ -83,7 +83,7 @@ def test_a_rank_that_failed_is_nobodys_and_one_that_has_left_comes_last(store: M
         assert each is not None
         with each:
             pass
-    store.put(KEYS.left(0), b"")
+    store.put(KEYS.leaving_marker(0), b"")
     training, sending = claim(store), claim(store)
     assert training is not None and (training.rank, training.attempt) == (1, 1)
     assert sending is not None and (sending.rank, sending.attempt) == (0, 1)
@@ -126,7 +126,7 @@ def test_a_program_without_a_run_or_rank_leaves_after_a_while(store: MemoryObjec
     announce(store, fleet="f", run="run", members=1)
     assert join(store, settings(idle_s=60)) is not None
     assert join(store, settings(idle_s=0.05)) is None  # the only rank is taken
-    store.put(KEYS.finished, b"")
+    store.put(KEYS.finished_marker, b"")
     assert join(store, settings(idle_s=5)) is None
 
 
@@ -161,7 +161,7 @@ def test_the_runner_is_told_the_cause_and_not_its_echo(store: MemoryObjectStore)
     fail(store, 2, "MemoryError", "no room")
     with pytest.raises(RunFailed, match=r"^peer 2 gave up: MemoryError: no room$"):
         run.ended()
-    store.put(KEYS.finished, b"")
+    store.put(KEYS.finished_marker, b"")
     assert run.ended() is True
 
 
