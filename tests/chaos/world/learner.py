@@ -35,6 +35,7 @@ class ExactLearner:
     ) -> None:
         self.slot, self._seed, self._computes = slot, experiment.seed, computes
         self.parameters, self.buffers = sizes
+        self.loss_scale = None  # it computes in float32
         rows = (self.parameters - 2) // 2
         self.shapes = ((rows, 2), (self.parameters - 2 * rows,))  # a matrix and a bias
         self._model, self._gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
