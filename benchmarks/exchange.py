@@ -310,9 +310,9 @@ class s3:
         self._folder = folder
 
     def __enter__(self) -> str:
-        from crossover.local.servers import free_port
+        from crossover.local.servers import find_free_port
 
-        port = free_port()
+        port = find_free_port()
         command = [str(Path(sys.executable).with_name("moto_server")), "-p", str(port)]
         with open(self._folder / "s3.log", "wb") as log:
             self._process = servers.start_process(command, folder=self._folder, output=log)

@@ -188,7 +188,7 @@ def check_machine(experiment: Experiment) -> Iterator[Finding]:
     from crossover.local import servers
 
     for program, package in servers.PACKAGES.items():
-        found = servers.find(program)
+        found = servers.find_program(program)
         yield Finding(program, bool(found), found or f"apt-get install {package}")
     if not is_checkout():
         yield Finding("checkout", False, f"--on local {NEEDS_CHECKOUT}; `run --on inline` works without")

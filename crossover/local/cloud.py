@@ -32,24 +32,23 @@ from crossover.local.lambdas import Answer, Function, Lambdas
 from crossover.local.moto_patches import step_functions
 from crossover.local.moto_patches.instances import ROLE_TAG
 from crossover.local.moto_patches.replacing import Replacements
-from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, secret
+from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, read_secret
 from crossover.local.servers import RabbitServer, RedisServer
 from crossover.local.zygotes import Runtime, ZygoteKind
 
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-class Code:
-    """A cache of unpacked zips: one folder for each content."""
+class CodeCache:
+    """A folder of unpacked function zips, one subfolder for each content (named by its SHA-256)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
 
-    def unpacked(self, archive: bytes) -> Path:
-        """Return the folder with the zip's content, unpacked and compiled to bytecode at its first use.
-
-        Lambda does not compile when it starts a function either.
+    def unpack(self, archive: bytes) -> Path:
+        """Return the folder with the content of the zip `archive`. The zip is unpacked and compiled to bytecode at its first use, because
+        Lambda does not compile either when it starts a function.
         """
         target = self._folder / hashlib.sha256(archive).hexdigest()[:16]
         with self._lock:
@@ -71,6 +70,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
+    """A CloudFormation stack of a CDK cloud assembly: its template as JSON text, parameters and tags."""
+
     name: str
     template: str
     parameters: Mapping[str, str]
@@ -81,8 +82,8 @@ class Stack:
         """The resources of the template by logical id."""
         return dict(json.loads(self.template).get("Resources", {}))
 
-    def of_type(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield the properties of the stack's resources of one type."""
+    def properties_of_type(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield the properties of each of the stack's resources whose CloudFormation type is `kind`."""
         yield from (each.get("Properties", {}) for each in self.resources.values() if each["Type"] == kind)
 
 
@@ -96,7 +97,7 @@ class Asset:
     key: str
 
 
-def read(assembly: Path) -> tuple[list[Stack], list[Asset]]:
+def read_assembly(assembly: Path) -> tuple[list[Stack], list[Asset]]:
     """Return the stacks of a cloud assembly, dependencies first, and all its assets.
 
     Raises ConfigError if the folder is no cloud assembly or holds container images.
@@ -107,13 +108,16 @@ def read(assembly: Path) -> tuple[list[Stack], list[Asset]]:
             f"{assembly}: not a CDK cloud assembly (no manifest.json); `cdk synth` or `crossover deploy` makes one"
         )
     artifacts = json.loads(manifest.read_text(encoding="utf-8"))["artifacts"]
-    stacks = [_stack(assembly, name, artifacts[name]) for name in _ordered(artifacts)]
+    stacks = [_read_stack(assembly, name, artifacts[name]) for name in _sort_stacks(artifacts)]
     manifests = [each for each in artifacts.values() if each["type"] == "cdk:asset-manifest"]
-    assets = [asset for each in manifests for asset in _assets(assembly, assembly / each["properties"]["file"])]
+    assets = [asset for each in manifests for asset in _read_assets(assembly, assembly / each["properties"]["file"])]
     return stacks, assets
 
 
-def _ordered(artifacts: Mapping[str, Any]) -> Iterator[str]:
+def _sort_stacks(artifacts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the stacks among a cloud assembly's artifacts, each after the stacks that it depends on. `artifacts`: descriptions
+    by name, from manifest.json.
+    """
     seen: set[str] = set()
 
     def visit(name: str) -> Iterator[str]:
@@ -129,7 +133,10 @@ def _ordered(artifacts: Mapping[str, Any]) -> Iterator[str]:
         yield from visit(name)
 
 
-def _stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack:
+def _read_stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack:
+    """Return the Stack that `artifact` describes, with its template read from the folder `assembly`. `name`: the stack's name if the
+    artifact gives none.
+    """
     properties = artifact["properties"]
     return Stack(
         name=properties.get("stackName", name),
@@ -139,7 +146,10 @@ def _stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack:
     )
 
 
-def _assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
+def _read_assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
+    """Yield the files and folders to upload that an asset manifest lists. Raises ConfigError if the manifest lists a container image,
+    because this machine cannot run it.
+    """
     content = json.loads(manifest.read_text(encoding="utf-8"))
     if content.get("dockerImages"):
         raise ConfigError(f"{manifest.name}: container images cannot run locally; set functions.packaging to layer")
@@ -149,20 +159,22 @@ def _assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
             yield Asset(
                 path=assembly / source["path"],
                 zipped=source.get("packaging") == "zip",
-                bucket=filled(destination["bucketName"]),
-                key=filled(destination["objectKey"]),
+                bucket=fill_placeholders(destination["bucketName"]),
+                key=fill_placeholders(destination["objectKey"]),
             )
 
 
-def filled(text: str) -> str:
-    """Replace the placeholders for account, region and partition, which the CDK leaves in names of buckets and keys."""
+def fill_placeholders(text: str) -> str:
+    """Return `text` with the CDK's placeholders for account, region and partition (in names of buckets and keys) replaced by those of this
+    cloud.
+    """
     return (
         text.replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION).replace("${AWS::Partition}", "aws")
     )
 
 
-def content(asset: Asset) -> bytes:
-    """Return the asset's bytes. A folder becomes a zip whose bytes depend only on its files."""
+def read_asset(asset: Asset) -> bytes:
+    """Return the asset's bytes to upload. A folder becomes a zip whose bytes depend only on its files."""
     if not asset.zipped or asset.path.is_file():
         return asset.path.read_bytes()
     target = io.BytesIO()
@@ -176,19 +188,19 @@ def content(asset: Asset) -> bytes:
     return target.getvalue()
 
 
-def layer_keys(stacks: list[Stack]) -> set[str]:
-    """Return the S3 keys of the layers' archives.
+def find_layer_keys(stacks: list[Stack]) -> set[str]:
+    """Return the S3 keys of the archives of all Lambda layers in the stacks.
 
-    Local functions do not use them, because they hold ARM code: third-party packages come from this environment.
+    Local functions do not use layers, because layers hold ARM code: third-party packages come from this environment.
     """
-    layers = (each for stack in stacks for each in stack.of_type("AWS::Lambda::LayerVersion"))
+    layers = (each for stack in stacks for each in stack.properties_of_type("AWS::Lambda::LayerVersion"))
     keys = (each["Content"].get("S3Key") for each in layers)
     return {key if isinstance(key, str) else json.dumps(key) for key in keys}
 
 
-def worker_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
-    """Return the kinds of fork servers that the stacks' functions need, sorted."""
-    functions = (each for stack in stacks for each in stack.of_type("AWS::Lambda::Function"))
+def list_zygote_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
+    """Return the kinds of fork servers (`plain`, `torch`) that the Python functions of the stacks need, sorted."""
+    functions = (each for stack in stacks for each in stack.properties_of_type("AWS::Lambda::Function"))
     python = [each.get("Tags", []) for each in functions if each.get("Runtime", "").startswith("python")]
     kinds: set[ZygoteKind] = {
         "torch" if {"Key": "crossover:torch", "Value": "true"} in tags else "plain" for tags in python
@@ -196,8 +208,8 @@ def worker_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
     return sorted(kinds)
 
 
-def empty_zip() -> bytes:
-    """Return an almost empty zip, which is uploaded in place of a layer's archive."""
+def make_empty_zip() -> bytes:
+    """Return the bytes of an almost empty zip, which is uploaded in place of a layer's archive."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr(zipfile.ZipInfo("python/placeholder", _EPOCH), b"")
@@ -209,10 +221,11 @@ def empty_zip() -> bytes:
 
 
 @contextmanager
-def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
-    """Yield the workers' tensor databases by worker number; they are closed at the end of the block.
+def open_databases(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
+    """Yield the workers' tensor databases by worker number; close them at the end of the block.
 
-    `function`: the deployed function whose environment holds their addresses. A database whose server has ended is left out.
+    `function`: name of the deployed function whose environment holds the addresses of the databases. A database whose server has ended is
+    left out.
     """
     from moto.awslambda.models import lambda_backends
 
@@ -220,11 +233,11 @@ def of(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterato
     stores = {
         worker: connecting.open_tensor_store(
             url,
-            password=secret(environment["CROSSOVER_REDIS_SECRET"]),
+            password=read_secret(environment["CROSSOVER_REDIS_SECRET"]),
             time_to_live_s=experiment.database.time_to_live_s,
             traffic=Traffic(),
         )
-        for worker, url in enumerate(cloud.servers.reachable(environment["CROSSOVER_REDIS"]).split())
+        for worker, url in enumerate(cloud.servers.replace_addresses(environment["CROSSOVER_REDIS"]).split())
         if cloud.servers.runs(url)
     }
     try:
@@ -242,7 +255,9 @@ _MODULE = Path(__file__).resolve().parents[2] / "redis_module"
 
 
 class Servers:
-    """The Redis and RabbitMQ servers of the deployed resources. `stop` ends all of them, and none can be started afterwards."""
+    """The Redis and RabbitMQ servers that stand in for the template's hosts and brokers. `stop` ends all of them, and none can be started
+    afterwards.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.redis: dict[str, RedisServer] = {}  # by instance id
@@ -260,32 +275,36 @@ class Servers:
         """
         if tags.get(ROLE_TAG) != "redis":
             return
-        self._go_on()
+        self._require_running()
         found = _SECRET_ARN.search(user_data)
         server = RedisServer(
             self._folder / "redis" / identity,
-            password=secret(found.group().rstrip(".:")) if found else None,
-            module=tensor_module(),
+            password=read_secret(found.group().rstrip(".:")) if found else None,
+            module=build_tensor_module(),
         )
-        with self._kept(server) as over:
+        with self._register(server) as over:
             if not over:
                 self.redis[identity] = server
                 self._addresses = {**self._addresses, address: server.url}
 
     @contextmanager
-    def _kept(self, server: RedisServer | RabbitServer) -> Iterator[bool]:
-        """Yield whether this cloud has ended; if it has, stop the server that was just started."""
+    def _register(self, server: RedisServer | RabbitServer) -> Iterator[bool]:
+        """Yield whether this cloud has ended, under its lock, so that the caller can add the just started `server` to it. If the cloud has
+        ended, stop the server after the block.
+        """
         with self._lock:
             over = self._over
             yield over
         if over:
             server.stop()
 
-    def _go_on(self) -> None:
+    def _require_running(self) -> None:
+        """Raise RunFailed if this cloud has ended."""
         if self._over:
             raise RunFailed("the cloud on this machine has ended")
 
     def stop_instance(self, identity: str) -> None:
+        """Stop the Redis server of the instance with the id `identity`, if it has one, and forget its address."""
         with self._lock:
             server = self.redis.pop(identity, None)
             if server:
@@ -295,9 +314,9 @@ class Servers:
 
     def start_broker(self, name: str, username: str, password: str) -> str:
         """Start a RabbitMQ server for the broker `name` and return its URL. Raises RunFailed if this cloud has ended."""
-        self._go_on()
+        self._require_running()
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
-        with self._kept(server) as over:
+        with self._register(server) as over:
             if not over:
                 self.brokers[name] = server
         return server.url
@@ -312,7 +331,7 @@ class Servers:
             self._rebooting.add(name)
         try:
             server.stop()
-            self._go_on()
+            self._require_running()
             server.start()
         finally:
             with self._lock:
@@ -322,13 +341,14 @@ class Servers:
             server.stop()
 
     def stop_broker(self, name: str) -> None:
+        """Stop the RabbitMQ server of the broker `name`, if it has one."""
         with self._lock:
             server = self.brokers.pop(name, None)
         if server:
             server.stop()
 
     def check(self, log: Path) -> None:
-        """Raise Lost if a server ended by itself. Its log is then copied to the file `log`."""
+        """Raise Lost if a Redis or RabbitMQ server has ended by itself. Copy its log to the file `log` first."""
         with self._lock:
             there: dict[str, RedisServer | RabbitServer] = {**self.redis, **self.brokers}
             there = {name: server for name, server in there.items() if name not in self._rebooting}
@@ -338,7 +358,7 @@ class Servers:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_bytes(b"".join(each.read_bytes() for each in server.logs if each.exists()))
             raise Lost(
-                f"{server.program} ({name}) has ended ({servers.end_words(server.status)}), and the run cannot go on without it; "
+                f"{server.program} ({name}) has ended ({servers.describe_exit(server.status)}), and the run cannot go on without it; "
                 f"its log: {log}"
             )
 
@@ -347,13 +367,16 @@ class Servers:
         with self._lock:
             return any(server.url == url and server.status is None for server in self.redis.values())
 
-    def reachable(self, text: str) -> str:
-        """Return `text` with every URL redis(s)://PRIVATE-ADDRESS:PORT of a host replaced by its server's URL on this machine."""
+    def replace_addresses(self, text: str) -> str:
+        """Return `text` with every URL redis(s)://PRIVATE-ADDRESS:PORT of a host replaced by the URL of that host's server on
+        this machine.
+        """
         for address, url in self._addresses.items():
             text = re.sub(rf"rediss?://{re.escape(address)}(?::\d+)?(?![\d.])", url, text)
         return text
 
     def stop(self) -> None:
+        """Stop all Redis and RabbitMQ servers. A server that is just being started is stopped by its starter."""
         with self._lock:  # what is still starting stops itself
             self._over = True
             hosts, brokers = list(self.redis), list(self.brokers)
@@ -363,8 +386,9 @@ class Servers:
             self.stop_broker(name)
 
 
-def tensor_module() -> Path:
-    """Return the path of the tensor engine's library, which is built first if it is missing or older than its source.
+def build_tensor_module() -> Path:
+    """Return the path of the Redis module with the tensor commands. Build the module first if it is missing or older than its
+    source.
 
     Raises MissingTool if g++ or make is missing, RunFailed if the build fails.
     """
@@ -438,17 +462,20 @@ class LocalCloud:
         self.stop()
 
     def _start(self) -> None:
-        self._end.enter_context(servers.ending_on_signals())
+        """Start everything of the cloud: its servers, functions, fleets, the patches of moto and the HTTP endpoint. Each part registers how
+        it is stopped.
+        """
+        self._end.enter_context(servers.exit_on_signals())
         self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         clients.create_slots(self.workspace / "slots", self.cores)
         self.servers = Servers(self.workspace)
         self._end.callback(self.servers.stop)
-        self._code = Code(self.workspace / "code")
+        self._code = CodeCache(self.workspace / "code")
         self.lambdas = Lambdas(
             self.workspace,
             cores=self.cores,
             concurrency=self._concurrency,
-            variables=self._variables,
+            variables=self._build_variables,
             sink=self._log,
             runtime=self._runtime,
         )
@@ -462,8 +489,8 @@ class LocalCloud:
         self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())
         self.patch_moto(changes)
-        self._end.callback(_forget_everything)
-        _forget_everything()
+        self._end.callback(_reset_moto)
+        _reset_moto()
         self.endpoint = Endpoint(self.workspace / "logs" / "endpoint.log")
         self._end.callback(self.endpoint.stop)
         self._end.callback(self._end_executions)
@@ -504,9 +531,9 @@ class LocalCloud:
 
     def deploy(self, assembly: Path) -> None:
         """Deploy every stack of the cloud assembly that does not exist yet. Raises ConfigError, RunFailed, MissingTool."""
-        stacks, assets = read(assembly)
+        stacks, assets = read_assembly(assembly)
         self._check_types(stacks)
-        for kind in worker_kinds(stacks):
+        for kind in list_zygote_kinds(stacks):
             self.lambdas.prepare(kind)
         self._upload(stacks, assets)
         there = self.stacks()
@@ -523,7 +550,7 @@ class LocalCloud:
         """Stop the executions of the stack `name` and delete it; without a name delete all stacks, the youngest first. Raises RunFailed."""
         for stack in reversed(self.stacks()):
             if name in (None, stack):
-                self._stop_executions(self._machines_of(stack))
+                self._stop_executions(self._list_state_machines(stack))
                 self._delete(stack)
 
     def _delete(self, stack: str) -> None:
@@ -543,10 +570,10 @@ class LocalCloud:
 
         Callers that follow a run call this repeatedly.
         """
-        servers.look_after_the_watchdog()
+        servers.restart_dead_watchdog()
         self.servers.check(log)
 
-    def _machines_of(self, stack: str) -> list[str]:
+    def _list_state_machines(self, stack: str) -> list[str]:
         """Return the ARNs of the state machines that the stack created."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
         listed = (each for page in pages for each in page["StackResourceSummaries"])
@@ -582,7 +609,7 @@ class LocalCloud:
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
         """Invoke a function by name or ARN, without HTTP, and return its answer. Raises TooLarge, TooManyRequests."""
-        return self.lambdas.invoke(self.function(_deployed(name)), payload, client_context=client_context)
+        return self.lambdas.invoke(self.function(_find_function(name)), payload, client_context=client_context)
 
     def function(self, deployed: Any) -> Function:
         """Return the description of a function as this cloud runs it. `deployed`: moto's object of the function."""
@@ -591,7 +618,7 @@ class LocalCloud:
             name=deployed.function_name,
             arn=deployed.function_arn,
             handler=deployed.handler,
-            folder=self._code.unpacked(deployed.code_bytes),
+            folder=self._code.unpack(deployed.code_bytes),
             environment={key: str(value) for key, value in (deployed.environment_vars or {}).items()},
             timeout_s=float(deployed.timeout),
             memory_mb=int(deployed.memory_size),
@@ -600,9 +627,12 @@ class LocalCloud:
             log_group=deployed.logs_group_name,
         )
 
-    def _variables(self, function: Function) -> dict[str, str]:
-        own = {name: self.servers.reachable(value) for name, value in function.environment.items()}
-        cloud = self.endpoint.environment(permissions.access_key(str(_deployed(function.arn).role)))
+    def _build_variables(self, function: Function) -> dict[str, str]:
+        """Return the environment variables of a function on this machine: its own with local addresses, the cloud's address, and an access
+        key of its role.
+        """
+        own = {name: self.servers.replace_addresses(value) for name, value in function.environment.items()}
+        cloud = self.endpoint.environment(permissions.make_access_key(str(_find_function(function.arn).role)))
         return {**own, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _program_code(self, url: str, role: str) -> Path:
@@ -610,21 +640,27 @@ class LocalCloud:
         from botocore.exceptions import ClientError
 
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        s3 = self.endpoint.session(permissions.access_key(role)).client("s3")
+        s3 = self.endpoint.session(permissions.make_access_key(role)).client("s3")
         try:
-            return self._code.unpacked(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+            return self._code.unpack(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
         except ClientError as error:
             raise RunFailed(f"{url}: the fleet's instances cannot fetch their code: {error}") from error
 
     def _program_environment(self, given: Mapping[str, str], role: str) -> dict[str, str]:
-        own = {name: self.servers.reachable(value) for name, value in given.items()}
+        """Return the environment variables of a fleet's program: `given` with local addresses, short timeouts, the cloud's address, and an
+        access key of the IAM role `role`.
+        """
+        own = {name: self.servers.replace_addresses(value) for name, value in given.items()}
         # A process that dies is noticed sooner than an instance: nobody boots here.
         soon = {"CROSSOVER_LEASE_S": "3", "CROSSOVER_ABSENCE_S": "120", "CROSSOVER_LOOK_S": "0.2"}
         alone = {"CROSSOVER_ADDRESS": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo"}  # what they listen on for one another
-        cloud = self.endpoint.environment(permissions.access_key(role))
+        cloud = self.endpoint.environment(permissions.make_access_key(role))
         return {**own, **soon, **alone, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
+        """Append the lines `printed` by a function to the log stream `stream` of its log group. Lines are dropped if the group
+        was deleted.
+        """
         from moto.logs.models import logs_backends
 
         # No role may create groups: a line that comes late must not bring a deleted one back.
@@ -642,7 +678,8 @@ class LocalCloud:
         self.client("s3").create_bucket(Bucket=f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}")
 
     def _check_types(self, stacks: list[Stack]) -> None:
-        known = moto_patches.supported(self)
+        """Raise RunFailed if a stack has a resource of a type that this cloud cannot create."""
+        known = moto_patches.list_supported_types(self)
         for stack in stacks:
             for logical_id, resource in stack.resources.items():
                 if (kind := resource["Type"]) not in known:
@@ -652,13 +689,15 @@ class LocalCloud:
                     )
 
     def _upload(self, stacks: list[Stack], assets: list[Asset]) -> None:
+        """Put all assets into this cloud's S3; archives of layers are replaced by an empty zip."""
         s3 = self.client("s3")
-        layers = layer_keys(stacks)
+        layers = find_layer_keys(stacks)
         for asset in assets:
-            body = empty_zip() if asset.key in layers else content(asset)
+            body = make_empty_zip() if asset.key in layers else read_asset(asset)
             s3.put_object(Bucket=asset.bucket, Key=asset.key, Body=body)
 
     def _create(self, stack: Stack) -> None:
+        """Create a stack by CloudFormation. If that fails, delete what it created and raise RunFailed with CloudFormation's message."""
         from botocore.exceptions import ClientError
 
         try:
@@ -675,14 +714,15 @@ class LocalCloud:
             raise RunFailed(f"{stack.name}: {error.response['Error'].get('Message', error)}"[:_WORDS]) from error
 
 
-def _deployed(name: str) -> Any:
+def _find_function(name: str) -> Any:
     """Return moto's object of the function with this name or ARN."""
     from moto.awslambda.models import lambda_backends
 
     return lambda_backends[ACCOUNT][REGION].get_function(name)
 
 
-def _forget_everything() -> None:
+def _reset_moto() -> None:
+    """Delete everything that moto holds: all resources of all services."""
     from moto.moto_api._internal.models import moto_api_backend
 
     moto_api_backend.reset()

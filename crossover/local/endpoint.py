@@ -43,11 +43,12 @@ class AccessKeys:
         self._drawn = secrets.token_bytes(32)
 
     def secret(self, access_key: str) -> str:
+        """Return the secret of an access key id: that of an assumed role, or one that is derived from the id."""
         if assumed := sts_backends[ACCOUNT]["aws"].get_assumed_role_from_access_key(access_key):
             return str(assumed.secret_access_key)
         return hmac.digest(self._drawn, access_key.encode(), "sha256").hex()
 
-    def signed(self, environ: Mapping[str, Any], body: Callable[[], bytes]) -> bool:
+    def has_valid_signature(self, environ: Mapping[str, Any], body: Callable[[], bytes]) -> bool:
         """Return whether a request is signed with the secret of the access key that it names.
 
         `environ`: the WSGI request; `body`: returns the body, called only if its checksum is not among the headers.
@@ -56,7 +57,7 @@ class AccessKeys:
         if found is None or not environ["RAW_URI"].startswith("/"):
             return False
         access_key, region, service, names, signature = found.groups()
-        headers = {name: _header(environ, name) for name in names.split(";")}
+        headers = {name: _read_header(environ, name) for name in names.split(";")}
         url = f"http://{environ['HTTP_HOST']}{environ['RAW_URI']}"
         data = b"" if "x-amz-content-sha256" in headers else body()
         request = AWSRequest(environ["REQUEST_METHOD"], url, headers, data)
@@ -67,7 +68,8 @@ class AccessKeys:
         return hmac.compare_digest(expected, signature)
 
 
-def _header(environ: Mapping[str, Any], name: str) -> str:
+def _read_header(environ: Mapping[str, Any], name: str) -> str:
+    """Return the value of an HTTP header of a WSGI request; "" if the request has none of that name."""
     key = name.upper().replace("-", "_")
     return str(environ.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}", ""))
 
@@ -83,7 +85,7 @@ _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on
 
 
 class _InFlight:
-    """The set of requests that are being answered."""
+    """The set of HTTP requests that are being answered."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -91,6 +93,7 @@ class _InFlight:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
+        """Count a request as being answered until the end of the block."""
         me = object()
         with self._changed:
             self._requests.add(me)
@@ -121,13 +124,15 @@ class LogFile(logging.FileHandler):
 
 
 class Endpoint:
-    """An HTTP server in a thread, which runs as soon as this is made. `url`: its address; `keys`: the access keys that it accepts."""
+    """An HTTP server for AWS's APIs in a thread, which runs as soon as it is made. `url`: its address; `keys`: the access keys that it
+    accepts.
+    """
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.keys = AccessKeys()
         self._in_flight = _InFlight()
-        self._server = _server(log, self._in_flight, self.keys)
+        self._server = _make_server(log, self._in_flight, self.keys)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="aws-endpoint", daemon=True
         )
@@ -143,10 +148,12 @@ class Endpoint:
 
     @property
     def port(self) -> int:
+        """The port that the server listens on."""
         return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
+        """The address http://127.0.0.1:port of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self, access_key: str = OPERATOR) -> dict[str, str]:
@@ -189,12 +196,13 @@ class Endpoint:
         self._file.close()
 
 
-def _application() -> Any:
+def _make_application() -> Any:
+    """Return moto's WSGI application for all services, without moto's own control API."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     def create(service: Any) -> Any:
         if service == "moto_api":  # which would forget everything at a word
-            return lambda environ, start_response: _refused(start_response, "no part of AWS")
+            return lambda environ, start_response: _refuse(start_response, "no part of AWS")
         application = create_backend_app(service)
         application.config["PROPAGATE_EXCEPTIONS"] = True
         return application
@@ -205,13 +213,17 @@ def _application() -> Any:
     return application
 
 
-def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
+def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
+    """Return the HTTP server on a free port of 127.0.0.1, not yet serving. `log`: file for tracebacks; `in_flight`: counts the requests
+    being answered; `keys`: access keys that it accepts.
+    """
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import ThreadedWSGIServer
 
-    application = _application()
+    application = _make_application()
 
-    def answering(environ: Any, start_response: Any) -> Any:
+    def answer_counted(environ: Any, start_response: Any) -> Any:
+        """Answer a request, counted as in flight while it is being answered."""
         with in_flight.request():
             return answer(environ, start_response)
 
@@ -221,18 +233,20 @@ def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
         An error inside moto or a patch is logged with its traceback and answered with status 400, because clients repeat after a 500.
         """
         try:
-            body = functools.partial(_body, environ)
+            body = functools.partial(_read_body, environ)
             if environ.get("HTTP_HOST") != f"127.0.0.1:{environ['SERVER_PORT']}" or "HTTP_ORIGIN" in environ:
-                return _refused(start_response, "asked from a web page, or by another name than the address")
-            if not keys.signed(environ, body):
-                return _refused(start_response, "not signed with this cloud's credentials")
-            if denied := permissions.check(environ, body):
-                return _answer(start_response, denied.status, denied.content_type, denied.body)
+                return _refuse(start_response, "asked from a web page, or by another name than the address")
+            if not keys.has_valid_signature(environ, body):
+                return _refuse(start_response, "not signed with this cloud's credentials")
+            if denied := permissions.check_permission(environ, body):
+                return _send_response(start_response, denied.status, denied.content_type, denied.body)
             return application(environ, start_response)
         except Exception as error:
-            return _answer(start_response, "400 Bad Request", "text/xml", _failure(error, log))
+            return _send_response(start_response, "400 Bad Request", "text/xml", _log_fault(error, log))
 
     class Handler(MotoRequestHandler):
+        """The handler of one connection: HTTP/1.1 with connections that stay open, and no log."""
+
         protocol_version = "HTTP/1.1"  # without it every request pays for a connection and a thread
         disable_nagle_algorithm = True
         timeout = None
@@ -241,18 +255,22 @@ def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
             """Log nothing: requests of strangers to this port are of no interest in the terminal."""
 
     class Server(ThreadedWSGIServer):
+        """A server with a thread for each connection, which remembers the open connections."""
+
         daemon_threads = True
         request_queue_size = 512
 
         def __init__(self) -> None:
             self.open: set[socket.socket] = set()
-            super().__init__("127.0.0.1", 0, answering, Handler)
+            super().__init__("127.0.0.1", 0, answer_counted, Handler)
 
         def process_request(self, request: Any, client_address: Any) -> None:
+            """Remember the connection, then handle it in a new thread."""
             self.open.add(request)
             super().process_request(request, client_address)
 
         def shutdown_request(self, request: Any) -> None:
+            """Forget the connection and close it."""
             self.open.discard(request)
             super().shutdown_request(request)
 
@@ -265,33 +283,39 @@ def _server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
     return Server()
 
 
-def _answer(start_response: Any, status: str, content_type: str, body: bytes) -> list[bytes]:
+def _send_response(start_response: Any, status: str, content_type: str, body: bytes) -> list[bytes]:
+    """Send status and headers of a response, and return its body as WSGI expects it."""
     start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
     return [body]
 
 
-def _refused(start_response: Any, why: str) -> list[bytes]:
+def _refuse(start_response: Any, why: str) -> list[bytes]:
+    """Answer a request with 403 Forbidden and the reason `why`."""
     words = f"the cloud on this machine answers nobody but those whom it gave credentials: {why}"
-    return _answer(start_response, "403 Forbidden", "text/xml", _error("InvalidClientTokenId", words))
+    return _send_response(start_response, "403 Forbidden", "text/xml", _build_error("InvalidClientTokenId", words))
 
 
-def _error(code: str, words: str) -> bytes:
+def _build_error(code: str, words: str) -> bytes:
+    """Return an error of an AWS service as XML. `code`: the error's code; `words`: its message."""
     return (
         f"<ErrorResponse><Error><Code>{code}</Code><Message>{escape(words)}</Message></Error></ErrorResponse>".encode()
     )
 
 
-def _failure(error: Exception, log: Path) -> bytes:
+def _log_fault(error: Exception, log: Path) -> bytes:
+    """Append the traceback of `error` to the file `log`, if possible, and return the error as XML. An error that is not a CrossoverError is
+    described as a fault of the local cloud.
+    """
     with (
         contextlib.suppress(OSError),
         log.open("a", encoding="utf-8") as file,
     ):  # the workspace may be gone by now, or its disk full
         traceback.print_exception(error, file=file)
     fault = f"the local cloud failed inside: {type(error).__name__}: {error} (traceback: {log})"
-    return _error("InternalFailure", str(error) if isinstance(error, CrossoverError) else fault)
+    return _build_error("InternalFailure", str(error) if isinstance(error, CrossoverError) else fault)
 
 
-def _body(environ: Any) -> bytes:
+def _read_body(environ: Any) -> bytes:
     """Return the request's body and put it back, so that the application can read it again."""
     body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)

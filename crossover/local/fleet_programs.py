@@ -40,27 +40,31 @@ class ProgramService:
     renewed_by: str = ""  # the file by which the program says that it got somewhere: then it is counted anew
 
 
-def service(user_data: str, *, fleet: str) -> ProgramService:
-    """Return the service that the user data (base64 or plain) sets up. Raises RunFailed, with the name `fleet`, if a part is missing."""
-    script = _plain(user_data)
+def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
+    """Return the service that an instance's user data (base64 or plain) sets up. Raises RunFailed, with the name of the `fleet`, if the
+    user data lacks a part.
+    """
+    script = _decode_user_data(user_data)
     facts = dict(_ASSIGNMENT.findall(script))
 
-    def wanted(pattern: str, what: str) -> re.Match[str]:
+    def require(pattern: str, what: str) -> re.Match[str]:
+        """Return the match of `pattern` in the script. Raises RunFailed, which says that the user data lacks `what`, if there is none."""
         found = re.search(pattern, script, re.MULTILINE | re.DOTALL)
         if not found:
             raise RunFailed(f"{fleet}: its instances would idle: their user data lacks {what} (cdk/boot/program.sh)")
         return found
 
-    def filled(text: str) -> str:
+    def expand(text: str) -> str:
+        """Return `text` with the script's shell variables replaced by their values."""
         return _VARIABLE.sub(lambda match: facts.get(match[1], ""), text)
 
-    text = wanted(rf"^cat >{UNIT} <<UNIT\n(.*?)\nUNIT$", f"the unit {UNIT}")[1]
-    unit = dict(line.partition("=")[::2] for line in filled(text).splitlines() if "=" in line)
+    text = require(rf"^cat >{UNIT} <<UNIT\n(.*?)\nUNIT$", f"the unit {UNIT}")[1]
+    unit = dict(line.partition("=")[::2] for line in expand(text).splitlines() if "=" in line)
     if "ExecStart" not in unit:
         raise RunFailed(f"{fleet}: its instances would idle: the unit in their user data has no ExecStart")
-    wanted(r"^systemctl (?:start|enable --now) crossover\b", "the line that starts the service")
-    wanted(rf"^attempt cloud get \"\$CODE\" {CODE}.zip$", "the line that fetches the code")
-    wanted(rf"^printf .* \"\$ENVIRONMENT\" >{ENVIRONMENT}$", "the line that writes the environment")
+    require(r"^systemctl (?:start|enable --now) crossover\b", "the line that starts the service")
+    require(rf"^attempt cloud get \"\$CODE\" {CODE}.zip$", "the line that fetches the code")
+    require(rf"^printf .* \"\$ENVIRONMENT\" >{ENVIRONMENT}$", "the line that writes the environment")
     if unit.get("EnvironmentFile") != ENVIRONMENT or unit.get("WorkingDirectory") != CODE:
         raise RunFailed(f"{fleet}: the unit in its user data does not use {ENVIRONMENT} and {CODE}")
     program, *arguments = shlex.split(unit["ExecStart"])
@@ -77,7 +81,8 @@ def service(user_data: str, *, fleet: str) -> ProgramService:
     )
 
 
-def _plain(user_data: str) -> str:
+def _decode_user_data(user_data: str) -> str:
+    """Return user data as text, decoded from base64 unless it is a plain script."""
     if user_data.lstrip().startswith("#!"):
         return user_data
     return base64.b64decode(user_data).decode(errors="replace")
@@ -95,6 +100,8 @@ class LocalInstance:
 
 @dataclass
 class LocalFleet:
+    """An Auto Scaling group on this machine: the service of its instances, and the running instances by number."""
+
     name: str
     service: ProgramService
     folder: Path
@@ -138,7 +145,7 @@ class Fleets:
             if fleet is None:
                 if capacity == 0 or self._over.is_set():
                     return
-                found = service(user_data, fleet=name)
+                found = parse_user_data(user_data, fleet=name)
                 if not role:
                     raise RunFailed(
                         f"{name}: its launch template names no instance profile: its programs could reach nothing"
@@ -153,22 +160,27 @@ class Fleets:
                 del self._fleets[name]
             self._fill(fleet)
             if self._watch is None and capacity:
-                self._watch = threading.Thread(target=self._look_after, name="fleets", daemon=True)
+                self._watch = threading.Thread(target=self._watch_instances, name="fleets", daemon=True)
                 self._watch.start()
 
     def stop(self) -> None:
+        """Stop all instances of all fleets; none can be started afterwards."""
         with self._lock:  # whoever comes later starts nothing
             self._over.set()
             for name in list(self._fleets):
                 self.resize(name, 0, "", "")
 
     def _fill(self, fleet: LocalFleet) -> None:
+        """Start instances until the fleet has as many as its capacity."""
         while len(fleet.instances) < fleet.capacity:
             number, fleet.made = fleet.made, fleet.made + 1
             run = fleet.folder / f"run-{number}"
             fleet.instances[number] = LocalInstance(number, run, self._start(fleet, number, run))
 
     def _start(self, fleet: LocalFleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
+        """Start the fleet's program as instance `number` and return its process. `run`: a folder, emptied first, that stands for the
+        instance's /run.
+        """
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
@@ -185,7 +197,7 @@ class Fleets:
                 output=log,
             )
 
-    def _look_after(self) -> None:
+    def _watch_instances(self) -> None:
         """Check all instances until the fleets are stopped, as systemd and Auto Scaling do.
 
         A failed program is started again; an instance whose program is done leaves and lowers the capacity.
@@ -194,9 +206,10 @@ class Fleets:
             with self._lock:
                 for fleet in list(self._fleets.values()):
                     for instance in list(fleet.instances.values()):
-                        self._look_at(fleet, instance)
+                        self._check_instance(fleet, instance)
 
-    def _look_at(self, fleet: LocalFleet, instance: LocalInstance) -> None:
+    def _check_instance(self, fleet: LocalFleet, instance: LocalInstance) -> None:
+        """Handle an instance whose program has ended: start the program again if systemd would, else let the instance leave the fleet."""
         status = instance.child.poll()
         if status is None:
             return

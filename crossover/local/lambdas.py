@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from crossover.data.clients import Pool
 from crossover.errors import Unavailable
-from crossover.local.zygotes import ForkStart, Runtime, Zygote, ZygoteKind, exit_words
+from crossover.local.zygotes import ForkStart, Runtime, Zygote, ZygoteKind, describe_wait_status
 from crossover.runtime import EVENT
 
 # --- occupancy --------------------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ from crossover.runtime import EVENT
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def resident(pid: int) -> int:
+def read_resident_bytes(pid: int) -> int:
     """Return the resident memory of a process in bytes, shared pages included; 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * _PAGE
@@ -59,7 +59,9 @@ EVENT_LIMIT = 1024 * 1024  # bytes of an asynchronous one's
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A deployed function. `folder`: its unpacked zip; `torch`, `waits`: its tags crossover:torch and crossover:waits."""
+    """A deployed Lambda function. `folder`: its unpacked zip; `torch`, `waits`: its tags crossover:torch (needs torch) and crossover:waits
+    (waits for other functions).
+    """
 
     name: str
     arn: str
@@ -75,7 +77,9 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer to an invocation. `error`: None, or "Unhandled" if `payload` is {"errorType", "errorMessage", ...}."""
+    """What a caller of a function gets. `error`: None, or "Unhandled" if `payload` is {"errorType", "errorMessage", ...}; `log_tail`: the
+    last 4 KB that the function printed.
+    """
 
     request_id: str
     payload: bytes
@@ -94,23 +98,30 @@ class TooManyRequests(Exception):
     """The error for an invocation above the account's concurrency, or after the service was closed."""
 
 
-def error_payload(kind: str, message: str) -> bytes:
+def build_error_payload(kind: str, message: str) -> bytes:
+    """Return the JSON bytes of a function's error as Lambda sends them. `kind`: the error's type."""
     return json.dumps({"errorType": kind, "errorMessage": message}).encode()
 
 
-def timed_out(request_id: str, timeout_s: float) -> bytes:
-    """Return the error payload of a timeout, in Lambda's words. Not proven on AWS: that Step Functions sees this error name."""
-    return error_payload(
+def build_timeout_error(request_id: str, timeout_s: float) -> bytes:
+    """Return the error payload of a function that exceeded `timeout_s`, in Lambda's words. It is not proven that Step Functions sees this
+    error name on AWS.
+    """
+    return build_error_payload(
         "Sandbox.Timedout", f"RequestId: {request_id} Error: Task timed out after {timeout_s:.2f} seconds"
     )
 
 
-def exited(request_id: str, words: str) -> bytes:
-    return error_payload("Runtime.ExitError", f"RequestId: {request_id} Error: Runtime exited with error: {words}")
+def build_exit_error(request_id: str, words: str) -> bytes:
+    """Return the error payload of a function whose process has ended, in Lambda's words. `words`: how the process ended."""
+    return build_error_payload(
+        "Runtime.ExitError", f"RequestId: {request_id} Error: Runtime exited with error: {words}"
+    )
 
 
-def out_of_memory(request_id: str) -> bytes:
-    return error_payload(
+def build_memory_error(request_id: str) -> bytes:
+    """Return the error payload of a function that was killed because it used more memory than it has, in Lambda's words."""
+    return build_error_payload(
         "Runtime.OutOfMemory", f"RequestId: {request_id} Error: Runtime exited with error: signal: killed"
     )
 
@@ -129,7 +140,7 @@ _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """An invocation as the runtime receives it."""
+    """An invocation as the runtime in an execution environment receives it. `deadline_ms`: Unix time in milliseconds."""
 
     request_id: str
     payload: bytes
@@ -138,19 +149,23 @@ class Handout:
     client_context: str | None = None
 
 
-class Served(Protocol):
-    """The interface of an execution environment to the server. All but `take` are called in the server's thread and must not block."""
+class ServedEnvironment(Protocol):
+    """The methods of an execution environment that the Runtime API's server calls. All but `take` are called in the server's thread and
+    must not block.
+    """
 
     async def take(self) -> Handout | None:
         """Return the next invocation, or None if there are no more. The runtime calls this when it is ready for work."""
 
-    def answered(self, request_id: str, body: bytes, *, error: bool) -> None: ...
+    def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
+        """Take the runtime's answer to the invocation `request_id`. `error`: whether `body` describes a failure of the function."""
 
-    def failed_to_start(self, body: bytes) -> None: ...
+    def record_init_error(self, body: bytes) -> None:
+        """Take the error `body` of a runtime that could not load the function's code."""
 
 
 class RuntimeApi:
-    """The server of the Runtime API. `open` returns the address for one environment."""
+    """The server of the Lambda Runtime API for all execution environments. `open` returns the address for one of them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -162,21 +177,21 @@ class RuntimeApi:
         self._lock = threading.Lock()
         self._thread.start()
 
-    def open(self, environment: Served) -> str:
-        """Start to listen for one environment; return its secret address `host:port/path`. Raises Unavailable if this is closed."""
+    def open(self, environment: ServedEnvironment) -> str:
+        """Start to listen for one environment; return its secret address `host:port/path`. Raises Unavailable if the server is closed."""
         with self._lock:
             if self._loop.is_closed():
                 raise Unavailable(SHUT_DOWN)
             return asyncio.run_coroutine_threadsafe(self._open(environment), self._loop).result()
 
-    def soon(self, call: Callable[..., object], *arguments: object) -> None:
-        """Schedule `call(*arguments)` in the server's thread; do nothing if this is closed."""
+    def schedule(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call `call(*arguments)` soon in the server's thread; do nothing if the server is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def release(self, address: str) -> None:
         """Stop listening at `address`; harmless to repeat."""
-        self.soon(self._release, address)
+        self.schedule(self._release, address)
 
     def close(self) -> None:
         """End all connections and the thread; harmless to repeat."""
@@ -189,10 +204,12 @@ class RuntimeApi:
             self._thread.join()
             self._loop.close()
 
-    async def _open(self, environment: Served) -> str:
+    async def _open(self, environment: ServedEnvironment) -> str:
+        """Start to listen on a free port for one environment and return its secret address `host:port/path`."""
         path = secrets.token_hex(16)
 
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """Serve one connection of an environment's runtime until either side closes it."""
             task = asyncio.current_task()
             assert task is not None
             self._serving.add(task)
@@ -207,15 +224,16 @@ class RuntimeApi:
                     writer.transport.abort()  # what nobody has read by now nobody will
                 writer.close()
 
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEADER_LIMIT)
+        server = await asyncio.start_server(handle_connection, "127.0.0.1", 0, limit=_HEADER_LIMIT)
         host, port = server.sockets[0].getsockname()
         address = f"{host}:{port}/{path}"
         self._servers[address] = server
         return address
 
     def _release(self, address: str) -> None:
+        """Stop listening at `address` in the server's thread; do nothing if nobody listens there."""
         if server := self._servers.pop(address, None):
-            closing = self._loop.create_task(_closed(server))
+            closing = self._loop.create_task(_close_server(server))
             self._closing.add(closing)  # the loop alone would let it go
             closing.add_done_callback(self._closing.discard)
 
@@ -236,7 +254,7 @@ class RuntimeApi:
         await asyncio.sleep(0)  # transports close one turn later
 
 
-async def _closed(server: asyncio.Server) -> None:
+async def _close_server(server: asyncio.Server) -> None:
     """Close the server of an environment that has ended or is about to end.
 
     It stops accepting first; accepted connections begin within two turns of the loop. asyncio would not close one that begins after its
@@ -249,7 +267,9 @@ async def _closed(server: asyncio.Server) -> None:
     server.close()
 
 
-async def _serve(environment: Served, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve(
+    environment: ServedEnvironment, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Answer the requests of one connection until the runtime closes it, or a request lacks the environment's secret path."""
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -261,22 +281,23 @@ async def _serve(environment: Served, secret: str, reader: asyncio.StreamReader,
         request, *lines = head.decode("latin-1").split("\r\n")
         method, _, target = request.partition(" ")
         if not hmac.compare_digest(target[: len(secret) + 2].encode(), f"/{secret}/".encode()):
-            writer.write(_reply("403 Forbidden", b"{}"))
+            writer.write(_build_reply("403 Forbidden", b"{}"))
             return
         path = target.partition(" ")[0]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
-        body = await _body(reader, headers)
+        body = await _read_body(reader, headers)
         if method == "GET" and path.endswith("/invocation/next"):
             handout = await environment.take()
             if handout is None:
                 return
-            writer.write(_handed_out(handout))
+            writer.write(_build_handout_reply(handout))
         else:
-            writer.write(_posted(environment, path.split("/"), body))
+            writer.write(_handle_post(environment, path.split("/"), body))
         await writer.drain()
 
 
-async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    """Return the body of an HTTP request, sent in chunks or with a content length."""
     if headers.get("transfer-encoding", "").lower() != "chunked":
         return await reader.readexactly(int(headers.get("content-length", "0")))
     chunks = []
@@ -287,24 +308,30 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> byt
     return b"".join(chunks)
 
 
-def _posted(environment: Served, path: list[str], body: bytes) -> bytes:
+def _handle_post(environment: ServedEnvironment, path: list[str], body: bytes) -> bytes:
+    """Pass what the runtime posted to its environment (an answer, an error, a failed start) and return the HTTP response. `path`: the
+    request's path, split at slashes.
+    """
     match path[-3:]:
         case [_, "init", "error"]:
-            environment.failed_to_start(body)
+            environment.record_init_error(body)
         case ["invocation", request_id, "error"]:
-            environment.answered(request_id, body, error=True)
+            environment.record_answer(request_id, body, error=True)
         case ["invocation", request_id, "response"] if len(body) > RESPONSE_LIMIT:
             said = f"Response payload size ({len(body)} bytes) exceeded maximum allowed payload size ({RESPONSE_LIMIT} bytes)."
-            environment.answered(request_id, error_payload("Function.ResponseSizeTooLarge", said), error=True)
-            return _reply("413 Payload Too Large", b"{}")
+            environment.record_answer(
+                request_id, build_error_payload("Function.ResponseSizeTooLarge", said), error=True
+            )
+            return _build_reply("413 Payload Too Large", b"{}")
         case ["invocation", request_id, "response"]:
-            environment.answered(request_id, body, error=False)
+            environment.record_answer(request_id, body, error=False)
         case _:
-            return _reply("404 Not Found", b"{}")
-    return _reply("202 Accepted", b'{"status":"OK"}\n')
+            return _build_reply("404 Not Found", b"{}")
+    return _build_reply("202 Accepted", b'{"status":"OK"}\n')
 
 
-def _handed_out(handout: Handout) -> bytes:
+def _build_handout_reply(handout: Handout) -> bytes:
+    """Return the HTTP response that hands an invocation to the runtime, with its id, deadline and function in headers."""
     headers = {
         "Lambda-Runtime-Aws-Request-Id": handout.request_id,
         "Lambda-Runtime-Deadline-Ms": str(handout.deadline_ms),
@@ -312,13 +339,12 @@ def _handed_out(handout: Handout) -> bytes:
     }
     if handout.client_context:
         headers["Lambda-Runtime-Client-Context"] = handout.client_context
-    return _reply("200 OK", handout.payload, headers)
+    return _build_reply("200 OK", handout.payload, headers)
 
 
-def _reply(status: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return head and body of an HTTP response as one block.
-
-    Sent as two segments they would wait 40 ms for an acknowledgement.
+def _build_reply(status: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+    """Return head and body of an HTTP response as one block of bytes, because two segments would wait 40 ms for an acknowledgement.
+    `status`: code and reason, such as `200 OK`.
     """
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -345,9 +371,10 @@ class InvocationOutcome:
 
 
 class Environment:
-    """An execution environment: a forked process that runs one invocation at a time.
+    """An execution environment: a forked process that runs one invocation of a function at a time.
 
-    Call `start` once, then `run` any number of times, from one thread at a time. `ended` is called once, from another thread.
+    Call `start` once, then `run` any number of times, from one thread at a time. `record_end` is called once, from another
+    thread.
     """
 
     def __init__(
@@ -376,16 +403,17 @@ class Environment:
         self._words = "unknown"
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
+        """Whether the environment's process has not ended."""
         return not self._over.is_set()
 
     @property
-    def usable(self) -> bool:
-        """Whether environment and fork server run.
+    def is_usable(self) -> bool:
+        """Whether the environment and its fork server both run.
 
         The end of the fork server is noticed before the ends of its environments are reported one by one.
         """
-        return self.alive and self._zygote is not None and self._zygote.alive
+        return self.is_alive and self._zygote is not None and self._zygote.is_alive
 
     @property
     def request_id(self) -> str | None:
@@ -407,42 +435,47 @@ class Environment:
                     log=log.fileno(),
                 )
             )
-        self._baseline = resident(self.pid)
+        self._baseline = read_resident_bytes(self.pid)
 
     async def take(self) -> Handout | None:
+        """Return the next invocation for the runtime once there is one, or None if the environment has ended."""
         self._resolve_ready()
         handout = await self._queue.get()
         self._handed_out_at = time.perf_counter()
         return handout
 
-    def answered(self, request_id: str, body: bytes, *, error: bool) -> None:
+    def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
+        """Finish the invocation `request_id` with the runtime's answer, as a success or an error."""
         self._finish(request_id, body, "error" if error else "success")
 
-    def failed_to_start(self, body: bytes) -> None:
+    def record_init_error(self, body: bytes) -> None:
+        """Keep the error of a runtime that could not load the function's code, for the answer to the first invocation."""
         self._init_error = body
 
-    def ended(self, status: int) -> None:
-        """Record the end of the process, fail the invocation in progress, and clean up. `status`: its wait status."""
-        self._words = exit_words(status)
+    def record_end(self, status: int) -> None:
+        """Record the end of the environment's process, fail the invocation in progress, and delete its scratch folder. `status`: the
+        process's wait status.
+        """
+        self._words = describe_wait_status(status)
         self._over.set()
         self._resolve_ready()
         if work := self._work:
             self._finish(work[0], self._last_words(work[0]), "failure")
-        self._api.soon(self._queue.put_nowait, None)
+        self._api.schedule(self._queue.put_nowait, None)
         self._api.release(self._address)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def run(self, request_id: str, payload: bytes, *, client_context: str | None = None) -> InvocationOutcome:
-        """Run one invocation; return when it is answered, the process has ended, or the function has timed out."""
+        """Run one invocation of the function. Return when it is answered, the process has ended, or the function has timed out."""
         function, result = self.function, Future[tuple[bytes, str]]()
         offset = 0 if self._cold else self.log.stat().st_size
         self._work = (request_id, result)
         init_ms = self._wait_for_start() if self._cold else None
         self._handed_out_at = time.perf_counter()
-        if self.alive:
+        if self.is_alive:
             deadline_ms = int((time.time() + function.timeout_s) * 1000)
             handout = Handout(request_id, payload, deadline_ms, function.arn, client_context)
-            self._api.soon(self._queue.put_nowait, handout)
+            self._api.schedule(self._queue.put_nowait, handout)
         else:
             self._finish(request_id, self._last_words(request_id), "failure")
         body, status = self._wait(request_id, result)
@@ -466,14 +499,14 @@ class Environment:
 
         Memory that was shared at the fork, such as torch, does not count.
         """
-        grown = resident(self.pid) - self._baseline
+        grown = read_resident_bytes(self.pid) - self._baseline
         if self._baseline and self._work and grown > self.function.memory_mb * 1_048_576:
             self._out_of_memory = True
             self.kill()
 
     def kill(self) -> None:
         """Send SIGKILL to the process group; harmless if the process has ended."""
-        if not self.alive or not self.pid:
+        if not self.is_alive or not self.pid:
             return
         with contextlib.suppress(ProcessLookupError):
             try:
@@ -486,15 +519,19 @@ class Environment:
         self._over.wait(timeout_s)
 
     def _wait(self, request_id: str, result: Future[tuple[bytes, str]]) -> tuple[bytes, str]:
+        """Return body and status of the invocation's result. If there is none after the function's timeout, kill the process and return the
+        timeout error.
+        """
         try:
             return result.result(self.function.timeout_s)
         except NotYet:
-            self._finish(request_id, timed_out(request_id, self.function.timeout_s), "timeout")
+            self._finish(request_id, build_timeout_error(request_id, self.function.timeout_s), "timeout")
             self.kill()
             self.wait(_END_S)  # so that it is over before anybody retries
             return result.result()
 
     def _wait_for_start(self) -> float:
+        """Wait until the runtime is ready or has ended, kill the process after a minute, and return the milliseconds since its start."""
         try:
             self._ready.result(_INIT_S)
         except NotYet:
@@ -503,6 +540,7 @@ class Environment:
         return (time.perf_counter() - self._started_at) * 1000
 
     def _resolve_ready(self) -> None:
+        """Mark the start of the environment as over: the runtime is ready, or its process has ended."""
         with self._lock:
             if not self._ready.done():
                 self._ready.set_result(None)
@@ -514,9 +552,10 @@ class Environment:
                 self._work[1].set_result((body, status))
 
     def _last_words(self, request_id: str) -> bytes:
+        """Return the error payload that explains why the process has ended: out of memory, a failed start, or its exit status."""
         if self._out_of_memory:
-            return out_of_memory(request_id)
-        return self._init_error or exited(request_id, self._words)
+            return build_memory_error(request_id)
+        return self._init_error or build_exit_error(request_id, self._words)
 
 
 # --- reporting --------------------------------------------------------------------------------------------------------
@@ -525,10 +564,10 @@ class Environment:
 # Source of the format: https://docs.aws.amazon.com/lambda/latest/dg/telemetry-schema-reference.html
 
 
-def report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
-    """Return the platform.report record of an invocation.
+def build_report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
+    """Return Lambda's platform.report record of an invocation: duration, billed duration and peak memory.
 
-    Billed are run and initialisation together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
+    Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
     """
     metrics: dict[str, Any] = {
         "durationMs": round(outcome.duration_ms, 3),
@@ -545,8 +584,8 @@ def report(function: Function, request_id: str, outcome: InvocationOutcome) -> d
     }
 
 
-def lines(record: dict[str, Any], printed: bytes) -> list[str]:
-    """Return the lines for the function's log group: its printed lines without empty ones, then the record as JSON."""
+def list_log_lines(record: dict[str, Any], printed: bytes) -> list[str]:
+    """Return the lines for the function's log group: the lines that it `printed`, without empty ones, then `record` as JSON."""
     text = printed.decode(errors="replace").replace("\r", "\n")
     return [*(line for line in text.splitlines() if line.strip()), json.dumps(record)]
 
@@ -607,7 +646,7 @@ class Lambdas:
         if len(payload) > REQUEST_LIMIT:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
         request_id = str(uuid.uuid4())
-        with contextlib.nullcontext() if function.waits else self._pools[_kind(function)].hold_place():
+        with contextlib.nullcontext() if function.waits else self._pools[_zygote_kind(function)].hold_place():
             if not self._concurrency.acquire(blocking=False):
                 raise TooManyRequests("Rate Exceeded.")
             try:
@@ -629,19 +668,19 @@ class Lambdas:
         if len(payload) > EVENT_LIMIT:
             raise TooLarge(len(payload), kind="Event", limit=EVENT_LIMIT)
         try:
-            self._events.submit(self._retried, function, payload)
+            self._events.submit(self._invoke_with_retries, function, payload)
         except RuntimeError as error:
             raise TooManyRequests(SHUT_DOWN) from error
         return str(uuid.uuid4())
 
     def prepare(self, kind: ZygoteKind) -> None:
-        """Start the fork server of a kind now, so that its imports run in parallel with the caller's work."""
+        """Start the fork server of a kind (`plain` or `torch`) now, so that its imports run in parallel with the caller's work."""
         self._zygote(kind)
 
     def environments(self) -> list[Environment]:
         """Return all environments that are alive, busy or idle."""
         with self._lock:
-            return [each for each in self._environments.values() if each.alive]
+            return [each for each in self._environments.values() if each.is_alive]
 
     def running(self) -> list[Environment]:
         """Return the environments with an invocation in progress."""
@@ -669,40 +708,46 @@ class Lambdas:
         for zygote in zygotes:
             zygote.close()
         for environment in environments:
-            if environment.alive:
-                environment.ended(signal.SIGKILL)
+            if environment.is_alive:
+                environment.record_end(signal.SIGKILL)
         self._watcher.join()
         self._api.close()
 
     def _run(
         self, function: Function, request_id: str, payload: bytes, client_context: str | None
     ) -> InvocationOutcome:
-        environment = self._warm(function) or self._cold(function)
+        """Run an invocation in a warm environment of the function, or else in a new one; write its log; keep the environment for later
+        ones.
+        """
+        environment = self._take_warm(function) or self._cold(function)
         outcome = environment.run(request_id, payload, client_context=client_context)
         self._log(environment, request_id, outcome)
-        if environment.alive:
+        if environment.is_alive:
             self._park(environment)
         return outcome
 
-    def _warm(self, function: Function) -> Environment | None:
+    def _take_warm(self, function: Function) -> Environment | None:
+        """Return an idle environment that runs this very function, or None. Environments of an older version of the function are killed."""
         with self._lock:
             idle = self._idle.get(function.name, [])
             while idle:
                 environment = idle.pop()
-                if environment.usable and environment.function == function:
+                if environment.is_usable and environment.function == function:
                     return environment
                 environment.kill()
         return None
 
     def _cold(self, function: Function) -> Environment:
+        """Start a new environment of the function, if need be by a new fork server. Raises TooManyRequests if the service is closed."""
         try:
-            return self._started(function)
+            return self._start_environment(function)
         except Unavailable as error:
             if self._closed.is_set():
                 raise TooManyRequests(SHUT_DOWN) from error
-            return self._started(function)  # by a new fork server: the other was killed
+            return self._start_environment(function)  # by a new fork server: the other was killed
 
-    def _started(self, function: Function) -> Environment:
+    def _start_environment(self, function: Function) -> Environment:
+        """Start and register a new environment of the function. Raises Unavailable if its fork server has ended."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -710,9 +755,9 @@ class Lambdas:
         variables = {**_standard_variables(function, number), **self._variables(function), **extra}
         environment = Environment(function, number=number, variables=variables, api=self._api, folder=self._folder)
         try:
-            environment.start(self._zygote(_kind(function)))
+            environment.start(self._zygote(_zygote_kind(function)))
         except Unavailable:
-            environment.ended(signal.SIGKILL)
+            environment.record_end(signal.SIGKILL)
             raise
         with self._lock:
             self._environments[environment.pid] = environment
@@ -726,10 +771,11 @@ class Lambdas:
         return environment
 
     def _park(self, environment: Environment) -> None:
-        kind = _kind(environment.function)
+        """Keep an environment as idle for later invocations. If too many are idle, kill those that have been idle longest."""
+        kind = _zygote_kind(environment.function)
         with self._lock:
             self._idle.setdefault(environment.function.name, []).append(environment)
-            idle = [each for group in self._idle.values() for each in group if _kind(each.function) == kind]
+            idle = [each for group in self._idle.values() for each in group if _zygote_kind(each.function) == kind]
             surplus = sorted(idle, key=lambda each: each.used_at)[: -_IDLE_KEPT[kind]]
             for each in surplus:
                 self._idle[each.function.name].remove(each)
@@ -737,11 +783,12 @@ class Lambdas:
             each.kill()
 
     def _zygote(self, kind: ZygoteKind) -> Zygote:
+        """Return the running fork server of a kind, started now if there is none. Raises Unavailable if the service is closed."""
         with self._lock:
             if self._closed.is_set():
                 raise Unavailable(SHUT_DOWN)
             zygote = self._zygotes.get(kind)
-            if zygote is None or not zygote.alive:
+            if zygote is None or not zygote.is_alive:
                 logs = self._folder / "logs"
                 logs.mkdir(parents=True, exist_ok=True)
                 output = logs / f"zygote-{kind}.log"
@@ -750,6 +797,9 @@ class Lambdas:
             return zygote
 
     def _on_exit(self, pid: int, status: int) -> None:
+        """Remove the environment whose process `pid` has ended with the wait status `status`. An end that is reported before its
+        environment is registered is kept until then.
+        """
         with self._lock:
             environment = self._environments.pop(pid, None)
             if environment is None:
@@ -758,16 +808,18 @@ class Lambdas:
             group = self._idle.get(environment.function.name, [])
             if environment in group:
                 group.remove(environment)
-        environment.ended(status)
+        environment.record_end(status)
 
     def _log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
-        record = report(environment.function, request_id, outcome)
-        printed = lines(record, outcome.log)
+        """Write the record of an invocation to platform.jsonl, and its lines to the sink of the logs."""
+        record = build_report(environment.function, request_id, outcome)
+        printed = list_log_lines(record, outcome.log)
         with (environment.log.parent / "platform.jsonl").open("a", encoding="utf-8") as file:
             file.write(printed[-1] + "\n")
         self._sink(environment.function, f"{environment.number:05d}", printed)
 
-    def _retried(self, function: Function, payload: bytes) -> None:
+    def _invoke_with_retries(self, function: Function, payload: bytes) -> None:
+        """Invoke the function until it succeeds, with growing pauses, as often as Lambda repeats an asynchronous invocation."""
         for pause_s in (*(EVENT.first_s * 2**number for number in range(EVENT.again)), None):
             with contextlib.suppress(TooManyRequests):
                 if self.invoke(function, payload).error is None:
@@ -776,17 +828,19 @@ class Lambdas:
                 return
 
     def _watch(self) -> None:
+        """Kill environments that exceed their function's memory, until the service is closed. Runs in a thread."""
         while not self._closed.wait(_WATCH_S):
             for environment in self.running():
                 environment.watch_memory()
 
 
-def _kind(function: Function) -> ZygoteKind:
+def _zygote_kind(function: Function) -> ZygoteKind:
+    """Return the kind of fork server that the function needs."""
     return "torch" if function.torch else "plain"
 
 
 def _standard_variables(function: Function, number: int) -> dict[str, str]:
-    """Return the environment variables that Lambda itself sets."""
+    """Return the environment variables that Lambda itself sets for a function. `number`: of the execution environment."""
     return {
         "_HANDLER": function.handler,
         "LAMBDA_TASK_ROOT": str(function.folder),

@@ -45,12 +45,12 @@ class Denied:
     body: bytes
 
 
-def access_key(role_arn: str) -> str:
+def make_access_key(role_arn: str) -> str:
     """Return the access key of functions and instances with this role. `role_arn`: an ARN or a name."""
     return PREFIX + role_arn.rpartition("/")[2]
 
 
-def check(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | None:
+def check_permission(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | None:
     """Return the refusal of a call that its role does not allow; None if the call is allowed.
 
     `environ`: the WSGI request; `body`: returns the body, called only if the body names the resource.
@@ -60,24 +60,24 @@ def check(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | Non
         return None
     role = credential[0].removeprefix(PREFIX)
     service = credential[3] if len(credential) > 3 else ""
-    calls = list(_s3(environ, body) if service == "s3" else _json(environ, body, service))
-    documents = _policies(role)
+    calls = list(_list_s3_calls(environ, body) if service == "s3" else _list_json_calls(environ, body, service))
+    documents = _read_policies(role)
     for call in calls:
-        if not allowed(documents, call):
+        if not is_allowed(documents, call):
             words = f"role {role} is not authorized to perform {call.action} on {call.resource}"
-            return _denied(words, xml=service == "s3")
+            return _build_refusal(words, xml=service == "s3")
     return None
 
 
-def allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
+def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
     """Return whether the policies allow the call: at least one statement allows it and none denies it.
 
     Only effects, actions and resources are compared; conditions count as fulfilled.
     """
     found = False
     for document in documents:
-        for statement in _listed(document["Statement"]):
-            actions, resources = _listed(statement["Action"]), _listed(statement["Resource"])
+        for statement in _as_list(document["Statement"]):
+            actions, resources = _as_list(statement["Action"]), _as_list(statement["Resource"])
             matches = any(fnmatch.fnmatchcase(call.action.lower(), each.lower()) for each in actions)
             if matches and any(fnmatch.fnmatchcase(call.resource, each) for each in resources):
                 if statement["Effect"] == "Deny":
@@ -86,7 +86,7 @@ def allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
     return found
 
 
-def _s3(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
+def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
     """Yield the calls of a path-style S3 request, the style of clients whose endpoint is an IP address."""
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")
@@ -100,7 +100,10 @@ def _s3(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCa
         yield ApiCall("s3:ListBucket" if method in ("GET", "HEAD") else f"s3:{method}", arn)
 
 
-def _json(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[ApiCall]:
+def _list_json_calls(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[ApiCall]:
+    """Yield the calls of a request of a service that speaks JSON, such as Secrets Manager: one for each resource that the request names. An
+    unknown action gets a resource that no policy allows.
+    """
     prefix, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     action = f"{SERVICES.get(prefix, service)}:{operation}"
     fields = RESOURCES.get(action)
@@ -112,7 +115,7 @@ def _json(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -
         yield ApiCall(action, str(request.get(name, "")))
 
 
-def _policies(role: str) -> list[Mapping[str, Any]]:
+def _read_policies(role: str) -> list[Mapping[str, Any]]:
     """Return the role's inline policies, the only kind that the templates create; none if the role was deleted."""
     from moto.iam.models import iam_backends
 
@@ -125,11 +128,13 @@ def _policies(role: str) -> list[Mapping[str, Any]]:
     return [json.loads(each) if isinstance(each, str) else each for each in documents]
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
+    """Return `value` if it is a list, else a list with this one value: policies may write either."""
     return list(value) if isinstance(value, list) else [value]
 
 
-def _denied(words: str, *, xml: bool) -> Denied:
+def _build_refusal(words: str, *, xml: bool) -> Denied:
+    """Return AccessDenied with the message `words` in the service's format: XML for S3, else JSON."""
     if xml:
         text = f"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>{html.escape(words)}</Message></Error>"
         return Denied("403 Forbidden", "application/xml", text.encode())

@@ -28,12 +28,12 @@ from crossover.processes import EndedBySignal, resend_ignored_signals
 # --- ports ------------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Return a port that is free at this moment. A caller that cannot bind it must choose again."""
-    return free_ports(1)[0]
+    return find_free_ports(1)[0]
 
 
-def free_ports(count: int) -> list[int]:
+def find_free_ports(count: int) -> list[int]:
     """Return `count` different ports that are free at this moment. A caller that cannot bind one must choose again."""
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
@@ -54,10 +54,10 @@ CHOSEN_BY = {REDIS: "CROSSOVER_REDIS_SERVER", RABBITMQ: "CROSSOVER_RABBITMQ_SERV
 _DEBIANS_RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the wrapper in sbin would switch the user
 
 
-def find(program: str) -> str | None:
-    """Return the program's path, or None if it is not installed.
+def find_program(program: str) -> str | None:
+    """Return the path of `program` on this machine, or None if it is not installed.
 
-    Raises MissingTool if its variable in CHOSEN_BY is set and names no executable program.
+    Raises MissingTool if the environment variable that chooses it (CHOSEN_BY) is set and names no executable program.
     """
     variable = CHOSEN_BY.get(program, "")
     if chosen := os.environ.get(variable):
@@ -72,17 +72,19 @@ def find(program: str) -> str | None:
     return shutil.which(program)
 
 
-def need(program: str) -> str:
-    """Return the program's path. Raises MissingTool, which names the package to install, if it is not installed."""
-    found = find(program)
+def require_program(program: str) -> str:
+    """Return the path of `program` on this machine. Raises MissingTool, which names the package to install, if it is not installed."""
+    found = find_program(program)
     if found is None:
         raise MissingTool(f"{program}: not found on this machine; install it with: apt-get install {PACKAGES[program]}")
     return found
 
 
-def check() -> None:
-    """Raise MissingTool naming every program that is missing and the command that installs them."""
-    missing = sorted(package for program, package in PACKAGES.items() if find(program) is None)
+def check_programs() -> None:
+    """Raise MissingTool if a program that the local cloud needs is not installed; name every missing one and the command that installs
+    them.
+    """
+    missing = sorted(package for program, package in PACKAGES.items() if find_program(program) is None)
     if missing:
         raise MissingTool(
             f"{', '.join(missing)}: not found on this machine; install with: apt-get install {' '.join(missing)}"
@@ -93,7 +95,7 @@ def check() -> None:
 # Child processes that never outlive this process.
 #
 # Three nets, each for what the one before cannot catch: context managers and `atexit` for an orderly end, signals turned into an orderly
-# end (`ending_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9. A watchdog that is itself killed
+# end (`exit_on_signals`), and the watchdog (watchdog.py), a process of its own that notices a kill -9. A watchdog that is itself killed
 # has a successor as soon as that is noticed. PR_SET_PDEATHSIG is not among them: it fires when the starting *thread* ends, and servers are
 # started from request threads here.
 
@@ -104,7 +106,7 @@ _guard: "_Guard | None" = None
 
 
 class _Guard:
-    """This process's mark and watchdog, and the children and folders that end with it."""
+    """The mark and the watchdog of this process, with the child processes and folders that must not outlive it."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -112,9 +114,10 @@ class _Guard:
         self.children: list[subprocess.Popen[bytes]] = []
         self.folders: list[Path] = []
         self._lock = threading.Lock()
-        self._watchdog = self._started()
+        self._watchdog = self._start_watchdog()
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _start_watchdog(self) -> "subprocess.Popen[bytes]":
+        """Start the watchdog's process, which ends this process's children when its standard input closes."""
         return subprocess.Popen(
             [sys.executable, "-I", "-S", watchdog.__file__, f"{MARK}={self.value}"],
             stdin=subprocess.PIPE,
@@ -129,29 +132,35 @@ class _Guard:
         """Delete `folder` when this process ends, however it ends."""
         with self._lock:
             self.folders.append(folder)
-            self._tell("remove", folder)
+            self._notify_watchdog("remove", folder)
 
     def keep(self, folder: Path) -> None:
+        """Take back `remove`: the folder is deleted already, or may stay."""
         with self._lock:
             self.folders.remove(folder)
-            self._tell("keep", folder)
+            self._notify_watchdog("keep", folder)
 
-    def _tell(self, verb: str, folder: Path) -> None:
+    def _notify_watchdog(self, verb: str, folder: Path) -> None:
+        """Write a line "remove FOLDER" or "keep FOLDER" to the watchdog."""
         assert self._watchdog.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its successor is told of all folders
             self._watchdog.stdin.write(f"{verb} {folder}\n".encode())
 
-    def look_after_the_watchdog(self) -> None:
+    def restart_dead_watchdog(self) -> None:
+        """Start a new watchdog if the current one was killed, and name all folders to it."""
         with self._lock:
             if self._watchdog.poll() is None:
                 return
             assert self._watchdog.stdin is not None
             self._watchdog.stdin.close()
-            self._watchdog = self._started()
+            self._watchdog = self._start_watchdog()
             for folder in self.folders:
-                self._tell("remove", folder)
+                self._notify_watchdog("remove", folder)
 
     def end(self) -> None:
+        """Stop all child processes, kill everything else that carries the mark, and delete the folders. Does nothing in a fork of this
+        process.
+        """
         if os.getpid() != self.pid:  # a fork of the main process runs atexit too
             return
         for child in reversed(self.children):
@@ -165,25 +174,26 @@ class _Guard:
         self._watchdog.wait()
 
 
-def _current() -> _Guard:
+def _ensure_guard() -> _Guard:
+    """Return the guard of this process. It is made at the first call and after a fork; a killed watchdog is replaced."""
     global _guard
     with _lock:
         if _guard is None or _guard.pid != os.getpid():
             _guard = _Guard()
             atexit.register(_guard.end)
         else:
-            _guard.look_after_the_watchdog()
+            _guard.restart_dead_watchdog()
         return _guard
 
 
-def look_after_the_watchdog() -> None:
+def restart_dead_watchdog() -> None:
     """Start a new watchdog if the current one was killed. Starting a process or making a temporary folder does so too."""
-    _current()
+    _ensure_guard()
 
 
-def mark() -> dict[str, str]:
+def mark_variable() -> dict[str, str]:
     """Return the environment variable by which the watchdog finds a process, for processes that `start_process` does not start."""
-    return {MARK: _current().value}
+    return {MARK: _ensure_guard().value}
 
 
 def start_process(
@@ -199,7 +209,7 @@ def start_process(
     `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`: where standard output
     and error go.
     """
-    guard = _current()
+    guard = _ensure_guard()
     child = subprocess.Popen(
         [str(argument) for argument in arguments],
         env={**(os.environ if environment is None else environment), MARK: guard.value},
@@ -224,7 +234,7 @@ def stop_process(
     orderly end are left to the watchdog.
     """
     if child.poll() is not None:
-        watchdog.kill_marked(f"{MARK}={_current().value}".encode(), group=child.pid)
+        watchdog.kill_marked(f"{MARK}={_ensure_guard().value}".encode(), group=child.pid)
     else:
         child.send_signal(number)
         try:
@@ -235,8 +245,8 @@ def stop_process(
     return child.wait()
 
 
-def end_words(status: int | None) -> str:
-    """Return in words how a process ended, such as `killed by SIGKILL`. `status`: its exit status; None if it still runs.
+def describe_exit(status: int | None) -> str:
+    """Return in words how a process ended, such as `killed by SIGKILL`. `status`: its exit status, None if it still runs.
 
     A shell reports the signal of its program as 128 + number.
     """
@@ -251,14 +261,14 @@ def end_words(status: int | None) -> str:
 def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
     """Yield a new folder, which is deleted at the end of the block, or by the watchdog if this process dies before."""
     path = Path(tempfile.mkdtemp(prefix=prefix))
-    with removed_at_the_end(path):
+    with remove_at_end(path):
         yield path
 
 
 @contextlib.contextmanager
-def removed_at_the_end(path: Path) -> Iterator[None]:
+def remove_at_end(path: Path) -> Iterator[None]:
     """Delete `path` at the end of the block, or when this process ends, however it ends."""
-    guard = _current()
+    guard = _ensure_guard()
     guard.remove(path)
     try:
         yield
@@ -268,7 +278,7 @@ def removed_at_the_end(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end this process as `sys.exit` does within the block, so that every `with` is left in order.
 
     Works only in the main thread and only for signals without another handler; SIGINT is KeyboardInterrupt already.
@@ -278,7 +288,7 @@ def ending_on_signals() -> Iterator[None]:
         return
     changed = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
     for number in changed:
-        signal.signal(number, _exit)
+        signal.signal(number, _raise_signal_exit)
     try:
         with resend_ignored_signals():
             yield
@@ -287,7 +297,8 @@ def ending_on_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _exit(number: int, _frame: FrameType | None) -> None:
+def _raise_signal_exit(number: int, _frame: FrameType | None) -> None:
+    """Raise EndedBySignal with the signal `number`. It is a signal handler."""
     raise EndedBySignal(number)
 
 
@@ -321,23 +332,26 @@ class RedisServer(AbstractContextManager[Any]):
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._password = password
-        self._module = _quoted(str(module.resolve())) if module else ""
+        self._module = _quote(str(module.resolve())) if module else ""
         self._settings = settings
-        self._program = need(REDIS)
+        self._program = require_program(REDIS)
         self.program, self.logs = REDIS, [self._folder / "redis.log"]
         self.port = 0
         self.start()
 
     @property
     def url(self) -> str:
+        """The address redis://127.0.0.1:port, without a password."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
     def socket_url(self) -> str:
+        """The address unix://PATH of the server's socket, without a password."""
         return f"unix://{self._socket}"
 
     @property
     def pid(self) -> int:
+        """The id of the server's process."""
         return self._process.pid
 
     @property
@@ -351,7 +365,7 @@ class RedisServer(AbstractContextManager[Any]):
         It keeps its port, unless another program has taken it: then `port` changes.
         """
         for _ in range(_REDIS_ATTEMPTS):
-            self.port = self.port or free_port()
+            self.port = self.port or find_free_port()
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = start_process(
                     [self._program, self._configuration()],
@@ -363,9 +377,9 @@ class RedisServer(AbstractContextManager[Any]):
                     folder=self._folder,
                     output=log,
                 )
-            if self._answers():
+            if self._wait_until_ready():
                 return
-            words, ended = self._last_words(), end_words(self.status)
+            words, ended = self._last_words(), describe_exit(self.status)
             self.stop()
             if "Address already in use" not in words:
                 raise RunFailed(f"redis-server did not start ({ended}); its last words:\n{words}")
@@ -388,12 +402,14 @@ class RedisServer(AbstractContextManager[Any]):
 
     @property
     def _socket(self) -> Path:
+        """The path of the server's Unix socket: in its folder, or in /tmp if that path would be too long for the kernel."""
         path = self._folder / "redis.sock"
         if len(str(path).encode()) > _LONGEST_SOCKET_PATH:
             return Path(f"/tmp/crossover-redis-{self.port}.sock")
         return path
 
     def _configuration(self) -> Path:
+        """Write redis.conf into the server's folder, readable by its owner alone, and return its path."""
         lines = {
             "bind": "127.0.0.1",
             "port": self.port,
@@ -411,7 +427,7 @@ class RedisServer(AbstractContextManager[Any]):
             **self._settings,
         }
         if self._password:
-            lines["requirepass"] = _quoted(self._password)
+            lines["requirepass"] = _quote(self._password)
         if self._module:
             lines["loadmodule"] = self._module
         path = self._folder / "redis.conf"
@@ -419,7 +435,7 @@ class RedisServer(AbstractContextManager[Any]):
         path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()), encoding="utf-8")
         return path
 
-    def _answers(self) -> bool:
+    def _wait_until_ready(self) -> bool:
         """Wait until the server answers PING with its data loaded; return False if it ends or does not answer in time."""
         end_s = time.monotonic() + _REDIS_START_S
         while self._process.poll() is None:
@@ -433,7 +449,8 @@ class RedisServer(AbstractContextManager[Any]):
         return False
 
     def _ping(self) -> bytes:
-        login = f"AUTH {_quoted(self._password)}\r\n".encode() if self._password else b""
+        """Send AUTH (if there is a password), PING and QUIT to the server and return its reply."""
+        login = f"AUTH {_quote(self._password)}\r\n".encode() if self._password else b""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1.0)
             client.connect(str(self._socket))
@@ -444,10 +461,11 @@ class RedisServer(AbstractContextManager[Any]):
         return reply.removesuffix(b"+OK\r\n")
 
     def _last_words(self) -> str:
+        """Return the last 2,000 characters of the server's log."""
         return (self._folder / "redis.log").read_text(errors="replace", encoding="utf-8")[-2000:]
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     """Return `value` quoted for redis.conf and for inline commands."""
     return '"' + "".join(f"\\x{byte:02x}" for byte in value.encode()) + '"'
 
@@ -490,13 +508,14 @@ class RabbitServer(AbstractContextManager[Any]):
         self._settings = settings
         self._mapper: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._program = Path(need(RABBITMQ))
+        self._program = Path(require_program(RABBITMQ))
         self.program, self.logs = RABBITMQ, [self._folder / "rabbit.log", self._folder / "output.log"]
         self.port = 0
         self.start()
 
     @property
     def url(self) -> str:
+        """The address amqp://127.0.0.1:port, without user and password."""
         return f"amqp://127.0.0.1:{self.port}"
 
     @property
@@ -510,7 +529,7 @@ class RabbitServer(AbstractContextManager[Any]):
         It keeps its port, unless another program has taken it: then `port` changes.
         """
         for _ in range(_RABBITMQ_ATTEMPTS):
-            port, mapper_port, node_port = free_ports(3)
+            port, mapper_port, node_port = find_free_ports(3)
             self.port = self.port or port
             environment, said = self._environment(mapper_port, node_port), self._log_sizes()
             self._mapper = start_process(
@@ -518,9 +537,9 @@ class RabbitServer(AbstractContextManager[Any]):
             )
             with open(self._folder / "output.log", "ab") as log:
                 self._process = start_process([self._program], environment=environment, folder=self._folder, output=log)
-            if self._answers(self._process):
+            if self._wait_until_ready(self._process):
                 return
-            ended = end_words(self.status)
+            ended = describe_exit(self.status)
             self.stop()
             words = self._words(said)
             if any(each in words for each in _PORT_LOST["listener"]):
@@ -541,6 +560,9 @@ class RabbitServer(AbstractContextManager[Any]):
         self.stop()
 
     def _environment(self, mapper_port: int, node_port: int) -> dict[str, str]:
+        """Return the environment variables of the broker and its port mapper. Create the files that they name: home folder, cookie,
+        configuration. `mapper_port`, `node_port`: ports of the port mapper and of the Erlang node.
+        """
         home = self._folder / "home"
         home.mkdir(parents=True, exist_ok=True)
         cookie = home / ".erlang.cookie"
@@ -571,9 +593,10 @@ class RabbitServer(AbstractContextManager[Any]):
         }
 
     def _configuration(self) -> Path:
+        """Write rabbitmq.conf and the definitions of user and virtual host into the broker's folder, and return the path of the former."""
         definitions = self._folder / "definitions.json"
         definitions.touch(mode=0o600)
-        definitions.write_text(json.dumps(_definitions(self._username, self._password)), encoding="utf-8")
+        definitions.write_text(json.dumps(_build_definitions(self._username, self._password)), encoding="utf-8")
         lines = {
             "listeners.tcp.1": f"127.0.0.1:{self.port}",
             "load_definitions": definitions,
@@ -588,7 +611,7 @@ class RabbitServer(AbstractContextManager[Any]):
         path.write_text("".join(f"{name} = {value}\n" for name, value in lines.items()), encoding="utf-8")
         return path
 
-    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> bool:
         """Wait until the broker speaks AMQP; return False if it ends or does not answer in time."""
         end_s = time.monotonic() + _RABBITMQ_START_S
         while process.poll() is None and time.monotonic() < end_s:
@@ -602,6 +625,7 @@ class RabbitServer(AbstractContextManager[Any]):
         return False
 
     def _log_sizes(self) -> dict[Path, int]:
+        """Return the size in bytes of each of the broker's logs; 0 if a log does not exist."""
         return {log: log.stat().st_size if log.exists() else 0 for log in self.logs}
 
     def _words(self, since: Mapping[Path, int]) -> str:
@@ -611,7 +635,7 @@ class RabbitServer(AbstractContextManager[Any]):
         )
 
 
-def _definitions(username: str, password: str) -> dict[str, object]:
+def _build_definitions(username: str, password: str) -> dict[str, object]:
     """Return RabbitMQ's definitions with one virtual host and one user.
 
     A definitions file accepts any character in a password, and holds only its hash.

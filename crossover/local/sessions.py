@@ -47,7 +47,9 @@ class Session(boto3.Session):
         super().__init__(botocore_session=DefaultsSession(), **named)
 
     def client(self, *arguments: Any, **named: Any) -> Any:
+        """Return a boto3 client with this session's default arguments, unless `named` gives others."""
         return super().client(*arguments, **{**self._defaults, **named})
 
     def resource(self, *arguments: Any, **named: Any) -> Any:
+        """Return a boto3 resource with this session's default arguments, unless `named` gives others."""
         return super().resource(*arguments, **{**self._defaults, **named})

@@ -17,7 +17,7 @@ from pathlib import Path
 _SCANS = 200  # at 50 ms: ten seconds for killed processes to leave /proc
 
 
-def marked(mark: bytes, *, group: int = 0) -> list[int]:
+def find_marked(mark: bytes, *, group: int = 0) -> list[int]:
     """Return the ids of all other processes that were started with `mark` in their environment, without zombies.
 
     `mark`: b"NAME=value"; `group`: only processes of this process group, 0 for all.
@@ -36,17 +36,18 @@ def marked(mark: bytes, *, group: int = 0) -> list[int]:
 
 
 def _is_zombie(entry: Path) -> bool:
+    """Return whether a process has ended and only waits for its parent. `entry`: its folder in /proc."""
     return (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
 def kill_marked(mark: bytes, *, group: int = 0) -> None:
     """Kill the marked processes until two scans in a row find none, for about ten seconds at most.
 
-    A process may fork while it is being killed. `mark`, `group`: as for `marked`.
+    A process may fork while it is being killed. `mark`, `group`: as for `find_marked`.
     """
     quiet = 0
     for _ in range(_SCANS):
-        pids = marked(mark, group=group)
+        pids = find_marked(mark, group=group)
         quiet = 0 if pids else quiet + 1
         if quiet == 2:
             return
@@ -59,6 +60,9 @@ def kill_marked(mark: bytes, *, group: int = 0) -> None:
 
 
 def main() -> None:
+    """Collect the folders named on standard input. When standard input closes, kill every process with the mark given as argument and
+    delete the folders.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when its main process ends, not before
     mark = sys.argv[1].encode()

@@ -32,7 +32,7 @@ _MODULES = (
 )
 
 
-def load(kind: str) -> None:
+def import_modules(kind: str) -> None:
     """Import the modules that most functions use, and torch for the kind `torch`."""
     sys.modules["numpy"] = None  # type: ignore[assignment]
     sys.path[:] = [
@@ -50,6 +50,7 @@ def load(kind: str) -> None:
 
 
 def _is_standard(entry: str) -> bool:
+    """Return whether an entry of sys.path is the folder of the standard library."""
     return entry == os.path.dirname(os.__file__)
 
 
@@ -87,12 +88,14 @@ def serve(channel: socket.socket) -> None:
 
 
 def _drain(descriptor: int) -> None:
+    """Read a non-blocking pipe until it is empty."""
     with contextlib.suppress(BlockingIOError):
         while os.read(descriptor, 4096):
             pass
 
 
 def _reap(channel: socket.socket) -> None:
+    """Collect each child process that has ended, and report its id and wait status on `channel`."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -102,6 +105,9 @@ def _reap(channel: socket.socket) -> None:
 
 
 def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
+    """Fork an execution environment for `request` and return its process id. The child never returns. `log`: descriptor for its output;
+    `own`: the zygote's descriptors, which the child closes.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -146,10 +152,10 @@ def _become(request: dict[str, Any], log: int, own: tuple[int, ...]) -> None:
     sys.argv = ["awslambdaric", request["handler"]]
     random.seed()
     gc.enable()
-    _run(request["handler"], *os.environ["AWS_LAMBDA_RUNTIME_API"].split("/"))
+    _run_client(request["handler"], *os.environ["AWS_LAMBDA_RUNTIME_API"].split("/"))
 
 
-def _run(handler: str, address: str, path: str) -> None:
+def _run_client(handler: str, address: str, path: str) -> None:
     """Run the handler as awslambdaric's main does.
 
     `path`: the secret path of the Runtime API. awslambdaric's native client accepts it as part of the address. Its Python client, which
@@ -159,12 +165,15 @@ def _run(handler: str, address: str, path: str) -> None:
     from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
 
     class Client(LambdaRuntimeClient):  # type: ignore[misc]  # it declares no types
+        """AWS's Runtime API client, which puts the secret path before the path of each request."""
+
         def call_rapid(self, http_method: str, endpoint: str, *more: Any) -> None:
+            """Send a request to the Runtime API, below the secret path."""
             super().call_rapid(http_method, f"/{path}{endpoint}", *more)
 
     bootstrap.run(handler, Client(address))
 
 
 if __name__ == "__main__":
-    load(sys.argv[1])
+    import_modules(sys.argv[1])
     serve(socket.socket(fileno=int(sys.argv[2])))

@@ -93,7 +93,8 @@ class Zygote:
         self._listener.start()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
+        """Whether the fork server still runs."""
         return not (self._closed or self._hung_up) and self._process.poll() is None
 
     def fork(self, start: ForkStart) -> int:
@@ -115,7 +116,7 @@ class Zygote:
             except OSError as error:
                 self._hung_up = True
                 del self._pending[self._number]
-                raise self._gone() from error
+                raise self._build_end_error() from error
         return reply.result(self._start_s)
 
     def close(self) -> None:
@@ -127,6 +128,9 @@ class Zygote:
         self._listener.join()
 
     def _listen(self) -> None:
+        """Pass on the fork server's messages (a forked process id, the end of an environment) until it hangs up. Then fail all pending
+        forks and report its environments as killed. Runs in a thread.
+        """
         while True:
             try:
                 message = self._channel.recv(65536)
@@ -147,19 +151,20 @@ class Zygote:
         with self._lock:
             self._channel.close()
             for reply in self._pending.values():
-                reply.set_exception(self._gone())
+                reply.set_exception(self._build_end_error())
             self._pending.clear()
         for pid in self._forked if not self._closed else ():  # killed, it has taken them with it, and told nobody
             self._on_exit(pid, signal.SIGKILL)
 
-    def _gone(self) -> Unavailable:
+    def _build_end_error(self) -> Unavailable:
+        """Return the error for a request to a fork server that has ended, with the end of its log."""
         tail = self._output.read_text(errors="replace", encoding="utf-8")[-500:]
         return Unavailable(
             f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}"
         )
 
 
-def exit_words(status: int) -> str:
+def describe_wait_status(status: int) -> str:
     """Return a wait status in Lambda's words: `exit status 1`, `signal: killed`."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -168,4 +173,4 @@ def exit_words(status: int) -> str:
 
 
 _SIGNALS = {6: "aborted", 8: "floating point exception", 9: "killed", 11: "segmentation fault", 15: "terminated"}
-__all__ = ["ForkStart", "Runtime", "Zygote", "ZygoteKind", "exit_words"]
+__all__ = ["ForkStart", "Runtime", "Zygote", "ZygoteKind", "describe_wait_status"]

@@ -131,7 +131,7 @@ def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
     if done.returncode < 0:
-        ended = servers.end_words(done.returncode)
+        ended = servers.describe_exit(done.returncode)
         raise RunFailed(f"synthesis of {experiment.name}: the CDK was {ended}; the run had not started: start it again")
     if done.returncode:
         raise RuntimeError(f"synthesis of {experiment.name} ended with exit code {done.returncode}:\n{done.stderr}")
@@ -144,7 +144,7 @@ def _run_python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
     folder.
     """
     with servers.temporary_folder() as folder:
-        environment = {**os.environ, **servers.mark(), "TMPDIR": str(folder)}
+        environment = {**os.environ, **servers.mark_variable(), "TMPDIR": str(folder)}
         environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
         with subprocess.Popen(
             [sys.executable, *arguments],
@@ -306,7 +306,7 @@ def run_local(
     from crossover.local.cloud import LocalCloud
     from crossover.running import preparing
 
-    servers.check()
+    servers.check_programs()
     preparing.check_room_for_servers(out, talks=talks(architecture_of(experiment)))
     with servers.temporary_folder() as folder:
 
@@ -345,7 +345,9 @@ def run_on_cloud(
         if architecture.state != "database":
             return nullcontext({})
         step = steps(architecture)[0].name.replace("_", "-")
-        return state_databases.of(cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}")
+        return state_databases.open_databases(
+            cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}"
+        )
 
     with keep_resume_data(objects, out, where="local", databases=of_workers) as keep:
         return run_deployed(

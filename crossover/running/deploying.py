@@ -518,7 +518,7 @@ def _process_mark() -> dict[str, str]:
         return {}
     from crossover.local import servers
 
-    return servers.mark()
+    return servers.mark_variable()
 
 
 def _end_marked() -> None:

@@ -289,7 +289,7 @@ class LocalTrials(InlineTrials):
         from crossover.local import servers
         from crossover.local.cloud import LocalCloud
 
-        servers.check()
+        servers.check_programs()
         folder = self._stack.enter_context(servers.temporary_folder())
         self._cloud = self._stack.enter_context(LocalCloud(folder / "cloud"))
 

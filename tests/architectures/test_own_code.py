@@ -122,7 +122,7 @@ def test_functions_zips_hold_what_computing_needs_and_nothing_else(tmp_path: Pat
 def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
     """The names in each of the assembly's code assets."""
     synthesize(experiment, out)
-    assets = [each.path for each in cloud.read(out)[1] if each.zipped and each.path.is_dir()]
+    assets = [each.path for each in cloud.read_assembly(out)[1] if each.zipped and each.path.is_dir()]
     return [{path.relative_to(each).as_posix() for path in each.rglob("*") if path.is_file()} for each in assets]
 
 

@@ -66,7 +66,7 @@ def verify(
     facts = unproven.read()
     import boto3
 
-    from crossover.local.servers import ending_on_signals
+    from crossover.local.servers import exit_on_signals
 
     session, whole = boto3.Session(), config == PROOF
     walk = ProofWalk(
@@ -87,7 +87,7 @@ def verify(
         walk.shared_stay = not whole and account.find_stack(session, f"{experiment.project}-network") is not None
     failure: BaseException | None = None
     # A closed terminal, or a `kill`, ends it as Ctrl-C does: by destroying first.
-    with aws_errors_explained(), ending_on_signals():
+    with aws_errors_explained(), exit_on_signals():
         try:
             walk.alone, walk.refusal = not others_stand(walk), partial(refusal, take_over=take_over)
             walk_through(walk, STEPS)

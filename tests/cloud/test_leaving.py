@@ -23,7 +23,7 @@ PEERS = Experiment(name="tiny", architecture="p2p_instance")
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> assemblies.Stack:
-    found, _ = assemblies.read(synthesize(PEERS, tmp_path_factory.mktemp("assembly")))
+    found, _ = assemblies.read_assembly(synthesize(PEERS, tmp_path_factory.mktemp("assembly")))
     return next(each for each in found if each.name == NETWORK)
 
 

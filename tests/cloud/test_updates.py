@@ -42,7 +42,7 @@ def deploy(cloud: AccountCloud, tmp_path: Path) -> Deploy:
 
     def call(experiment: Experiment) -> None:
         folder = tmp_path / f"assembly-{len(list(tmp_path.iterdir()))}"
-        made, assets = assemblies.read(synthesize(experiment, folder, layers=tmp_path / "unbuilt"))
+        made, assets = assemblies.read_assembly(synthesize(experiment, folder, layers=tmp_path / "unbuilt"))
         publish(cloud, made)
         cloud._upload(made, assets)
         (stack,) = (each for each in made if each.name == STACK)

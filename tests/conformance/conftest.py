@@ -71,7 +71,7 @@ def s3_endpoint() -> Iterator[str]:
 
     server = ThreadedMotoServer(port=0, verbose=False)
     with Replacements() as changes:
-        objects.conditions(changes)
+        objects.serialize_conditional_puts(changes)
         server.start()
         host, port = server.get_host_and_port()
         yield f"http://{host}:{port}"

@@ -144,7 +144,11 @@ def short_of_disk(rabbit: TlsRabbitServer) -> Iterator[TlsRabbitServer]:
     )
 
     def limit(free: str) -> None:
-        command = [Path(servers.need(servers.RABBITMQ)).with_name("rabbitmqctl"), "set_disk_free_limit", free]
+        command = [
+            Path(servers.require_program(servers.RABBITMQ)).with_name("rabbitmqctl"),
+            "set_disk_free_limit",
+            free,
+        ]
         subprocess.run(command, env=environment, check=True, capture_output=True)
 
     limit("99999GB")

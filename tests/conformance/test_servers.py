@@ -34,12 +34,12 @@ def test_another_program_that_is_not_there_is_named_with_its_variable(
     variable = servers.CHOSEN_BY[program]
     monkeypatch.setenv(variable, "/nowhere/server")
     with pytest.raises(MissingTool, match=f"{variable}=/nowhere/server: no program"):
-        servers.check()
+        servers.check_programs()
 
 
 def test_a_machine_with_valkey_alone_runs_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     valkey = tmp_path / "valkey-server"  # under its name, whatever server it is
-    valkey.write_text(f'#!/bin/sh\nexec "{servers.need(servers.REDIS)}" "$@"\n')
+    valkey.write_text(f'#!/bin/sh\nexec "{servers.require_program(servers.REDIS)}" "$@"\n')
     valkey.chmod(0o755)
     monkeypatch.delenv(servers.CHOSEN_BY[servers.REDIS], raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -54,8 +54,8 @@ def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> No
 
 def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RedisServer(folder / "first", settings=IN_MEMORY) as first:
-        chosen, free_port = iter([first.port, first.port]), servers.free_port
-        monkeypatch.setattr(servers, "free_port", lambda: next(chosen, None) or free_port())
+        chosen, free_port = iter([first.port, first.port]), servers.find_free_port
+        monkeypatch.setattr(servers, "find_free_port", lambda: next(chosen, None) or free_port())
         with RedisServer(folder / "second", settings=IN_MEMORY) as second:
             assert second.port != first.port
             assert alive(first.pid) and alive(second.pid)
@@ -64,7 +64,7 @@ def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.deep), 2], ids=["listener", "mapper", "node"])
 def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
-    calls, free_ports = [], servers.free_ports
+    calls, free_ports = [], servers.find_free_ports
 
     def chosen(count: int) -> list[int]:
         calls.append(free_ports(count))
@@ -72,7 +72,7 @@ def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.
             calls[0][lost] = taken.getsockname()[1]
         return calls[-1]
 
-    monkeypatch.setattr(servers, "free_ports", chosen)
+    monkeypatch.setattr(servers, "find_free_ports", chosen)
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         RabbitServer(folder / f"lost-{lost}", username="u", password="p") as broker,

@@ -55,7 +55,7 @@ def files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 def environments() -> Iterator[tuple[str, bytes]]:
     """Environment and command line of every process that a cloud of this process has started."""
-    (mark,) = (f"{name}={value}".encode() for name, value in servers.mark().items())
+    (mark,) = (f"{name}={value}".encode() for name, value in servers.mark_variable().items())
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             environment = (process / "environ").read_bytes()

@@ -262,8 +262,8 @@ def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None
     )
     assert main.stdout
     mark = f"{servers.MARK}={main.stdout.readline().strip()}".encode()
-    assert len(watchdog.marked(mark)) == 3, "Redis, the fork server and the function run"
+    assert len(watchdog.find_marked(mark)) == 3, "Redis, the fork server and the function run"
     os.kill(main.pid, number)
     main.wait()
     main.stdout.close()
-    eventually(lambda: not watchdog.marked(mark), what=f"nothing left after {number.name}")
+    eventually(lambda: not watchdog.find_marked(mark), what=f"nothing left after {number.name}")

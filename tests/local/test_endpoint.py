@@ -53,7 +53,7 @@ def by(
 def test_who_signs_with_a_key_of_the_cloud_is_let_in(
     running: Endpoint, key: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permissions, "check", lambda *_: permissions.Denied("418 Let in", "text/plain", b""))
+    monkeypatch.setattr(permissions, "check_permission", lambda *_: permissions.Denied("418 Let in", "text/plain", b""))
     assert ask(running, "GET", path, **by(running, path, key=key)) == (418, [])
 
 
@@ -116,7 +116,7 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path, monkeypa
         ending.set()
         wait(self, 60)
 
-    monkeypatch.setattr(permissions, "check", at_work)
+    monkeypatch.setattr(permissions, "check_permission", at_work)
     monkeypatch.setattr(endpoint._InFlight, "wait", waiting)
     running = Endpoint(tmp_path / "logs" / "endpoint.log")
     client = threading.Thread(target=ask, args=(running, "GET", "/"), kwargs=by(running, "/"))
@@ -137,7 +137,7 @@ def test_a_failure_after_the_workspace_has_gone_says_nothing(
         log.parent.rmdir()
         raise KeyError("no seam any more")
 
-    monkeypatch.setattr(permissions, "check", fail)
+    monkeypatch.setattr(permissions, "check_permission", fail)
     running = Endpoint(log)
     assert ask(running, "GET", "/", **by(running, "/")) == (400, [])
     running.stop()

@@ -14,7 +14,7 @@ from aws_cdk import App, Stack
 from cdk.constructs import Buckets, ProgramFleet, SharedNetwork
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
-from crossover.local.fleet_programs import Fleets, service
+from crossover.local.fleet_programs import Fleets, parse_user_data
 from peers import p2p_instance
 from tests.infrastructure.assemblies import flat, only
 from tests.local.parts import eventually
@@ -59,7 +59,7 @@ def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_the_service_is_what_the_user_data_says(user_data: str) -> None:
-    found = service(user_data, fleet="f")
+    found = parse_user_data(user_data, fleet="f")
     assert found.command[1:] == ("-c", "from peers.p2p_instance import main; main()")
     assert found.environment["CROSSOVER_FOLDER"] == "/somewhere"
     assert found.environment["CROSSOVER_FLEET"] == "crossover-small-fleet"
@@ -84,7 +84,7 @@ def test_an_instance_that_would_idle_is_refused(user_data: str, line: str, words
     without, count = re.subn(line, "", user_data, flags=re.MULTILINE)
     assert count == 1
     with pytest.raises(RunFailed, match=words):
-        service(without, fleet="f")
+        parse_user_data(without, fleet="f")
 
 
 @pytest.fixture
@@ -182,4 +182,4 @@ def test_systemd_starts_a_program_that_is_killed_four_times_an_hour(user_data: s
     assert unit is not None
     limits = dict(line.split("=", 1) for line in unit[1].split() if line.startswith("StartLimit"))
     assert limits == {"StartLimitIntervalSec": "1h", "StartLimitBurst": "4"}
-    assert service(user_data, fleet="peers").burst == 4
+    assert parse_user_data(user_data, fleet="peers").burst == 4

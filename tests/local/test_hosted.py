@@ -23,7 +23,7 @@ def test_a_server_that_is_starting_at_the_end_is_stopped(
         return SimpleNamespace(url="redis://127.0.0.1:1", stop=lambda: stopped.append(kind))
 
     monkeypatch.setattr(cloud, kind, start)
-    monkeypatch.setattr(cloud, "tensor_module", lambda: None)
+    monkeypatch.setattr(cloud, "build_tensor_module", lambda: None)
     if kind == "RedisServer":
         servers.start_instance("i-1", {cloud.ROLE_TAG: "redis"}, "10.0.0.1", "")
     else:

@@ -41,16 +41,16 @@ def allow(actions: str | Sequence[str], resources: str | Sequence[str], effect: 
     ],
 )
 def test_statements(statement: Mapping[str, Any], call: ApiCall, expected: bool) -> None:
-    assert permissions.allowed([policy(statement)], call) is expected
+    assert permissions.is_allowed([policy(statement)], call) is expected
 
 
 def test_a_deny_counts_more_than_an_allow() -> None:
     call = ApiCall("s3:GetObject", f"{BUCKET}/a")
-    assert not permissions.allowed([policy(allow("s3:*", "*")), policy(allow("s3:GetObject", "*", "Deny"))], call)
+    assert not permissions.is_allowed([policy(allow("s3:*", "*")), policy(allow("s3:GetObject", "*", "Deny"))], call)
 
 
 def client(cloud: LocalCloud, service: str, role: str) -> Any:
-    return cloud.endpoint.session(permissions.access_key(f"arn:aws:iam::123456789012:role/{role}")).client(service)
+    return cloud.endpoint.session(permissions.make_access_key(f"arn:aws:iam::123456789012:role/{role}")).client(service)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], 
     assert main_process.stdout
     value, _, folder = main_process.stdout.readline().strip().partition(" ")
     mark = f"{servers.MARK}={value}".encode()
-    eventually(lambda: len(watchdog.marked(mark)) == 3, what="shell and both sleeps run")
+    eventually(lambda: len(watchdog.find_marked(mark)) == 3, what="shell and both sleeps run")
     assert Path(folder).is_dir()
 
     main_process.send_signal(number)
@@ -51,7 +51,7 @@ def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], 
     main_process.wait()
     main_process.stdout.close()
 
-    eventually(lambda: not watchdog.marked(mark), what=f"children ended after {number.name}")
+    eventually(lambda: not watchdog.find_marked(mark), what=f"children ended after {number.name}")
     eventually(lambda: not Path(folder).exists(), what="temporary folder removed")
     assert ("left in order" in rest) == (number is not signal.SIGKILL)
 
@@ -87,7 +87,7 @@ def test_a_killed_watchdog_has_a_successor(before: str) -> None:
     assert all(Path(folder).is_dir() for folder in folders)
     main.kill()
     main.communicate()
-    eventually(lambda: not watchdog.marked(f"{servers.MARK}={value}".encode()), what="the child is gone")
+    eventually(lambda: not watchdog.find_marked(f"{servers.MARK}={value}".encode()), what="the child is gone")
     eventually(lambda: not any(Path(folder).exists() for folder in folders), what="both folders are gone")
 
 
@@ -102,12 +102,12 @@ def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
 
 def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
     script = servers.start_process(["sh", "-c", "sleep 3600 & wait"])
-    mark = f"{servers.MARK}={servers.mark()[servers.MARK]}".encode()
-    eventually(lambda: len(watchdog.marked(mark, group=script.pid)) == 2, what="script and sleep run")
+    mark = f"{servers.MARK}={servers.mark_variable()[servers.MARK]}".encode()
+    eventually(lambda: len(watchdog.find_marked(mark, group=script.pid)) == 2, what="script and sleep run")
     script.kill()
     script.wait()
     assert servers.stop_process(script) == -signal.SIGKILL
-    assert watchdog.marked(mark, group=script.pid) == []
+    assert watchdog.find_marked(mark, group=script.pid) == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
     [(-9, "killed by SIGKILL"), (137, "killed by SIGKILL"), (1, "exit status 1"), (0, "exit status 0")],
 )
 def test_how_a_process_ended(status: int, words: str) -> None:
-    assert servers.end_words(status) == words
+    assert servers.describe_exit(status) == words
 
 
 def test_stop_kills_what_ignores_ignores_the_signal() -> None:
@@ -137,7 +137,7 @@ def _ignored(status: Path) -> int:
 
 def test_signal_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as end, servers.ending_on_signals():
+    with pytest.raises(SystemExit) as end, servers.exit_on_signals():
         signal.raise_signal(signal.SIGTERM)
     assert end.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before

@@ -28,13 +28,13 @@ AWS = {"AWS_SECRET_ACCESS_KEY": "planted-aws-secret-0123456789", "AWS_SESSION_TO
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The passwords that Secrets Manager makes from now on, and this user's AWS credentials."""
-    secrets, password = list(AWS.values()), seam._password
+    secrets, password = list(AWS.values()), seam._generate_password
 
     def remembered(rule: Any) -> str:
         secrets.append(password(rule))
         return secrets[-1]
 
-    monkeypatch.setattr(seam, "_password", remembered)
+    monkeypatch.setattr(seam, "_generate_password", remembered)
     for name, value in AWS.items():
         monkeypatch.setenv(name, value)
     return secrets

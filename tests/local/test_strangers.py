@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crossover.local.cloud import tensor_module
+from crossover.local.cloud import build_tensor_module
 from crossover.local.servers import RedisServer
 from crossover.workflow.architecture import Architecture, architectures, load
 from crossover.workflow.infrastructure import talks
@@ -127,7 +127,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
     import redis
 
     with (
-        RedisServer(tmp_path_factory.mktemp("redis"), module=tensor_module(), settings=IN_MEMORY) as server,
+        RedisServer(tmp_path_factory.mktemp("redis"), module=build_tensor_module(), settings=IN_MEMORY) as server,
         redis.Redis.from_url(server.url) as client,
     ):
         told = client.command().values()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from crossover.local.moto_patches.instances import user_data_of, with_launch_template
+from crossover.local.moto_patches.instances import decode_user_data, merge_launch_template
 from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.moto_patches.resource_types import (
     ACCOUNT,
@@ -14,8 +14,8 @@ from crossover.local.moto_patches.resource_types import (
     MadeResource,
     ResourceType,
     WantedResource,
-    adapter,
-    without_effect,
+    make_adapter,
+    make_without_effect,
 )
 
 # --- what is remembered -----------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class BootWaits:
 
     def make_condition(self, wanted: WantedResource) -> MadeResource:
         self._new().append(wanted)
-        return without_effect(wanted)
+        return make_without_effect(wanted)
 
     def begin(self) -> None:
         self._made.conditions = []
@@ -221,7 +221,7 @@ def _updates(changes: Replacements) -> None:
     from moto.ec2.models.instances import Instance
 
     waits = BootWaits()
-    condition = adapter(_CONDITION, ResourceType(make=waits.make_condition))
+    condition = make_adapter(_CONDITION, ResourceType(make=waits.make_condition))
 
     @changes.wraps(parsing, "resource_class_from_type")
     def class_of(old: Any, resource_type: str) -> Any:
@@ -232,7 +232,7 @@ def _updates(changes: Replacements) -> None:
         properties = dict(cloudformation_json["Properties"])
         instance = old(resource_name, cloudformation_json, *rest, **named)
         setattr(instance, PROPERTIES, properties)
-        waits.booted(user_data_of(with_launch_template(properties)))
+        waits.booted(decode_user_data(merge_launch_template(properties)))
         return instance
 
     @changes.wraps(parsing.ResourceMap, "create")

@@ -44,7 +44,7 @@ def build(target: str, product: str, **variables: str) -> Path:
 
 @contextlib.contextmanager
 def building() -> Iterator[None]:
-    """One builds at a time, also beside other test processes and `crossover.local.cloud.tensor_module`, whose lock this is."""
+    """One builds at a time, also beside other test processes and `crossover.local.cloud.build_tensor_module`, whose lock this is."""
     (MODULE / "build").mkdir(exist_ok=True)
     with (MODULE / "build" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,7 +74,7 @@ class Server:
         self.port, self._port_holder = held_port()
         self.path = str(self.folder / "socket")
         self._command = [
-            *(program or [servers.need(servers.REDIS)]),
+            *(program or [servers.require_program(servers.REDIS)]),
             "--port",
             str(self.port),
             "--bind",

@@ -170,7 +170,7 @@ def sanitized() -> Iterator[Server]:
     Later servers than Redis 7.2 give Lua memory by jemalloc's own calls, which no preloaded library takes over.
     """
     version = subprocess.run(
-        [servers.need(servers.REDIS), "--version"], capture_output=True, text=True, check=True
+        [servers.require_program(servers.REDIS), "--version"], capture_output=True, text=True, check=True
     ).stdout
     if not re.match(r"Redis server v=7\.[0-2]\.", version):
         pytest.skip(f"AddressSanitizer's allocator serves Redis 7.0 to 7.2, not {version.split(' sha=')[0]}")

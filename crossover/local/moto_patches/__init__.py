@@ -21,21 +21,27 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 class Cloud(Protocol):
-    """The interface of the cloud that the patches call."""
+    """The parts of the local cloud that the patches call."""
 
     servers: Any
     lambdas: Any
     fleets: Any
 
     @property
-    def function(self) -> Any: ...
+    def function(self) -> Any:
+        """The function that returns the description of one of moto's functions."""
+
     @property
-    def invoke(self) -> Any: ...
+    def invoke(self) -> Any:
+        """The function that invokes a Lambda function by name or ARN."""
+
     @property
-    def client(self) -> Any: ...
+    def client(self) -> Any:
+        """The function that returns the shared boto3 client of a service."""
 
 
-def _types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
+def _collect_types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
+    """Return the resource types that this cloud adds to moto's, by name."""
     return {
         **amazon_mq.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
@@ -44,15 +50,15 @@ def _types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
     }
 
 
-def supported(cloud: Cloud) -> frozenset[str]:
+def list_supported_types(cloud: Cloud) -> frozenset[str]:
     """Return every resource type that a template may contain."""
-    return resource_types.supported(_types(cloud))
+    return resource_types.list_supported_types(_collect_types(cloud))
 
 
 def install(changes: Replacements, *, cloud: Cloud) -> None:
     """Install all patches for `cloud`; closing `changes` undoes them."""
     sessions.install(changes)
-    resource_types.install(changes, _types(cloud))
+    resource_types.install(changes, _collect_types(cloud))
     deletion.install(changes)
     objects.install(changes)
     parameters.install(changes)

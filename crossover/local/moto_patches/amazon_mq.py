@@ -12,30 +12,35 @@ Stop = Callable[[str], None]
 
 
 def resource_types(start: StartBroker, stop: Stop) -> dict[str, ResourceType]:
-    make = functools.partial(_make, start=start, stop=stop)
+    """Return the resource type of brokers. `start(name, user, password)`: starts a broker and returns its URL; `stop(name)`: stops it."""
+    make = functools.partial(_make_broker, start=start, stop=stop)
     return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
 
 
 def install(changes: Replacements, *, reboot: Stop) -> None:
+    """Install the patch that calls `reboot(name)` whenever a broker is rebooted."""
     from moto.mq.models import Broker
 
     @changes.wraps(Broker, "reboot")
-    def rebooted(old: Any, self: Any) -> None:
+    def reboot_server(old: Any, self: Any) -> None:
+        """Reboot moto's broker, then the RabbitMQ server behind it."""
         old(self)
         reboot(self.name)
 
 
-def _make(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
+def _make_broker(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
+    """Start a RabbitMQ server for a broker of a template and create moto's broker for it."""
     from moto.mq.models import mq_backends
 
     backend = mq_backends[ACCOUNT][REGION]
     user = wanted.properties["Users"][0]
     url = start(wanted.name, user["Username"], user["Password"])
-    arn, identity = backend.create_broker(**_arguments(wanted))
+    arn, identity = backend.create_broker(**_convert_properties(wanted))
     endpoint = {"consoleURL": "", "endpoints": [url], "ipAddress": "127.0.0.1"}
     backend.brokers[identity].instances = [endpoint]
 
     def remove() -> None:
+        """Stop the RabbitMQ server and delete moto's broker."""
         stop(wanted.name)
         backend.delete_broker(identity)
 
@@ -50,7 +55,8 @@ def _make(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeReso
     return MadeResource(identity, attributes, remove)
 
 
-def _arguments(wanted: WantedResource) -> dict[str, Any]:
+def _convert_properties(wanted: WantedResource) -> dict[str, Any]:
+    """Return the arguments of moto's create_broker for a template's broker."""
     given = wanted.properties
     return {
         "authentication_strategy": given.get("AuthenticationStrategy", "SIMPLE"),

@@ -14,17 +14,18 @@ def resource_types() -> dict[str, ResourceType]:
     moto answers them through a thread and a callback: that races, makes them twice and never deletes them.
     """
     return {
-        "Custom::S3AutoDeleteObjects": ResourceType(make=_auto_delete),
+        "Custom::S3AutoDeleteObjects": ResourceType(make=_make_bucket_emptier),
         "Custom::VpcRestrictDefaultSG": ResourceType(make=lambda wanted: MadeResource(wanted.name)),
         "Custom::LogRetention": ResourceType(make=lambda wanted: MadeResource(wanted.name, {"LogGroupName": ""})),
     }
 
 
-def _auto_delete(wanted: WantedResource) -> MadeResource:
-    return MadeResource(wanted.name, remove=lambda: empty(str(wanted.properties["BucketName"])))
+def _make_bucket_emptier(wanted: WantedResource) -> MadeResource:
+    """Return the custom resource that empties its bucket when it is deleted."""
+    return MadeResource(wanted.name, remove=lambda: empty_bucket(str(wanted.properties["BucketName"])))
 
 
-def empty(bucket: str) -> None:
+def empty_bucket(bucket: str) -> None:
     """Delete all objects of a bucket, with their versions, and all that are written until the bucket itself is deleted.
 
     Functions that still work go on writing; CDK's emptier forbids that by a policy. Harmless if there is no such bucket.
@@ -38,6 +39,9 @@ def empty(bucket: str) -> None:
 
 
 def install(changes: Replacements) -> None:
+    """Install the patches of deletion: of route tables, endpoints, gateways, layers and instances, of buckets that are not empty, and of
+    unknown custom resources.
+    """
     from moto.awslambda.models import LayerVersion, lambda_backends
     from moto.ec2.models import ec2_backends
     from moto.ec2.models.instances import Instance
@@ -47,10 +51,12 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(RouteTable, "delete")
     def drop_route_table(self: Any, account_id: str, region: str) -> None:
+        """Delete a route table from moto."""
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
 
     @changes.adds(VPCEndPoint, "delete")
     def drop_endpoint(self: Any, account_id: str, region: str) -> None:
+        """Delete a VPC endpoint and its network interfaces from moto."""
         backend = ec2_backends[account_id][region]
         backend.vpc_end_points.pop(self.id, None)
         for interface in self.network_interface_ids or []:
@@ -58,6 +64,7 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(InternetGateway, "delete")
     def drop_gateway(self: Any, account_id: str, region: str) -> None:
+        """Detach an internet gateway from its VPC and delete it from moto."""
         self.vpc = None
         ec2_backends[account_id][region].internet_gateways.pop(self.id, None)
 
@@ -72,14 +79,15 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(LayerVersion, "delete")
     def drop_layer(self: Any, account_id: str, region: str) -> None:
+        """Delete a layer's version from moto."""
         lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
 
-    _buckets(changes)
-    _custom_resources(changes)
+    _refuse_full_buckets(changes)
+    _refuse_custom_resources(changes)
 
 
-def _buckets(changes: Replacements) -> None:
-    """Raise an error at the deletion of a bucket that is not empty, as AWS does; moto would silently keep the bucket.
+def _refuse_full_buckets(changes: Replacements) -> None:
+    """Make the deletion of a bucket that is not empty an error, as on AWS; moto would silently keep the bucket.
 
     moto tries the bucket again after its emptier has run.
     """
@@ -90,6 +98,7 @@ def _buckets(changes: Replacements) -> None:
     def delete_bucket(
         old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
     ) -> None:
+        """Delete a bucket until it is gone. Raises ValidationError if it holds objects and is not to be emptied."""
         buckets = s3_backends[ACCOUNT]["aws"].buckets
         while bucket := buckets.get(resource_name):
             if getattr(bucket, _STAYS_EMPTY, False):
@@ -99,11 +108,13 @@ def _buckets(changes: Replacements) -> None:
             old(resource_name, cloudformation_json, *rest, **named)
 
 
-def _custom_resources(changes: Replacements) -> None:
+def _refuse_custom_resources(changes: Replacements) -> None:
+    """Make a template's unknown custom resource an error; moto would wait for it."""
     from moto.cloudformation import custom_model
     from moto.cloudformation.exceptions import ValidationError
 
     def refuse(cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        """Raise ValidationError, which names the unknown custom resource."""
         raise ValidationError(
             resource_name,
             f"{named.get('LogicalId')}: {named.get('ResourceType')} is a custom resource that the local cloud does not know; "

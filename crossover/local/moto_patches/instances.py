@@ -22,25 +22,27 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
 
     @changes.wraps(Instance, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        properties = with_launch_template(cloudformation_json["Properties"])
+        """Create moto's instance from a template, and call `started` for it."""
+        properties = merge_launch_template(cloudformation_json["Properties"])
         # moto looks security groups up by name; they play no part on one machine
         properties = {
             key: value for key, value in properties.items() if key not in ("SecurityGroups", "IamInstanceProfile")
         }
         instance = old(resource_name, {**cloudformation_json, "Properties": properties}, *rest, **named)
         tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
-        started(instance.id, tags, str(instance.private_ip), user_data_of(properties))
+        started(instance.id, tags, str(instance.private_ip), decode_user_data(properties))
         return instance
 
     @changes.wraps(Instance, "delete")
     def delete(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
+        """Call `stopped` for an instance, and delete moto's instance."""
         stopped(self.id)
         return old(self, *rest, **named)
 
     announce_groups(changes, resized)
 
 
-def with_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
+def merge_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the instance's properties; image, type and user data that it lacks come from its launch template."""
     from moto.ec2.models import ec2_backends
 
@@ -57,7 +59,7 @@ def with_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {**inherited, **properties}
 
 
-def user_data_of(properties: Mapping[str, Any]) -> str:
+def decode_user_data(properties: Mapping[str, Any]) -> str:
     """Return the decoded user data of an instance's properties; "" if it has none."""
     encoded = properties.get("UserData")
     return base64.b64decode(str(encoded)).decode(errors="replace") if encoded else ""
@@ -72,14 +74,19 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
 
     @changes.wraps(FakeAutoScalingGroup, "set_desired_capacity")
     def set_capacity(old: Any, self: Any, new_capacity: Any) -> None:
+        """Set a group's desired capacity and call `resized`, without making instances in moto."""
         # The programs are the instances here: moto's own, made from image and security group by name, play no part.
         self.desired_capacity = int(self.min_size if new_capacity is None else new_capacity)
         resized(
-            self.name, self.desired_capacity, str(self.user_data or ""), _role(self) if self.desired_capacity else ""
+            self.name,
+            self.desired_capacity,
+            str(self.user_data or ""),
+            _find_role(self) if self.desired_capacity else "",
         )
 
     @changes.wraps(FakeAutoScalingGroup, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
+        """Call `resized` with 0 for a group, and delete moto's group."""
         resized(self.name, 0, "", "")
         old(self, *rest)
 
@@ -96,7 +103,7 @@ def decrement_capacity(group: str) -> None:
         found.desired_capacity -= 1
 
 
-def _role(group: Any) -> str:
+def _find_role(group: Any) -> str:
     """Return the name of the role in the launch template's instance profile; "" if it names no profile."""
     from moto.iam.models import iam_backends
 

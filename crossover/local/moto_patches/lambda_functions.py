@@ -13,7 +13,8 @@ InvokeEvent = Callable[[Any, bytes], str]
 
 
 def resource_types() -> dict[str, ResourceType]:
-    return {"AWS::Lambda::Alias": ResourceType(make=_alias)}
+    """Return the resource type of function aliases."""
+    return {"AWS::Lambda::Alias": ResourceType(make=_make_alias)}
 
 
 def install(
@@ -26,27 +27,34 @@ def install(
     """
     from moto.awslambda import models
 
-    _invocations(changes, models.LambdaFunction, invoke, invoke_event)
-    _properties(changes, models.LambdaFunction, forget)
+    _patch_invocations(changes, models.LambdaFunction, invoke, invoke_event)
+    _keep_properties(changes, models.LambdaFunction, forget)
 
     @changes.wraps(models.LambdaFunction, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
+        """Call `forget` for a function, and delete moto's function."""
         forget(self.function_name)
         old(self, *rest)
 
 
-def _invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, invoke_event: InvokeEvent) -> None:
+def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, invoke_event: InvokeEvent) -> None:
+    """Let moto's functions run by `invoke` (synchronously) and `invoke_event` (asynchronously). `function`: moto's class."""
     from moto.core import responses
     from moto.core.exceptions import JsonRESTError
 
     class Throttled(JsonRESTError):
+        """The HTTP error 429 of Lambda."""
+
         code = 429
 
     class Large(JsonRESTError):
+        """The HTTP error 413 of Lambda."""
+
         code = 413
 
     @changes.replaces(function, "invoke")
     def run(self: Any, body: Any, request_headers: Any, response_headers: Any) -> bytes:
+        """Invoke a function with a request's body, set the response's headers as Lambda does, and return the payload."""
         payload = body.encode() if isinstance(body, str) else (body or b"{}")
         headers = {str(name).lower(): value for name, value in dict(request_headers).items()}
         try:
@@ -66,7 +74,7 @@ def _invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, i
         return answer.payload
 
     @changes.wraps(responses, "gen_amzn_requestid_long")
-    def request_id(old: Any, headers: Any = None) -> Any:
+    def choose_request_id(old: Any, headers: Any = None) -> Any:
         """Return the invocation's own request id, by which its records are found; for other answers the one that moto makes up."""
         own = (headers or {}).get("x-amzn-requestid")
         made = old(headers)
@@ -75,13 +83,14 @@ def _invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, i
         return own or made
 
 
-def _properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
+def _keep_properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
     """Keep tags, log group and architecture of functions, which moto's CloudFormation drops; the tags decide how a function is queued.
 
     Updates ignore layers: local functions take third-party packages from this environment.
     """
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:
+        """Set tags, timeout, memory, architecture and log group of the function `made` from a template's properties, and return it."""
         made.tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         made.timeout, made.memory_size = int(made.timeout), int(made.memory_size)
         made.architectures = properties.get("Architectures", ["x86_64"])
@@ -90,18 +99,21 @@ def _properties(changes: Replacements, function: Any, forget: Callable[[str], No
 
     @changes.wraps(function, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        """Create moto's function from a template, with all its properties."""
         made = old(resource_name, cloudformation_json, *rest, **named)
         return complete(made, cloudformation_json["Properties"])
 
     @changes.wraps(function, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
+        """Update moto's function from a template without its layers, call `forget`, and keep all properties."""
         properties = {key: value for key, value in cloudformation_json["Properties"].items() if key != "Layers"}
         made = old(*rest, cloudformation_json={"Properties": properties}, **named)
         forget(made.function_name)  # its processes have the code and the environment that were
         return complete(made, properties)
 
 
-def _alias(wanted: WantedResource) -> MadeResource:
+def _make_alias(wanted: WantedResource) -> MadeResource:
+    """Create a function's alias in moto, with its ARN as attribute."""
     from moto.awslambda.models import lambda_backends
 
     given = wanted.properties

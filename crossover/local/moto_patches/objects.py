@@ -13,7 +13,7 @@ from typing import Any
 from crossover.local.moto_patches.replacing import Replacements
 
 
-class _Unheld(list[Any]):
+class _AlwaysEmptyList(list[Any]):
     """A list that stays empty. It replaces moto's list of all objects that ever existed, which keeps deleted ones in memory."""
 
     def append(self, key: Any) -> None:
@@ -21,12 +21,13 @@ class _Unheld(list[Any]):
 
 
 def install(changes: Replacements) -> None:
-    _buffers(changes)
-    conditions(changes)
-    _lists(changes)
+    """Install all patches of S3 objects."""
+    _guard_buffers(changes)
+    serialize_conditional_puts(changes)
+    _copy_listings(changes)
 
 
-def conditions(changes: Replacements) -> None:
+def serialize_conditional_puts(changes: Replacements) -> None:
     """Run puts with a condition one after another: of several that create the same object, one succeeds."""
     from moto.s3.responses import S3Response
 
@@ -34,41 +35,46 @@ def conditions(changes: Replacements) -> None:
 
     @changes.wraps(S3Response, "put_object")
     def put(old: Any, self: S3Response) -> Any:
+        """Put an object; with a condition, wait for all other conditional puts."""
         if not (self.headers.get("If-Match") or self.headers.get("If-None-Match")):
             return old(self)
         with one_at_a_time:
             return old(self)
 
 
-def _lists(changes: Replacements) -> None:
+def _copy_listings(changes: Replacements) -> None:
     """Let a listing iterate over a copy of the objects that existed when it began."""
     from moto.s3.utils import _VersionedKeyStore
 
     def values(store: Any) -> Iterator[Any]:
+        """Return an iterator over the newest version of each object, over a copy."""
         return (versions[-1] for versions in list(dict.values(store)) if versions)
 
     def items(store: Any) -> Iterator[tuple[str, Any]]:
+        """Return an iterator over each key and its newest version, over a copy."""
         return ((key, versions[-1]) for key, versions in list(dict.items(store)) if versions)
 
     for name, iterate in {"values": values, "itervalues": values, "items": items, "iteritems": items}.items():
         changes.replace(_VersionedKeyStore, name, iterate)
 
 
-def _buffers(changes: Replacements) -> None:
+def _guard_buffers(changes: Replacements) -> None:
     """Let one thread at a time compute an object's ETag, and close the object's buffer only when nothing refers to the object."""
     from moto.s3.models import FakeKey
 
-    def etag(key: FakeKey) -> str:
+    def compute_etag(key: FakeKey) -> str:
+        """Return the object's ETag, computed under the object's lock."""
         with key.lock:
             found: str = computed.fget(key)
             return found
 
-    computed = changes.replace(FakeKey, "etag", property(etag))
+    computed = changes.replace(FakeKey, "etag", property(compute_etag))
 
     def dispose(key: FakeKey, garbage: bool = False) -> None:
+        """Mark an object as disposed; close its buffer only if nothing refers to the object (`garbage`)."""
         key.disposed = True
         if garbage:
             disposed(key, garbage=True)
 
     disposed = changes.replace(FakeKey, "dispose", dispose)
-    changes.replace(FakeKey, "instances_tracked", _Unheld())
+    changes.replace(FakeKey, "instances_tracked", _AlwaysEmptyList())

@@ -9,10 +9,12 @@ _ANY_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86
 
 
 def install(changes: Replacements) -> None:
+    """Install the patches of SSM parameters: tags of templates, public parameters of images, and attributes for GetAtt."""
     from moto.ssm.models import Parameter, SimpleSystemManagerBackend
 
     @changes.wraps(Parameter, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        """Create a parameter from a template, with its tags as the list that moto expects."""
         properties = {"Name": resource_name, **cloudformation_json["Properties"]}
         if isinstance(properties.get("Tags"), dict):  # a map in templates, a list in the API that moto hands it to
             properties["Tags"] = [{"Key": key, "Value": value} for key, value in properties["Tags"].items()]
@@ -20,6 +22,7 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(SimpleSystemManagerBackend, "get_parameter")
     def get(old: Any, self: Any, name: str) -> Any:
+        """Return a parameter by name; for public ones that moto lacks, a copy of one that names an image."""
         found = old(self, name)
         if found is None and name.startswith("/aws/service/"):
             found = copy.copy(old(self, _ANY_IMAGE))

@@ -18,14 +18,14 @@ Replaced = TypeVar("Replaced", bound=Callable[..., Any])
 
 
 class Replacements(contextlib.ExitStack):
-    """The changes that the patches of one cloud made to moto; closing it undoes them, the last change first."""
+    """The changes that the patches of one cloud made to moto. Closing this stack undoes them, the last change first."""
 
     def replace(self, owner: Any, name: str, new: Any) -> Any:
         """Set `owner.name` to `new` and return the former value. Raises RunFailed if moto has no such attribute."""
         old = getattr(owner, name, _ABSENT)
         if old is _ABSENT:
             raise RunFailed(
-                f"moto: {_name(owner)} has no {name!r}, which crossover.local replaces; requirements.txt pins the moto it was "
+                f"moto: {_name_owner(owner)} has no {name!r}, which crossover.local replaces; requirements.txt pins the moto it was "
                 f"written for: install that, or revise the seam"
             )
         self._set(owner, name, new, vars(owner).get(name, _ABSENT))
@@ -51,21 +51,21 @@ class Replacements(contextlib.ExitStack):
         """Set an attribute that moto lacks. Raises RunFailed if moto has it: then the patch is no longer needed."""
         if name in vars(owner):
             raise RunFailed(
-                f"moto: {_name(owner)} has a {name!r} of its own by now: drop the seam of crossover.local that adds it"
+                f"moto: {_name_owner(owner)} has a {name!r} of its own by now: drop the seam of crossover.local that adds it"
             )
         self._set(owner, name, new, _ABSENT)
 
     def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """Return a decorator that puts the decorated function in the place of `owner.name`, as `replace` does."""
-        return functools.partial(_told, self.replace, owner, name)
+        return functools.partial(_apply_change, self.replace, owner, name)
 
     def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """Return a decorator that wraps the method `owner.name` by the decorated function, as `wrap` does."""
-        return functools.partial(_told, self.wrap, owner, name)
+        return functools.partial(_apply_change, self.wrap, owner, name)
 
     def adds(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """Return a decorator that adds the decorated function as `owner.name`, as `add` does."""
-        return functools.partial(_told, self.add, owner, name)
+        return functools.partial(_apply_change, self.add, owner, name)
 
     def set_item(self, owner: Any, key: Any, new: Any) -> None:
         """Set `owner[key]` to `new`, until the changes are undone."""
@@ -74,22 +74,26 @@ class Replacements(contextlib.ExitStack):
         self.callback(lambda: owner.pop(key, None) if old is _ABSENT else owner.update({key: old}))
 
     def _set(self, owner: Any, name: str, new: Any, old: Any) -> None:
+        """Set `owner.name` to `new`, and put back `old` when the changes are undone, also in modules that have imported the new value
+        meanwhile.
+        """
         loaded = set(sys.modules)
         setattr(owner, name, new)
 
         def put_back() -> None:
+            """Restore the attribute, or delete it if it was absent."""
             if old is _ABSENT:
                 delattr(owner, name)
                 return
             setattr(owner, name, old)
             if isinstance(owner, ModuleType):
-                for each in _importers(name, new, since=loaded):
+                for each in _find_importers(name, new, since=loaded):
                     setattr(each, name, old)
 
         self.callback(put_back)
 
 
-def _importers(name: str, new: Any, *, since: set[str]) -> list[ModuleType]:
+def _find_importers(name: str, new: Any, *, since: set[str]) -> list[ModuleType]:
     """Return the modules that were loaded after those in `since` and imported the replacement `new` under its `name`.
 
     moto loads the modules of a service at its first request: names that they import from a changed module would stay with them.
@@ -98,7 +102,8 @@ def _importers(name: str, new: Any, *, since: set[str]) -> list[ModuleType]:
     return [module for module in later if vars(module).get(name, _ABSENT) is new]
 
 
-def _told(change: Callable[[Any, str, Any], object], owner: Any, name: str, new: Replaced) -> Replaced:
+def _apply_change(change: Callable[[Any, str, Any], object], owner: Any, name: str, new: Replaced) -> Replaced:
+    """Call `change(owner, name, new)` and return the decorated function `new` unchanged."""
     change(owner, name, new)
     return new
 
@@ -106,8 +111,10 @@ def _told(change: Callable[[Any, str, Any], object], owner: Any, name: str, new:
 def _call_class_method(
     wrapper: Callable[..., Any], inner: Callable[..., Any], cls: Any, *rest: Any, **named: Any
 ) -> Any:
+    """Call a wrapper of a class method as `wrapper(old, cls, ...)`, with `old` bound to the class. `inner`: the unbound method."""
     return wrapper(functools.partial(inner, cls), cls, *rest, **named)
 
 
-def _name(owner: Any) -> str:
+def _name_owner(owner: Any) -> str:
+    """Return the name of a class or module for an error."""
     return getattr(owner, "__qualname__", None) or getattr(owner, "__name__", None) or repr(owner)

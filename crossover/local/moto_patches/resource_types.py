@@ -55,9 +55,11 @@ class MadeResource:
     logical_resource_id: str = ""
 
     def is_created(self) -> bool:
+        """Return True: a resource is made in one go."""
         return True
 
     def get_cfn_attribute(self, name: str) -> Any:
+        """Return the value of GetAtt for the attribute `name`. Raises RunFailed if the resource has no such attribute."""
         if name in self.attributes:
             return self.attributes[name]
         raise RunFailed(
@@ -65,6 +67,7 @@ class MadeResource:
         )
 
     def delete(self, account_id: str, region: str) -> None:
+        """Delete the resource by its function `remove`. moto gives account and region, which play no part."""
         self.remove()
 
 
@@ -79,7 +82,8 @@ class ResourceType:
     name_property: str = ""
 
 
-def without_effect(wanted: WantedResource) -> MadeResource:
+def make_without_effect(wanted: WantedResource) -> MadeResource:
+    """Return a resource that only has a name and the usual attributes, for types without a counterpart on one machine."""
     attributes = {
         "Arn": f"arn:aws:local:{REGION}:{ACCOUNT}:{wanted.name}",
         "Data": "{}",
@@ -89,7 +93,7 @@ def without_effect(wanted: WantedResource) -> MadeResource:
     return MadeResource(wanted.name, attributes)
 
 
-def supported(types: Mapping[str, ResourceType]) -> frozenset[str]:
+def list_supported_types(types: Mapping[str, ResourceType]) -> frozenset[str]:
     """Return every resource type that a template may contain: moto's, `types`, and those without effect."""
     from moto.cloudformation.parsing import get_model_map
 
@@ -103,19 +107,24 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
     from moto.core.exceptions import ServiceException
     from werkzeug.exceptions import HTTPException
 
-    known = {name: ResourceType(make=without_effect) for name in WITHOUT_EFFECT} | dict(types)
-    adapters = {name: adapter(name, each) for name, each in known.items()}
+    known = {name: ResourceType(make=make_without_effect) for name in WITHOUT_EFFECT} | dict(types)
+    adapters = {name: make_adapter(name, each) for name, each in known.items()}
 
     @changes.wraps(parsing, "resource_class_from_type")
-    def class_of(old: Any, resource_type: str) -> Any:
+    def find_class(old: Any, resource_type: str) -> Any:
+        """Return the class that creates resources of a type: ours if the type is added, else moto's."""
         return adapters.get(resource_type) or old(resource_type)
 
     @changes.wraps(parsing, "resource_name_property_from_type")
-    def name_property_of(old: Any, resource_type: str) -> Any:
+    def find_name_property(old: Any, resource_type: str) -> Any:
+        """Return the property that names a resource of a type; None or "" if there is none."""
         return known[resource_type].name_property if resource_type in known else old(resource_type)
 
     @changes.wraps(parsing, "parse_and_create_resource")
     def create(old: Any, logical_id: str, *rest: Any, **named: Any) -> Any:
+        """Create a resource. Errors of this project and of moto's services become CloudFormation's ValidationError, with the resource's
+        logical id.
+        """
         try:
             return old(logical_id, *rest, **named)
         except ValidationError:
@@ -125,16 +134,19 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
             words = getattr(error, "message", None) or str(error)
             raise ValidationError(logical_id, f"{logical_id}: {words}") from error
 
-    changes.wrap(parsing, "clean_json", _resolved)
-    _templates_in_s3(changes)
+    changes.wrap(parsing, "clean_json", _clean_and_resolve)
+    _accept_template_urls(changes)
 
 
-def adapter(name: str, resource_type: ResourceType) -> type:
-    """Return a class that moto's CloudFormation accepts for a resource type; it has the only two methods that moto calls."""
+def make_adapter(name: str, resource_type: ResourceType) -> type:
+    """Return a class that moto's CloudFormation accepts for the resource type called `name`. It has the only two methods that
+    moto calls.
+    """
 
     def create(
         resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
     ) -> MadeResource:
+        """Return a new resource for the description in a template."""
         properties = cloudformation_json.get("Properties", {})
         wanted = WantedResource(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
         return resource_type.make(wanted)
@@ -150,20 +162,21 @@ _SECRET = re.compile(r"\{\{resolve:secretsmanager:([^{}]+?)(?::SecretString(?::(
 _PARAMETER = re.compile(r"\{\{resolve:ssm:([^{}:]+)(?::\d+)?\}\}")
 
 
-def _resolved(old: Any, resource_json: Any, resources_map: Any) -> Any:
-    """Return what moto's `clean_json` returns, with dynamic references in strings resolved.
+def _clean_and_resolve(old: Any, resource_json: Any, resources_map: Any) -> Any:
+    """Return what moto's `clean_json` returns (a property without template functions), with dynamic references to secrets and parameters
+    replaced by their values.
 
     moto's own parser fails on the colons of an ARN.
     """
     value = old(resource_json, resources_map)
     if isinstance(value, str) and "{{resolve:" in value:
-        value = _SECRET.sub(lambda match: secret(match[1], key=match[2] or ""), value)
-        value = _PARAMETER.sub(lambda match: _parameter(match[1]), value)
+        value = _SECRET.sub(lambda match: read_secret(match[1], key=match[2] or ""), value)
+        value = _PARAMETER.sub(lambda match: _read_parameter(match[1]), value)
     return value
 
 
-def secret(arn: str, *, key: str = "") -> str:
-    """Return a secret's string, or the field `key` of its JSON."""
+def read_secret(arn: str, *, key: str = "") -> str:
+    """Return the string of the secret `arn` in this cloud, or the field `key` of its JSON."""
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]
@@ -171,14 +184,15 @@ def secret(arn: str, *, key: str = "") -> str:
     return str(json.loads(text)[key]) if key else str(text)
 
 
-def _parameter(name: str) -> str:
+def _read_parameter(name: str) -> str:
+    """Return the value of an SSM parameter of this cloud."""
     from moto.ssm.models import ssm_backends
 
     found: Any = ssm_backends[ACCOUNT][REGION].get_parameter(name)
     return str(found.value)
 
 
-def _templates_in_s3(changes: Replacements) -> None:
+def _accept_template_urls(changes: Replacements) -> None:
     """Accept a template's S3 address as the CDK command line gives it: http://127.0.0.1:PORT/bucket/key.
 
     moto accepts only `localhost` there.
@@ -187,6 +201,7 @@ def _templates_in_s3(changes: Replacements) -> None:
 
     @changes.wraps(utils, "get_stack_from_s3_url")
     def fetch(old: Any, template_url: str, *rest: Any, **named: Any) -> Any:
+        """Return the template at an S3 address, with 127.0.0.1 replaced by the host name that moto accepts."""
         return old(template_url.replace("127.0.0.1", "localhost"), *rest, **named)
 
     changes.replace(responses, "get_stack_from_s3_url", utils.get_stack_from_s3_url)

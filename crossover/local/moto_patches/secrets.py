@@ -12,17 +12,19 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def resource_types() -> dict[str, ResourceType]:
-    return {"AWS::SecretsManager::Secret": ResourceType(make=_make, name_property="Name")}
+    """Return the resource type of secrets."""
+    return {"AWS::SecretsManager::Secret": ResourceType(make=_make_secret, name_property="Name")}
 
 
-def _make(wanted: WantedResource) -> MadeResource:
+def _make_secret(wanted: WantedResource) -> MadeResource:
+    """Create a template's secret in moto, with the given value or a generated one."""
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]
     properties = wanted.properties
     value = properties.get("SecretString")
     if value is None:
-        value = generated(properties.get("GenerateSecretString", {}))
+        value = generate_secret(properties.get("GenerateSecretString", {}))
     made = backend.create_secret(
         name=wanted.name,
         secret_string=value,
@@ -37,21 +39,25 @@ def _make(wanted: WantedResource) -> MadeResource:
     arn = json.loads(made)["ARN"]
 
     def remove() -> None:
+        """Delete the secret at once, without a recovery window."""
         backend.delete_secret(arn, recovery_window_in_days=None, force_delete_without_recovery=True)
 
     return MadeResource(arn, {"Id": arn}, remove)
 
 
-def generated(rule: Mapping[str, Any]) -> str:
+def generate_secret(rule: Mapping[str, Any]) -> str:
     """Return a random secret by CloudFormation's GenerateSecretString. `rule`: length, alphabet, and the JSON template to fill in."""
-    password = _password(rule)
+    password = _generate_password(rule)
     if "GenerateStringKey" not in rule:
         return password
     return json.dumps({**json.loads(rule.get("SecretStringTemplate", "{}")), rule["GenerateStringKey"]: password})
 
 
-def _password(rule: Mapping[str, Any]) -> str:
-    def wanted(name: str) -> bool:
+def _generate_password(rule: Mapping[str, Any]) -> str:
+    """Return a random password by the rule of CloudFormation's GenerateSecretString: length, excluded and required characters."""
+
+    def is_set(name: str) -> bool:
+        """Return whether the rule sets the flag `name`, as a boolean or as text."""
         return str(rule.get(name, False)).lower() == "true"
 
     excluded = set(rule.get("ExcludeCharacters", ""))
@@ -61,9 +67,9 @@ def _password(rule: Mapping[str, Any]) -> str:
         ("ExcludeNumbers", string.digits),
         ("ExcludePunctuation", _PUNCTUATION),
     ]
-    alphabets = [[c for c in letters if c not in excluded] for name, letters in kinds if not wanted(name)]
+    alphabets = [[c for c in letters if c not in excluded] for name, letters in kinds if not is_set(name)]
     alphabets = [letters for letters in alphabets if letters]
-    every = [c for letters in alphabets for c in letters] + ([" "] if wanted("IncludeSpace") else [])
+    every = [c for letters in alphabets for c in letters] + ([" "] if is_set("IncludeSpace") else [])
     length = int(rule.get("PasswordLength", 32))
     each = str(rule.get("RequireEachIncludedType", True)).lower() == "true"
     chosen = [secrets.choice(letters) for letters in alphabets] if each else []

@@ -33,24 +33,26 @@ def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str
 
     `invoke`: runs a function in this process; `client(service)`: returns the shared boto3 client of this cloud.
     """
-    _execute(changes)
-    _jsonata(changes)
-    _lambda_in_process(changes, invoke)
-    _clients(changes, client)
-    _starts(changes)
-    _ends(changes)
-    _stops(changes)
-    _parsed_once(changes)
-    _child_executions(changes)
-    _sdk_casing(changes)
-    _waits(changes)
-    _stopped_branches(changes)
-    _failing_children(changes)
-    _attempts(changes)
+    _use_executing_backend(changes)
+    _evaluate_jsonata(changes)
+    _invoke_in_process(changes, invoke)
+    _share_clients(changes, client)
+    _serialize_starts(changes)
+    _signal_ends(changes)
+    _make_stops_reliable(changes)
+    _cache_parses(changes)
+    _run_children_in_process(changes)
+    _convert_sdk_answers(changes)
+    _wait_exactly(changes)
+    _end_stopped_branches(changes)
+    _fail_with_iterations(changes)
+    _fix_attempt_keys(changes)
 
 
-def _execute(changes: Replacements) -> None:
-    """Let templates and API calls use moto's executing backend, and fill in a template's DefinitionSubstitutions."""
+def _use_executing_backend(changes: Replacements) -> None:
+    """Let templates and API calls use the backend of moto that executes state machines, and fill in a template's
+    DefinitionSubstitutions.
+    """
     import moto.stepfunctions.models as models
     from moto.core.config import default_user_config
     from moto.stepfunctions.parser.models import stepfunctions_parser_backends
@@ -58,7 +60,8 @@ def _execute(changes: Replacements) -> None:
     changes.set_item(default_user_config, "stepfunctions", {"execute_state_machine": True})
     changes.replace(models, "stepfunctions_backends", stepfunctions_parser_backends)
 
-    def substituted(resource: Any) -> Any:
+    def substitute(resource: Any) -> Any:
+        """Return a template's state machine with its DefinitionSubstitutions filled in."""
         properties = dict(resource["Properties"])
         definition = properties["DefinitionString"]
         for name, value in properties.get("DefinitionSubstitutions", {}).items():  # moto leaves them in place
@@ -67,14 +70,16 @@ def _execute(changes: Replacements) -> None:
 
     @changes.wraps(models.StateMachine, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        return old(resource_name, substituted(cloudformation_json), *rest, **named)
+        """Create a state machine from a template with its substitutions filled in."""
+        return old(resource_name, substitute(cloudformation_json), *rest, **named)
 
     @changes.wraps(models.StateMachine, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
-        return old(*rest, cloudformation_json=substituted(cloudformation_json), **named)
+        """Update a state machine from a template with its substitutions filled in."""
+        return old(*rest, cloudformation_json=substitute(cloudformation_json), **named)
 
 
-def _jsonata(changes: Replacements) -> None:
+def _evaluate_jsonata(changes: Replacements) -> None:
     """Evaluate JSONata expressions in Python; moto needs Java for them.
 
     Only the state machine for expired stacks has such expressions, and only tests start it here.
@@ -83,6 +88,7 @@ def _jsonata(changes: Replacements) -> None:
 
     @changes.replaces(jsonata, "_eval_jsonata")
     def evaluate(expression: str) -> Any:
+        """Return the value of a JSONata expression. Raises moto's JSONataException if it has none."""
         from jsonata import Jsonata
 
         try:
@@ -91,12 +97,13 @@ def _jsonata(changes: Replacements) -> None:
             raise jsonata.JSONataException("UNKNOWN", str(error)) from error
 
 
-def _lambda_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
-    """Make a task invoke the function directly: no HTTP, no boto client."""
+def _invoke_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
+    """Make a Lambda task call `invoke` directly: no HTTP, no boto client."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
 
     @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
     def invoke_function(parameters: dict[str, Any], region: str, state_credentials: Any) -> dict[str, Any]:
+        """Invoke a task's function and return the response as Lambda's Invoke API gives it."""
         payload = parameters.get("Payload") or b"{}"
         try:
             answer = invoke(parameters["FunctionName"], payload if isinstance(payload, bytes) else payload.encode())
@@ -107,27 +114,29 @@ def _lambda_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
         response: dict[str, Any] = {
             "StatusCode": 200,
             "ExecutedVersion": "$LATEST",
-            "Payload": _decoded(answer.payload),
+            "Payload": _decode_payload(answer.payload),
         }
         if answer.error:
             response["FunctionError"] = answer.error
         return response
 
     def _service_error(name: str, error: Exception) -> Exception:
+        """Return moto's error for a function that Lambda refused to run, with the error's `name` as Step Functions reports it."""
         # In the form of a function's error moto names it alike for plain ARNs and for lambda:invoke, as the service does.
         payload = json.dumps({"errorType": name, "errorMessage": str(error)})
         failure: Exception = lambda_eval_utils.LambdaFunctionErrorException("Unhandled", payload)
         return failure
 
 
-def _decoded(payload: bytes) -> Any:
+def _decode_payload(payload: bytes) -> Any:
+    """Return a payload parsed from JSON, or as text if it is no JSON."""
     try:
         return json.loads(payload)
     except ValueError:
         return payload.decode(errors="replace")
 
 
-def _clients(changes: Replacements, client: Callable[[str], Any]) -> None:
+def _share_clients(changes: Replacements, client: Callable[[str], Any]) -> None:
     """Give tasks the shared boto3 client of a service of this cloud.
 
     moto makes a new one for each task, which takes tens of milliseconds.
@@ -137,15 +146,16 @@ def _clients(changes: Replacements, client: Callable[[str], Any]) -> None:
         state_task_service_sfn,
     )
 
-    def cached(region: str, service: str, state_credentials: Any = None) -> Any:
+    def get_client(region: str, service: str, state_credentials: Any = None) -> Any:
+        """Return the shared client of `service`."""
         return client(service)
 
     for module in (state_task_service_aws_sdk, state_task_service_sfn):
-        changes.replace(module, "boto_client_for", cached)
+        changes.replace(module, "boto_client_for", get_client)
 
 
-def _parsed_once(changes: Replacements) -> None:
-    """Parse a definition once, not per execution, and a path once, not per state.
+def _cache_parses(changes: Replacements) -> None:
+    """Parse a state machine's definition once, not per execution, and a path once, not per state.
 
     A parse takes longer than most children run, and the result holds no state.
     """
@@ -158,18 +168,19 @@ def _parsed_once(changes: Replacements) -> None:
     changes.replace(json_path, "parse", functools.lru_cache(maxsize=1_024)(paths.parse))
 
 
-def _waits(changes: Replacements) -> None:
+def _wait_exactly(changes: Replacements) -> None:
     """Let Wait states count fractions of a second; moto rounds and may wait a second too long."""
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 
     @changes.replaces(WaitFunction, "_wait_interval")
     def wait(self: Any, env: Any, wait_seconds: float) -> None:
+        """Wait for a number of seconds, or until the execution is stopped."""
         end = time.monotonic() + wait_seconds
         while (left := end - time.monotonic()) > 0 and env.is_running():
             env.program_state_event.wait(min(left, _LOOK_S))  # moto's event is set for no longer than a moment
 
 
-def _stopped_branches(changes: Replacements) -> None:
+def _end_stopped_branches(changes: Replacements) -> None:
     """End a branch of a Parallel state that is stopped before its first state.
 
     In moto the thread of the branch dies, and the Parallel state waits for it forever.
@@ -177,7 +188,8 @@ def _stopped_branches(changes: Replacements) -> None:
     from moto.stepfunctions.parser.asl.component.state.exec.state_parallel.branch_worker import BranchWorker
 
     @changes.wraps(BranchWorker, "_thread_routine")
-    def routine(old: Any, self: Any) -> None:
+    def run_branch(old: Any, self: Any) -> None:
+        """Run a branch; if it is stopped before its first state, report it as terminated."""
         try:
             old(self)
         except RuntimeError:
@@ -186,7 +198,7 @@ def _stopped_branches(changes: Replacements) -> None:
             self._branch_worker_comm.on_terminated(env=self.env)
 
 
-def _failing_children(changes: Replacements) -> None:
+def _fail_with_iterations(changes: Replacements) -> None:
     """Fail a distributed Map state if an iteration fails, because no failure is tolerated by default.
 
     moto lets the Map succeed with null for that iteration.
@@ -204,7 +216,8 @@ def _failing_children(changes: Replacements) -> None:
     from moto.stepfunctions.parser.asl.eval.program_state import ProgramError
 
     @changes.wraps(worker.DistributedItemProcessorWorker, "_eval_job")
-    def job(old: Any, self: Any, env: Any, job: Any) -> None:
+    def evaluate_job(old: Any, self: Any, env: Any, job: Any) -> None:
+        """Run one iteration of a distributed Map; if it fails, make its output the failure of the whole Map."""
         old(self, env=env, job=job)
         state = env.program_state()
         if not isinstance(state, ProgramError):
@@ -225,7 +238,7 @@ def _failing_children(changes: Replacements) -> None:
         job.job_output = FailureEventException(event)
 
 
-def _attempts(changes: Replacements) -> None:
+def _fix_attempt_keys(changes: Replacements) -> None:
     """Count the attempts of a state under one key, which is known before two iterations of a Map ask for it at once.
 
     moto makes the key when it is first asked for: two threads may make two, and one of them then repeats once too often.
@@ -270,7 +283,7 @@ def join_executions(patience_s: float) -> None:
     TMP_THREADS[:] = [thread for thread in TMP_THREADS if thread.is_alive()]
 
 
-def _starts(changes: Replacements) -> None:
+def _serialize_starts(changes: Replacements) -> None:
     """Give an execution without a name a random name, and run starts and listings one at a time.
 
     moto would end the ARN of each such execution in None. Between its search for an execution of the same name and the start, another
@@ -286,12 +299,13 @@ def _starts(changes: Replacements) -> None:
             return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
 
     @changes.wraps(StepFunctionsParserBackend, "list_executions")
-    def listed(old: Any, self: Any, *arguments: Any, **named: Any) -> Any:
+    def list_executions(old: Any, self: Any, *arguments: Any, **named: Any) -> Any:
+        """List executions while none is being started."""
         with one_at_a_time:
             return old(self, *arguments, **named)
 
 
-def _ends(changes: Replacements) -> None:
+def _signal_ends(changes: Replacements) -> None:
     """Set the status of an execution after its result, and set an event when it ends, so that waiting for it needs no polling."""
     from moto.stepfunctions.parser.backend.execution import BaseExecutionWorkerCommunication, Execution
 
@@ -303,7 +317,8 @@ def _ends(changes: Replacements) -> None:
             _STARTED.add(self)
 
     @changes.wraps(BaseExecutionWorkerCommunication, "terminated")
-    def terminated(old: Any, self: Any) -> None:
+    def terminate(old: Any, self: Any) -> None:
+        """Copy the result of an ended execution, its status last, and set its event."""
         execution = self.execution
         self.execution = end = SimpleNamespace(
             exec_worker=execution.exec_worker
@@ -317,7 +332,7 @@ def _ends(changes: Replacements) -> None:
             execution.crossover_end.set()
 
 
-def _stops(changes: Replacements) -> None:
+def _make_stops_reliable(changes: Replacements) -> None:
     """Make stopping reliable for an execution that has only just started, and report the stop at once, as the service does.
 
     Before its thread has begun moto fails; before the first state it loses the stop; later it reports the stop only when the current state
@@ -327,14 +342,16 @@ def _stops(changes: Replacements) -> None:
     from moto.stepfunctions.parser.asl.eval.program_state import ProgramStopped
     from moto.stepfunctions.parser.backend.execution import Execution
 
-    def begun(execution: Any) -> bool:
+    def has_begun(execution: Any) -> bool:
+        """Return whether an execution's thread has reached its first state."""
         env = execution.exec_worker and execution.exec_worker.env
         return bool(env and env.program_state())
 
     @changes.wraps(Execution, "stop")
     def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
+        """Stop an execution once it has begun, and set its status to ABORTED at once."""
         ends = time.monotonic() + _BEGINS_S
-        while not begun(self) and time.monotonic() < ends:
+        while not has_begun(self) and time.monotonic() < ends:
             self.crossover_end.wait(_BEGIN_LOOK_S)
         old(self, stop_date=stop_date, **said)
         if isinstance(self.exec_worker.env.program_state(), ProgramStopped):
@@ -345,7 +362,7 @@ def _stops(changes: Replacements) -> None:
 # Executions that start and wait for others, and what they are told of them.
 
 
-def _child_executions(changes: Replacements) -> None:
+def _run_children_in_process(changes: Replacements) -> None:
     """Run startExecution and its .sync and .sync:2 forms within this process, with field names in the service's casing.
 
     A state machine that does not exist, or an execution of the same name that is closed or differs, is an error.
@@ -357,6 +374,7 @@ def _child_executions(changes: Replacements) -> None:
     from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
     def backend(env: Any) -> Any:
+        """Return moto's backend for the account and region of a running execution."""
         details = env.aws_execution_details
         return stepfunctions_parser_backends[details.account][details.region]
 
@@ -370,36 +388,43 @@ def _child_executions(changes: Replacements) -> None:
                 given["StateMachineArn"], given.get("Name"), given.get("Input") or "{}"
             )
         except ExecutionAlreadyExists as error:
-            raise _client_error("ExecutionAlreadyExists", str(error.message), status=400) from error
+            raise _build_client_error("ExecutionAlreadyExists", str(error.message), status=400) from error
         except StateMachineDoesNotExist as error:
-            raise _client_error("StateMachineDoesNotExist", str(error.message), status=400) from error
+            raise _build_client_error("StateMachineDoesNotExist", str(error.message), status=400) from error
         env.stack.append({"ExecutionArn": child.exec_arn, "StartDate": child.start_date.timestamp()})
 
-    def resolver(parsed: bool) -> Callable[..., Callable[[], Any]]:
+    def make_resolver(parsed: bool) -> Callable[..., Callable[[], Any]]:
+        """Return moto's function that builds a waiter for a child execution. `parsed`: whether the child's output is parsed from JSON."""
+
         def build(
             self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: Any, state_credentials: Any
         ) -> Callable[[], Any]:
+            """Return a function that waits for the child execution which the task has started."""
             child = backend(env).describe_execution(env.stack.pop()["ExecutionArn"])
 
             def resolve() -> Any:
+                """Wait for the child's end and return its description; None if the parent is no longer running. Raises moto's failure event
+                if the child did not succeed.
+                """
                 while not child.crossover_end.wait(0.5):
                     if not env.is_running():  # a time-out, or the parent was stopped
                         return None
-                described = _described(child, parsed=parsed)
+                described = _describe_child(child, parsed=parsed)
                 if described["Status"] != "SUCCEEDED":
-                    raise _failed(self, env, described)
+                    raise _build_task_failure(self, env, described)
                 return described
 
             return resolve
 
         return build
 
-    changes.replace(StateTaskServiceSfn, "_build_sync_resolver", resolver(parsed=False))
-    changes.replace(StateTaskServiceSfn, "_build_sync2_resolver", resolver(parsed=True))
+    changes.replace(StateTaskServiceSfn, "_build_sync_resolver", make_resolver(parsed=False))
+    changes.replace(StateTaskServiceSfn, "_build_sync2_resolver", make_resolver(parsed=True))
 
 
-def _described(child: Any, *, parsed: bool) -> dict[str, Any]:
-    """Return DescribeExecution's answer as Step Functions gives it to a state: PascalCase, dates as numbers.
+def _describe_child(child: Any, *, parsed: bool) -> dict[str, Any]:
+    """Return DescribeExecution's answer for a child execution as Step Functions gives it to a state: PascalCase, dates as
+    numbers.
 
     `parsed`: whether input and output are parsed from JSON, as for .sync:2.
     """
@@ -415,7 +440,10 @@ def _described(child: Any, *, parsed: bool) -> dict[str, Any]:
     return described
 
 
-def _failed(task: Any, env: Any, described: dict[str, Any]) -> Exception:
+def _build_task_failure(task: Any, env: Any, described: dict[str, Any]) -> Exception:
+    """Return moto's failure event for a `task` whose child execution did not succeed. `described`: the child's description, which becomes
+    the cause.
+    """
     from moto.stepfunctions.parser.api import HistoryEventType, TaskFailedEventDetails
     from moto.stepfunctions.parser.asl.component.common.error_name.failure_event import (
         FailureEvent,
@@ -441,7 +469,7 @@ def _failed(task: Any, env: Any, described: dict[str, Any]) -> Exception:
     return failure
 
 
-def _sdk_casing(changes: Replacements) -> None:
+def _convert_sdk_answers(changes: Replacements) -> None:
     """Convert the answers of aws-sdk integrations: PascalCase fields, dates as numbers, bodies as text.
 
     moto returns boto's answers unchanged.
@@ -452,23 +480,26 @@ def _sdk_casing(changes: Replacements) -> None:
 
     @changes.wraps(StateTaskServiceAwsSdk, "_eval_service_task")
     def run(old: Any, self: Any, env: Any, *rest: Any, **named: Any) -> None:
+        """Run an aws-sdk task with parameter names in the casing that boto expects, and convert its answer."""
         parameters = named.get("normalised_parameters")
         if parameters is not None and self._get_boto_service_name() == "stepfunctions":
             named["normalised_parameters"] = {key[:1].lower() + key[1:]: value for key, value in parameters.items()}
         old(self, env, *rest, **named)
-        env.stack.append(_cased(env.stack.pop()))
+        env.stack.append(_convert_answer(env.stack.pop()))
 
 
-def _cased(value: Any) -> Any:
+def _convert_answer(value: Any) -> Any:
+    """Return a boto answer with keys in PascalCase, dates as numbers and bodies as text."""
     if isinstance(value, dict):
-        return {key[:1].upper() + key[1:]: _cased(item) for key, item in value.items()}
+        return {key[:1].upper() + key[1:]: _convert_answer(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_cased(item) for item in value]
+        return [_convert_answer(item) for item in value]
     if hasattr(value, "read"):
         return value.read().decode()
     return value.timestamp() if hasattr(value, "timestamp") else value
 
 
-def _client_error(code: str, message: str, *, status: int) -> ClientError:
+def _build_client_error(code: str, message: str, *, status: int) -> ClientError:
+    """Return the error that boto raises for a refused StartExecution. `code`: the service's error code; `status`: of HTTP."""
     metadata: Any = {"HTTPStatusCode": status, "RequestId": str(uuid.uuid4())}
     return ClientError({"Error": {"Code": code, "Message": message}, "ResponseMetadata": metadata}, "StartExecution")

@@ -17,9 +17,9 @@ class Silent:
     async def take(self) -> Handout | None:
         raise AssertionError("nobody asks")
 
-    def answered(self, request_id: str, body: bytes, *, error: bool) -> None: ...
+    def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None: ...
 
-    def failed_to_start(self, body: bytes) -> None: ...
+    def record_init_error(self, body: bytes) -> None: ...
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +86,7 @@ def test_a_connection_that_comes_while_its_server_is_released_is_closed(turns: i
 
     async def released() -> None:
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-        closing = asyncio.get_running_loop().create_task(lambdas._closed(server))
+        closing = asyncio.get_running_loop().create_task(lambdas._close_server(server))
         for _ in range(turns):
             await asyncio.sleep(0)
         with socket.create_connection(server.sockets[0].getsockname()):

@@ -309,7 +309,7 @@ def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
         first = call(service, function("echo"))["pid"]
         zygote = service._zygotes["plain"]
         zygote._process.kill()
-        eventually(lambda: not zygote.alive, what="its end is seen; that of its idle environment was not told yet")
+        eventually(lambda: not zygote.is_alive, what="its end is seen; that of its idle environment was not told yet")
         assert call(service, function("echo"))["pid"] != first
     finally:
         told.set()
@@ -418,7 +418,7 @@ def test_closing_waits_for_who_hears_of_an_end(tmp_path: Path, function: Any, mo
     service, through = Lambdas(tmp_path), threading.Event()
 
     def held(environment: Environment) -> None:
-        if not environment.alive:
+        if not environment.is_alive:
             through.wait(1.0)
         old(environment)
 

@@ -11,9 +11,9 @@ from botocore.exceptions import ClientError
 
 from crossover.errors import RunFailed
 from crossover.local.cloud import LocalCloud
-from crossover.local.moto_patches import deletion, supported
+from crossover.local.moto_patches import deletion, list_supported_types
 from crossover.local.moto_patches.resource_types import WITHOUT_EFFECT
-from crossover.local.moto_patches.secrets import generated
+from crossover.local.moto_patches.secrets import generate_secret
 from tests.local.parts import HANDLERS, ROLE, zipped
 
 _numbers = itertools.count()
@@ -56,7 +56,7 @@ def deploy(cloud: LocalCloud) -> Iterator[Deploy]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(WITHOUT_EFFECT))
 def test_types_without_effect_are_accepted(cloud: LocalCloud, deploy: Deploy, kind: str) -> None:
-    assert kind in supported(cloud)
+    assert kind in list_supported_types(cloud)
     assert deploy({"Thing": {"Type": kind}}, {"Name": {"Ref": "Thing"}})["Name"].startswith("stack-")
 
 
@@ -97,11 +97,11 @@ def test_generated_secrets_follow_their_rule(excluded: str) -> None:
         "Punctuation": string.punctuation,
     }
     for _ in range(20):
-        text = generated({f"Exclude{excluded}": True, "PasswordLength": 12})
+        text = generate_secret({f"Exclude{excluded}": True, "PasswordLength": 12})
         assert len(text) == 12
         assert {name for name, each in letters.items() if set(text) & set(each)} == set(letters) - {excluded}
-    assert len(generated({})) == 32
-    assert len({generated({"RequireEachIncludedType": False}) for _ in range(20)}) == 20
+    assert len(generate_secret({})) == 32
+    assert len({generate_secret({"RequireEachIncludedType": False}) for _ in range(20)}) == 20
 
 
 def test_a_deleted_secret_is_gone(cloud: LocalCloud, deploy: Deploy) -> None:
@@ -224,14 +224,14 @@ def test_a_bucket_is_emptied_when_its_stack_goes(
     )
     s3 = cloud.session().client("s3")
     s3.put_object(Bucket="to-be-emptied", Key="key", Body=b"x")
-    empty = deletion.empty
+    empty = deletion.empty_bucket
 
     def and_write_again(bucket: str) -> None:
         empty(bucket)
         if late:
             s3.put_object(Bucket=bucket, Key="late", Body=b"y")
 
-    monkeypatch.setattr(deletion, "empty", and_write_again)
+    monkeypatch.setattr(deletion, "empty_bucket", and_write_again)
     deploy.delete()
     assert "to-be-emptied" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
 
