@@ -40,6 +40,9 @@ LUCKY_SIGMAS = 3.0
 STILL = 1e-9  # the sigma of what is drawn and makes no difference
 MANY = 10**9  # of what is used, so that dollars of one have all their digits
 SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
+RELATED_SHARE = (
+    0.9  # of what is not computing in a related shape's profile: in the shape's own it is at least 0.93 of that
+)
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class Question:
             hosts=candidate.workers if candidate.memory_mb else 0,
         )
         seconds, worked_s = luck * seconds, luck * worked_s
-        per_s, once, _ = self._infrastructure_usd(replace(candidate, threads=1))
+        per_s, once, _ = self._infrastructure_usd(candidate, threads=1)
         gb_s = candidate.workers * worked_s * candidate.memory_mb / 1_024
         usd = gb_s * self.prices.of("lambda.arm64.gb_second").usd
         return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
@@ -200,10 +203,21 @@ class Question:
 
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
-    def _infrastructure_usd(self, candidate: Candidate) -> tuple[float, float, int]:
-        """Return `_compute_infrastructure_usd` of the candidate, cached for all candidates that need the same infrastructure."""
-        alike = replace(candidate, batch_size=1, every=1, memory_mb=0, light_mb=LIGHT_MB[-1], limit=None)
-        return self._once(self._compute_infrastructure_usd, replace(alike, per_invocation="all"))
+    def _infrastructure_usd(self, candidate: Candidate, *, threads: int = 0) -> tuple[float, float, int]:
+        """Return `_compute_infrastructure_usd` of the candidate, cached for all candidates that need the same infrastructure. `threads`: in
+        place of the candidate's own, 0 for those.
+        """
+        each = candidate
+        key = (
+            "infrastructure", each.architecture, each.workers, each.updates, each.what, each.compression, threads or each.threads,
+            each.channel, each.compute, each.host, each.on, each.instance, each.spot,
+        )  # fmt: skip
+        if key not in self._known:
+            alike = replace(each, batch_size=1, every=1, memory_mb=0, light_mb=LIGHT_MB[-1], limit=None)
+            shape = replace(alike, per_invocation="all", threads=threads or each.threads)
+            self._known[key] = self._compute_infrastructure_usd(shape)
+        found: tuple[float, float, int] = self._known[key]
+        return found
 
     def _compute_infrastructure_usd(self, shape: Candidate) -> tuple[float, float, int]:
         """Return the dollars per second of the infrastructure around the functions, its dollars that do not grow with time (for runs of a
@@ -272,6 +286,10 @@ class Question:
         """Return the candidate with the quickest functions and usual hosts. Candidates of one shape differ only in computing, so that
         they share a profile.
         """
+        return self._once(self._find_shape, candidate)
+
+    def _find_shape(self, candidate: Candidate) -> Candidate:
+        """Return the shape of a candidate; see `shape`."""
         network = figures.load_instances().get(candidate.host)
         usual = figures.load_instances().get(USUAL_HOST)
         alike = network and usual and network.bytes_s == usual.bytes_s
@@ -284,6 +302,21 @@ class Question:
             light_mb=LIGHT_MB[-1],
             threads=ceil(vcpus(MAX_MEMORY_MB)) if candidate.memory_mb else candidate.threads,
         )
+
+    def family(self, shape: Candidate) -> Candidate:
+        """Return the key of the shapes that exchange the same vectors among as many workers: they differ in the size of a minibatch, in the
+        number of minibatches between exchanges and, without GPUs, in the instances.
+        """
+        known = figures.load_instances().get(shape.instance)
+        replaceable = known is not None and known.bytes_s is not None and not shape.gpu
+        return replace(shape, batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
+
+    def lightness(self, shape: Candidate) -> tuple[float, ...]:
+        """Return a sort key of a family's shapes: the largest exchanges least often, in the fewest minibatches, on the best network."""
+        every = len(self.workload_of(shape).samples) if shape.every == "epoch" else shape.every
+        known = figures.load_instances().get(shape.instance)
+        network = ((known.bytes_s or 0.0), known.vcpus) if known else (0.0, 0.0)
+        return (every * shape.batch_size, shape.batch_size, *network)
 
     def profile(self, shape: Candidate) -> "Profile":
         """Return the profile of a shape, extrapolated from a few rounds without stragglers on the seed's hosts: each further round takes
@@ -338,25 +371,37 @@ class Question:
             hosts=sum(stages) / worked_s if shape.memory_mb else 1.0,
         )
 
-    def about(self, candidate: Candidate, profile: "Profile") -> Estimate:
+    def about(self, candidate: Candidate, profile: "Profile", shape: Candidate | None = None) -> Estimate:
         """Return a lower bound of time and cost: the profile of the candidate's shape, with the candidate's own computing time in place
         of the shape's.
+
+        `shape`: the lightest shape of the candidate's family, if `profile` is of that one. The bound is then less close.
         """
-        own, quickest = self._work(candidate), self._work(self.shape(candidate))
+        own_shape = self.shape(candidate)
+        share = 1.0 if shape in (None, own_shape) else RELATED_SHARE
+        own, quickest, profiled = (self._work(each) for each in (candidate, own_shape, shape or own_shape))
         if profile.unshared is None:
-            return self._about(candidate, profile, own, quickest)
+            return self._about(candidate, profile, own, profiled, share)
         queued, alone = (
-            self._about(candidate, profile, quickest, quickest),
-            self._about(candidate, profile.unshared, own, quickest),
+            self._about(candidate, profile, quickest, profiled, share),
+            self._about(candidate, profile.unshared, own, profiled, share),
         )
         return Estimate(max(queued.seconds, alone.seconds), max(queued.usd, alone.usd))
 
     def _about(
-        self, candidate: Candidate, profile: "Profile", work: tuple[float, float], quickest: tuple[float, float]
+        self,
+        candidate: Candidate,
+        profile: "Profile",
+        work: tuple[float, float],
+        profiled: tuple[float, float],
+        share: float,
     ) -> Estimate:
-        """Return the bound by one profile. `work`, `quickest`: results of `_work` for the candidate and for its shape."""
-        (seconds, worked_s), (quickest_s, quickest_worked_s) = work, quickest
+        """Return the bound by one profile. `work`, `profiled`: results of `_work` for the candidate and for the shape that was profiled;
+        `share`: the part of what is not computing that counts.
+        """
+        (seconds, worked_s), (quickest_s, quickest_worked_s) = work, profiled
         computing, else_ = self._luck(candidate)
+        else_ *= share
 
         def of(work_s: float, whole_s: float, quickest_s: float) -> float:
             work_s, quickest_s = profile.hosts * work_s, profile.hosts * quickest_s

@@ -247,10 +247,20 @@ class _Search:
     ) -> None:
         self.found, self._question, self._candidates, self._evaluated = Searched(), question, candidates, evaluated
         self.bounds = {number: question.least(each) for number, each in enumerate(candidates)}
-        self._looked = set[int]()
+        self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from
+        self._lightest = dict[Candidate, Candidate]()  # shape by family
+        for shape in {question.shape(each) for each in candidates}:
+            family = question.family(shape)
+            known = self._lightest.get(family)
+            if known is None or self._order(shape) > self._order(known):
+                self._lightest[family] = shape
         self._profiles = dict[Candidate, Profile]()
         self._done = dict[Any, list[Estimate]]()  # of the simulated, by form
         self._fronts = dict[str, list[Estimate]]()  # of the simulated, by what updates they make
+
+    def _order(self, shape: Candidate) -> tuple[Any, ...]:
+        """Return a sort key by which a family's lightest shape is the last, the same in every process."""
+        return *self._question.lightness(shape), str(shape)
 
     def cheapest(self, within: Estimate = ANY) -> None:
         """Find the cheapest candidate of each form that makes the experiment's own updates and lies within `within`."""
@@ -294,14 +304,13 @@ class _Search:
         return any(each.below(self.bounds[number], slack=SLACK) for each in rivals)
 
     def _evaluate_closer(self, numbers: Sequence[int]) -> list[int]:
-        """Evaluate each candidate once more: by the profile of its shape, then by simulation. Return those that are not yet simulated,
-        whose bounds are now closer.
+        """Evaluate each candidate once more: by the profile of the lightest shape of its family, then by that of its own shape, then by
+        simulation. Return those that are not yet simulated, whose bounds are now closer.
         """
-        fully = [number for number in numbers if number in self._looked]
-        shapes = {
-            number: self._question.shape(self._candidates[number]) for number in numbers if number not in self._looked
-        }
-        new = [shape for shape in dict.fromkeys(shapes.values()) if shape not in self._profiles]
+        shapes = {number: self._choose_shape(number) for number in numbers}
+        fully = [number for number in numbers if shapes[number] is None]
+        closer = {number: shape for number, shape in shapes.items() if shape is not None}
+        new = [shape for shape in dict.fromkeys(closer.values()) if shape not in self._profiles]
         done = self._evaluated(
             [*((self._candidates[number], True) for number in fully), *((shape, False) for shape in new)]
         )
@@ -309,9 +318,16 @@ class _Search:
             self._record_simulation(number, figures)
         self.found.looks += len(new)
         self._profiles |= zip(new, done[len(fully) :], strict=True)
-        for number, shape in shapes.items():
-            self._tighten_bound(number, self._profiles[shape])
-        return [number for number in shapes if number in self.bounds]
+        for number, shape in closer.items():
+            self._tighten_bound(number, shape)
+        return [number for number in closer if number in self.bounds]
+
+    def _choose_shape(self, number: int) -> Candidate | None:
+        """Return the shape whose profile bounds the candidate next, None if it is to be simulated."""
+        own = self._question.shape(self._candidates[number])
+        if number not in self._bounded_by and own not in self._profiles:
+            return self._lightest[self._question.family(own)]
+        return None if self._bounded_by.get(number) == own else own
 
     def _record_simulation(self, number: int, figures: Estimate) -> None:
         """Record the result of a simulation."""
@@ -326,14 +342,16 @@ class _Search:
         if not any(each.below(figures) for each in front):
             front[:] = [*(each for each in front if not figures.below(each)), figures]
 
-    def _tighten_bound(self, number: int, profile: Profile) -> None:
-        """Replace the candidate's bound by the closer one of its shape's profile, or record why it is impossible."""
-        self._looked.add(number)
-        if profile.problem:
-            self.found.impossible[self._candidates[number]] = profile.problem
+    def _tighten_bound(self, number: int, shape: Candidate) -> None:
+        """Replace the candidate's bound by the one that the profile of `shape` gives, if it is closer, or record why it is impossible."""
+        candidate, profile = self._candidates[number], self._profiles[shape]
+        self._bounded_by[number] = shape
+        if not profile.problem:
+            closer, known = self._question.about(candidate, profile, shape), self.bounds[number]
+            self.bounds[number] = Estimate(max(closer.seconds, known.seconds), max(closer.usd, known.usd))
+        elif shape == self._question.shape(candidate):
+            self.found.impossible[candidate] = profile.problem
             del self.bounds[number]
-        else:
-            self.bounds[number] = self._question.about(self._candidates[number], profile)
 
 
 def _form(candidate: Candidate) -> tuple[str, str, str]:

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, log
 
 from crossover.experiment import Training
@@ -162,7 +163,7 @@ def image_side(training: Training, side: int, *, epoch: int) -> int:
 # which is evaluated and decided upon.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Calendar:
     """Arithmetic of a run's epochs, rounds and minibatches: which of them comes when, for one worker."""
 
@@ -172,22 +173,22 @@ class Calendar:
     local: bool = False  # whether workers take steps of their own within a round, each from where the one before ended
     steps: int | None = None  # rounds of the run; None: all of its epochs
 
-    @property
+    @cached_property
     def span(self) -> int:
         """Epochs between two decisions: more than one if a round covers several."""
         return max(1, self.sync_every // self.minibatches)
 
-    @property
+    @cached_property
     def rounds_per_epoch(self) -> int:
         """Rounds between two decisions."""
         return -(-self.minibatches // self.sync_every)
 
-    @property
+    @cached_property
     def decisions(self) -> int:
         """Number of decisions in the run."""
         return self.decision(self.epochs)
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """Number of rounds in the run."""
         return self.rounds_until(self.epochs)

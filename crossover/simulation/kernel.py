@@ -285,7 +285,9 @@ class Tally:
         read and wrote.
         """
         if times:
-            self.operations.setdefault(channel, Counter())[operation] += times
+            if channel not in self.operations:
+                self.operations[channel] = Counter()
+            self.operations[channel][operation] += times
         if into:
             self.bytes_in[channel] = self.bytes_in.get(channel, 0) + into
         if out:
