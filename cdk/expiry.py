@@ -1,6 +1,8 @@
 """The end of every stack: a schedule that ends runs and deletes the stacks of a project that have expired.
 
-A check that finds a stack an hour past its end fails, and notifies the topic in the stack's tag `notify` (`lifetime.notify`).
+A check that finds a stack an hour past its end fails, and notifies the topic in the stack's tag `notify` (`lifetime.notify`). A check that
+the scheduler cannot start goes to a dead-letter queue, which each experiment with a topic watches by an alarm of its own: the shared
+stack is the same whoever deploys it.
 
 A stack's tag `expires-at` says when it ends. CDK writes the tag into the assembly's manifest, not into the template; CloudFormation puts it
 on the stack and on every resource at each deployment. So the template of the same YAML is always the same, and deploying again prolongs the
@@ -17,8 +19,12 @@ command has to be alive for that. The stack's own list of resources says which m
 import json
 from collections.abc import Sequence
 
-from aws_cdk import Aws, RemovalPolicy
+from aws_cdk import Aws, Duration, RemovalPolicy
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_scheduler as scheduler
+from aws_cdk import aws_sns as sns
+from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct, IConstruct
 
@@ -117,13 +123,10 @@ class Expiry(Construct):
     """The machine, its schedule, and a role for each.
 
     `only`: name of the stack that this construct is part of, if no network's expiry ends it; that stack alone is deleted then.
-    `outlives`: constructs that CloudFormation deletes before the schedule, so that a deletion that fails is tried again at the next
-    check.
+    `undelivered`: the queue with the starts that the scheduler gave up, each with the reason; CleanUpAlarm watches it.
     """
 
-    def __init__(
-        self, scope: Construct, id: str, *, project: str, only: str = "", outlives: Sequence[IConstruct] = ()
-    ) -> None:
+    def __init__(self, scope: Construct, id: str, *, project: str, only: str = "") -> None:
         super().__init__(scope, id)
         name = f"{only}-expiry" if only else stack_name(project, "expiry")
         role = grants.role(
@@ -158,6 +161,15 @@ class Expiry(Construct):
                 "AwsSolutions-SF2": "There is nothing to trace in a machine of a few calls.",
             },
         )
+        self.undelivered = sqs.Queue(
+            self,
+            "Undelivered",
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            enforce_ssl=True,
+            retention_period=Duration.days(14),
+            removal_policy=RemovalPolicy.DESTROY,
+        )
+        acknowledge(self.undelivered, {"AwsSolutions-SQS3": "It is a dead-letter queue itself, the schedule's."})
         starter = grants.role(
             self,
             "Starter",
@@ -165,18 +177,59 @@ class Expiry(Construct):
             conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
             grants=[
                 grants.Grant(actions=["states:StartExecution"], resources=[arn("states", f"stateMachine:{name}")]),
+                grants.Grant(actions=["sqs:SendMessage"], resources=[self.undelivered.queue_arn]),
             ],
         )
         # L1: by another logical id it would be replaced where it stands.
-        schedule = scheduler.CfnSchedule(
+        self._schedule = scheduler.CfnSchedule(
             self,
             "Schedule",
             description="Looks for stacks whose time is over",
             schedule_expression=f"rate({LOOK_EVERY_MINUTES} minutes)",
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),
             target=scheduler.CfnSchedule.TargetProperty(
-                arn=machine.state_machine_arn, role_arn=starter.role_arn, input=json.dumps(INPUT)
+                arn=machine.state_machine_arn,
+                role_arn=starter.role_arn,
+                input=json.dumps(INPUT),
+                dead_letter_config=scheduler.CfnSchedule.DeadLetterConfigProperty(arn=self.undelivered.queue_arn),
+                # The default is a day, in which the next checks come anyway.
+                retry_policy=scheduler.CfnSchedule.RetryPolicyProperty(
+                    maximum_event_age_in_seconds=60 * LOOK_EVERY_MINUTES
+                ),
             ),
         )
-        for other in outlives:
-            other.node.add_dependency(schedule)
+
+    def outlive(self, others: Sequence[IConstruct]) -> None:
+        """Make CloudFormation delete the constructs before the schedule, so that a deletion that fails is tried again at the next check.
+        `others`: this construct itself may be among them.
+        """
+        for other in others:
+            if other.node.path != self.node.path:
+                other.node.add_dependency(self._schedule)
+
+
+class CleanUpAlarm(Construct):
+    """An alarm that notifies `topic` if the clean-up does not start: `queue`, the name of its queue of undelivered starts, is not empty.
+    A clean-up that starts and fails notifies the topic itself.
+    """
+
+    def __init__(self, scope: Construct, id: str, *, queue: str, topic: str) -> None:
+        super().__init__(scope, id)
+        waiting = cloudwatch.Metric(
+            namespace="AWS/SQS",
+            metric_name="ApproximateNumberOfMessagesVisible",
+            dimensions_map={"QueueName": queue},
+            statistic="Maximum",
+            period=Duration.minutes(5),
+        )
+        alarm = cloudwatch.Alarm(
+            self,
+            "Alarm",
+            alarm_description="Crossover's clean-up does not start: expired stacks stay. Its queue says why.",
+            metric=waiting,
+            threshold=1,
+            evaluation_periods=1,
+            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
+            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,  # a queue that nothing was sent to has no data
+        )
+        alarm.add_alarm_action(actions.SnsAction(sns.Topic.from_topic_arn(self, "Topic", topic)))

@@ -24,7 +24,9 @@ class SharedNetwork:
 
     def id_of(
         self,
-        what: Literal["vpc", "hosts_subnet", "hosts_group", "programs_group", "functions_subnet", "functions_group"],
+        what: Literal[
+            "vpc", "hosts_subnet", "hosts_group", "programs_group", "functions_subnet", "functions_group", "undelivered"
+        ],
     ) -> str:
         """Return the id of one resource of the network."""
         return look_up(self._scope, self.project, PART, what)

@@ -72,6 +72,7 @@ class NetworkStack(Stack):
             subnet=functions_subnet,
             group=groups["functions"],
         )
+        expiry = Expiry(self, "Expiry", project=experiment.project)
         prevent_deletion_while_used(self, experiment.project, PART)
         publish(
             self,
@@ -82,6 +83,7 @@ class NetworkStack(Stack):
                 "vpc": made.vpc_id,
                 "hosts_subnet": vpc.public_subnets[0].subnet_id if vpc else str(own.hosts_subnet),
                 "functions_subnet": functions_subnet.subnet_id,
+                "undelivered": expiry.undelivered.queue_name,
                 **{
                     f"{name}_group": groups[name].security_group_id
                     for name in ("functions", "hosts", "programs", "broker")
@@ -89,7 +91,7 @@ class NetworkStack(Stack):
             },
         )
         # Functions' interfaces may hold the subnet for a while: the deletion is then tried again, and told, by what still stands.
-        Expiry(self, "Expiry", project=experiment.project, outlives=self.node.children)
+        expiry.outlive(self.node.children)
 
     def _vpc(self, zone: str) -> ec2.Vpc:
         vpc = ec2.Vpc(

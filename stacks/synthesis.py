@@ -15,9 +15,10 @@ from aws_cdk import App, Environment, Stack
 
 from cdk import organisation
 from cdk.experiment_stack import Props
-from cdk.expiry import Expiry
+from cdk.expiry import CleanUpAlarm, Expiry
 from cdk.guards import stack_tags, tag
 from cdk.names import stack_name
+from cdk.network import SharedNetwork
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.training.gradients import baseline_experiments
@@ -62,7 +63,12 @@ def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Pat
     for later, earlier in combinations([stack, *reversed(shared)], 2):
         later.add_stack_dependency(earlier)
     if not shared:  # no network's expiry would end it
-        Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name, outlives=stack.node.children)
+        expiry = Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name)
+        expiry.outlive(stack.node.children)
+    if topic := experiment.lifetime.notify:
+        network = SharedNetwork(stack, experiment.project)
+        queue = network.id_of("undelivered") if shared else expiry.undelivered.queue_name
+        CleanUpAlarm(stack, "CleanUpAlarm", queue=queue, topic=topic)
     return stack
 
 

@@ -620,6 +620,12 @@ def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
         yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
 
 
+def _list_queues(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all queues. CloudFormation names a queue by its URL."""
+    for url in deployed_clients.entries(session, "sqs", "list_queues", "QueueUrls"):
+        yield Listed(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
+
+
 def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all parameters below the path of the project or experiment. All of them look like ours."""
     path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
@@ -646,7 +652,7 @@ def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
         session, "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=mine
     ):
         arn = each["ResourceARN"]
-        if arn.split(":")[2] not in (*covered, "scheduler", "autoscaling", "budgets"):
+        if arn.split(":")[2] not in (*covered, "scheduler", "autoscaling", "budgets", "sqs", "cloudwatch"):
             yield Listed(type="", id=arn, name=arn, tags=tags_to_dict(each["Tags"]))
 
 
@@ -728,6 +734,11 @@ KINDS: dict[str, ResourceKind] = {
         ),
     ),
     "schedule": ResourceKind(_list_schedules),
+    "queue": ResourceKind(_list_queues),
+    "alarm": ResourceKind(
+        _make_listing("AWS::CloudWatch::Alarm", "cloudwatch", "describe_alarms", "MetricAlarms", id="AlarmName"),
+        billable=True,
+    ),
     "parameter": ResourceKind(
         _list_parameters,
         False,

@@ -127,6 +127,8 @@ REMOVERS: dict[str, Callable[[Any, str], Any]] = {
     "layer": _delete_layer,
     "state machine": _make_remover("stepfunctions", "delete_state_machine", "stateMachineArn"),
     "schedule": _make_remover("scheduler", "delete_schedule", "Name"),
+    "queue": _make_remover("sqs", "delete_queue", "QueueUrl"),
+    "alarm": lambda session, id: session.client("cloudwatch").delete_alarms(AlarmNames=[id]),
     "budget": _delete_budget,
     "launch template": _make_remover("ec2", "delete_launch_template", "LaunchTemplateId"),
 }

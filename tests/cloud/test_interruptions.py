@@ -44,7 +44,8 @@ KINDS = {
         "cloudformation DescribeStacks, cloudformation ListStacks, cloudformation ListStackResources, states ListExecutions, "
         "states ListStateMachines, autoscaling DescribeAutoScalingGroups, cloudformation DeleteStack, ec2 DescribeInstances, "
         "ec2 DescribeVolumes, ec2 DescribeAddresses, ec2 DescribeVpcEndpoints, mq GET, secretsmanager ListSecrets, s3 GET, "
-        "logs DescribeLogGroups, lambda GET, scheduler GET, ssm GetParametersByPath, iam ListRoles, iam ListInstanceProfiles, "
+        "logs DescribeLogGroups, lambda GET, scheduler GET, sqs ListQueues, monitoring DescribeAlarms, "
+        "ssm GetParametersByPath, iam ListRoles, iam ListInstanceProfiles, "
         "ec2 DescribeLaunchTemplates, ec2 DescribeNetworkInterfaces, ec2 DescribeSecurityGroups, "
         "ec2 DescribeInternetGateways, ec2 DescribeVpcs, budgets DescribeBudgets, tagging GetResources"
     ),

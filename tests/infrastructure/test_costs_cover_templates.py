@@ -84,5 +84,7 @@ def test_nothing_of_the_smallest_deployment_is_billed_by_the_hour(tmp_path: Path
         "AWS::SSM::Parameter",
         "AWS::StepFunctions::StateMachine",
         "AWS::Scheduler::Schedule",
+        "AWS::SQS::Queue",
+        "AWS::SQS::QueuePolicy",
     }
     assert kinds <= free | {"AWS::IAM::Policy", "Custom::S3AutoDeleteObjects"}  # no alarm, which is

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,18 @@ import pytest
 from cdk import expiry_machine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from tests.infrastructure.assemblies import Assembly, actions_of, flat, listed, masked, only, resources, statements
+from tests.infrastructure.assemblies import (
+    Assembly,
+    Json,
+    actions_of,
+    flat,
+    listed,
+    masked,
+    only,
+    resources,
+    statements,
+)
+from tests.infrastructure.cases import Case
 from tests.infrastructure.conftest import NOW, Assembled, Synthesize
 
 HERE = "arn:<AWS::Partition>:{}:<AWS::Region>:<AWS::AccountId>"
@@ -92,8 +103,50 @@ def test_the_schedule_starts_the_machine_and_nothing_else(assembly: Assembly) ->
     assert actions_of(assembly.network, schedule["Target"]["RoleArn"]) == {
         "states:StartExecution": {
             "arn:<AWS::Partition>:states:<AWS::Region>:<AWS::AccountId>:stateMachine:crossover-expiry"
-        }
+        },
+        "sqs:SendMessage": {flat(schedule["Target"]["DeadLetterConfig"]["Arn"])},
     }
+
+
+def test_a_check_that_cannot_start_is_kept_with_its_reason_before_the_next_one(assembly: Assembly) -> None:
+    schedule = only(assembly.network, "AWS::Scheduler::Schedule")
+    (queue,) = resources(assembly.network, "AWS::SQS::Queue")
+    assert flat(schedule["Target"]["DeadLetterConfig"]["Arn"]) == f"<{queue}.Arn>"
+    assert schedule["Target"]["RetryPolicy"] == {"MaximumEventAgeInSeconds": 15 * 60}
+
+
+def test_who_has_a_topic_is_told_that_the_clean_up_does_not_start(
+    assembly: Assembly, synth: Synthesize, spirt: Experiment
+) -> None:
+    """An alarm costs by the hour, so no other experiment has one; the shared stacks are the same for all."""
+    topic = "arn:aws:sns:us-east-1:123456789012:told"
+    made = synth(lifetime=replace(spirt.lifetime, notify=topic))
+    assert not resources(assembly.experiment, "AWS::CloudWatch::Alarm")
+    assert masked(made.network) == masked(assembly.network)
+    alarm = only(made.experiment, "AWS::CloudWatch::Alarm")
+    (watched,) = alarm["Dimensions"]
+    published = made.experiment["Parameters"][watched["Value"]["Ref"]]["Default"]
+    assert alarm["AlarmActions"] == [topic] and published == "/crossover/crossover/network/undelivered"
+    assert (
+        flat(only_named(made.network, published)["Value"])
+        == f"<{next(iter(resources(made.network, 'AWS::SQS::Queue')))}.QueueName>"
+    )
+
+
+def only_named(template: Json, path: str) -> Json:
+    """The properties of the parameter that the template publishes under `path`."""
+    (found,) = (each for each in resources(template, "AWS::SSM::Parameter").values() if each["Name"] == path)
+    return found
+
+
+def test_a_stack_that_stands_alone_watches_its_own_queue(synth: Synthesize, spirt: Experiment) -> None:
+    topic = "arn:aws:sns:us-east-1:123456789012:told"
+    alone = Case.of("all-reduce over s3").experiment
+    given = {field.name: getattr(alone, field.name) for field in fields(alone)}
+    made = synth(**{**given, "lifetime": replace(alone.lifetime, notify=topic)})
+    (queue,) = resources(made.experiment, "AWS::SQS::Queue")
+    (watched,) = only(made.experiment, "AWS::CloudWatch::Alarm")["Dimensions"]
+    assert flat(watched["Value"]) == f"<{queue}.QueueName>"
 
 
 def test_its_role_ends_what_is_the_projects_and_nothing_else(assembly: Assembly) -> None:

@@ -28,6 +28,7 @@ WITHOUT_EFFECT = frozenset(
         "AWS::Logs::SubscriptionFilter",
         "AWS::S3::BucketPolicy",
         "AWS::SNS::TopicPolicy",
+        "AWS::SQS::QueuePolicy",
         "AWS::Scheduler::Schedule",
         "AWS::Scheduler::ScheduleGroup",
     }
