@@ -1,0 +1,64 @@
+"""Write docs/reference-yaml.md from config/experiment.schema.json: `python -m tools.reference_yaml`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SCHEMA, PAGE = ROOT / "config" / "experiment.schema.json", ROOT / "docs" / "reference-yaml.md"
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+OPENING = """For whoever writes or reads an experiment's YAML and wants every field, what it may be, and its default.
+
+# Fields of an experiment
+
+Generated from [config/experiment.schema.json](../config/experiment.schema.json), which editors use. What fields
+mean together: [exchange.md](exchange.md), [your-own.md](your-own.md), [using.md](using.md). `--set section.field=value` overrides each.
+"""
+
+
+def render_page() -> str:
+    """Return the page's text."""
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    return OPENING + "\n".join(_list_section(schema, schema, "")) + "\n"
+
+
+def _list_section(schema: dict[str, Any], section: dict[str, Any], name: str) -> Iterator[str]:
+    """Yield the lines of one section: its text, its fields, then the sections inside it. `schema`: holds the definitions."""
+    yield f"\n## {f'`{name}`' if name else 'At the top'}\n"
+    if name and section.get("description"):
+        yield f"{section['description']}\n"
+    yield "| field | expected | default |"
+    yield "| --- | --- | --- |"
+    inner = {}
+    for field, plain in section["properties"].items():
+        whole = f"{name}.{field}" if name else field
+        if "$ref" in plain:
+            inner[whole] = schema["$defs"][plain["$ref"].rpartition("/")[2]]
+            yield f"| `{whole}` | a section, below | |"
+            continue
+        default = f"`{json.dumps(plain['default'], ensure_ascii=False)}`" if "default" in plain else "required"
+        yield f"| `{whole}` | {_describe(schema, plain).replace('|', chr(92) + '|')} | {default.replace('|', chr(92) + '|')} |"
+    for whole, each in inner.items():
+        yield from _list_section(schema, each, whole)
+
+
+def _describe(schema: dict[str, Any], plain: dict[str, Any]) -> str:
+    """Return the values that a field may have, in words."""
+    if "$ref" in plain:
+        return "a section"
+    if "const" in plain:
+        return f"`{json.dumps(plain['const'])}`"
+    if "enum" in plain:
+        return ", ".join(f"`{each}`" for each in plain["enum"])
+    if "anyOf" in plain:
+        return "; or ".join(_describe(schema, each) for each in plain["anyOf"])
+    found = str(plain.get("type", "any value"))
+    if found == "array" and isinstance(plain.get("items"), dict):
+        found = f"list of {_describe(schema, plain['items'])}"
+    bounds = " and ".join(f"{sign} {plain[bound]:,}" for bound, sign in BOUNDS.items() if bound in plain)
+    return f"{found} {bounds}".strip()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_page(), "utf-8")
