@@ -430,13 +430,13 @@ def _lay_out_chunks() -> Round:
     names = [f"worker {rank}" for rank in ranks]
     arrows = [Arrow(0, "bucket", "worker 0", "minibatch", "minibatch", "train")]
     for row, some in ((2, near), (3, far)):
-        arrows += [Arrow(row, names[rank], "database", "chunks of others", "chunk", "train", "others") for rank in some]
+        arrows += [Arrow(row, names[rank], "database", "others' chunks", "chunk", "train", "others") for rank in some]
     for row, some in ((5, near), (6, far)):
         arrows += [Arrow(row, "database", names[rank], f"chunk {rank}", "chunk", "train", "others") for rank in some]
     for row, some in ((8, near), (9, far)):
         arrows += [Arrow(row, names[rank], "database", f"mean of chunk {rank}", "chunk", "train") for rank in some]
     for row, some in ((11, near), (12, far)):
-        arrows += [Arrow(row, "database", names[rank], "other means", "chunk", "train", "others") for rank in some]
+        arrows += [Arrow(row, "database", names[rank], "means of others", "chunk", "train", "others") for rank in some]
     bars = []
     for rank, name in enumerate(names):
         bars += [
