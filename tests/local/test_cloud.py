@@ -245,7 +245,7 @@ with LocalCloud(workspace) as cloud:
     threading.Thread(target=cloud.invoke, args=("busy", event), daemon=True).start()
     while not started.exists():
         time.sleep(0.01)
-    print(servers.mark()[servers.MARK], flush=True)
+    print(servers.mark_variable()[servers.MARK], flush=True)
     time.sleep(3600)
 """
 

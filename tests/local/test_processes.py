@@ -15,10 +15,10 @@ MAIN = """
 import pathlib, sys, time
 from crossover.local import servers
 
-with servers.ending_on_signals(), servers.temporary_folder() as folder:
+with servers.exit_on_signals(), servers.temporary_folder() as folder:
     child = servers.start_process(["sh", "-c", "setsid sleep 3600 & sleep 3600"])
     try:
-        print(servers.mark()[servers.MARK], folder, flush=True)
+        print(servers.mark_variable()[servers.MARK], folder, flush=True)
         while True:
             time.sleep(0.1)
     finally:
@@ -63,7 +63,7 @@ from crossover.local import servers
 
 with servers.temporary_folder() as first:
     child = servers.start_process(["sleep", "3600"])
-    guard = servers._current()
+    guard = servers._ensure_guard()
     guard._watchdog.kill()
     guard._watchdog.wait()
     {before}
@@ -74,7 +74,7 @@ print("left in order", flush=True)
 """
 
 
-@pytest.mark.parametrize("before", ["", "servers.look_after_the_watchdog()"])
+@pytest.mark.parametrize("before", ["", "servers.restart_dead_watchdog()"])
 def test_a_killed_watchdog_has_a_successor(before: str) -> None:
     main = subprocess.Popen(
         [sys.executable, "-c", ORPHANED.format(before=before, then="time.sleep(3600)")],
@@ -92,7 +92,9 @@ def test_a_killed_watchdog_has_a_successor(before: str) -> None:
 
 
 def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
-    code = ORPHANED.format(before="", then="servers._current()._watchdog.kill(); servers._current()._watchdog.wait()")
+    code = ORPHANED.format(
+        before="", then="servers._ensure_guard()._watchdog.kill(); servers._ensure_guard()._watchdog.wait()"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
     )

@@ -22,7 +22,7 @@ print("it went on")
 """
 BLOCKS = {
     "stop_on_signals": "from crossover.cli.signals import stop_on_signals",
-    "ending_on_signals": "from crossover.local.servers import ending_on_signals",
+    "exit_on_signals": "from crossover.local.servers import exit_on_signals",
 }
 
 
