@@ -16,7 +16,7 @@ from crossover.advice.search import Card, Finalist, Searched, ThisMachine, cards
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.reports import display
-from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING
+from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING, Calibration
 from crossover.simulation.figures import load_instances, spot_markets
 from crossover.simulation.gpu_steps import card_of
 from crossover.simulation.long_epochs import simulate_run
@@ -572,7 +572,10 @@ def figures_and_caveats(found: Advice) -> str:
         text += f" It would take {' and '.join(needs)}."
     if found.on_demand:
         text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}."
-    return text + "".join(f" {each}" for each in (*cautions(winner.candidate), *spot_words(winner), *capacity(found)))
+    return text + "".join(
+        f" {each}"
+        for each in (*cautions(winner.candidate, found.question.calibration), *spot_words(winner), *capacity(found))
+    )
 
 
 def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
@@ -606,12 +609,16 @@ def line(found: Advice) -> str:
     )
 
 
-def cautions(candidate: Candidate) -> list[str]:
-    """Return what to know about the candidate's figures besides time and dollars: assumed thread scaling, projected GPU speed."""
+def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
+    """Return what to know about the candidate's figures besides time and dollars: assumed thread scaling, projected or measured GPU
+    speed.
+    """
     found = []
     if candidate.instance and not candidate.gpu and candidate.threads > MEASURED_THREADS:
         found.append(f"What {candidate.threads} threads share of a step is assumed: {MEASURED_THREADS} were measured.")
-    if candidate.gpu:
+    if candidate.gpu and (own := cloud.gpu_measured) is not None and own.card == card_of(candidate.instance).name:
+        found.append(f"The GPU's speed was measured on {own.device} ({own.source}).")
+    elif candidate.gpu:
         found.append(
             f"The GPU's speed is projected from steps that others measured ({card_of(candidate.instance).basis})."
         )

@@ -264,16 +264,16 @@ def _on_each_instance(
         yield begun
         return
     asked = architecture.program.instances(experiment_of(base, begun))
-    for instance in _instances(prices, gpu=asked.gpu, own=asked.instance_type):
+    for instance in sorted({*list_instance_types(prices, gpu=asked.gpu), asked.instance_type}):
         yield replace(begun, instance=instance)
         if asked.gpu and f"ec2.{instance}.spot" in prices.items:
             yield replace(begun, instance=instance, spot=True)
 
 
-def _instances(prices: Prices, *, gpu: bool, own: str) -> list[str]:
-    """Return the instance types that have a price, and the experiment's `own`. Types without a price cannot be advised."""
+def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
+    """Return the EC2 instance types, with a GPU or without, that have a price, in alphabetical order."""
     types = {item.removeprefix("ec2.") for item in prices.items if item.startswith("ec2.") and item.count(".") == 2}
-    return sorted({each for each in types if each.startswith("g") is gpu} | {own})
+    return sorted(each for each in types if each.startswith("g") is gpu)
 
 
 def _with_each_store(

@@ -71,7 +71,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
         labels=["projected"],
         links=[(TABLE, TABLE), (ANSWER, ANSWER)],
         assumptions=[
-            *cautions(found.winner.candidate),
+            *cautions(found.winner.candidate, found.question.calibration),
             f"Time and dollars are the middle of {len(found.winner.outcomes)} simulated repetitions, not measured.",
             *notes[:ASSUMED],
         ],

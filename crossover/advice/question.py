@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossover.advice.candidates import Candidate
+from crossover.advice.candidates import Candidate, list_instance_types
 from crossover.advice.evaluation import Question
 from crossover.errors import ConfigError, DataError, NoProjection
 from crossover.experiment import MAX_MEMORY_MB, Experiment
@@ -14,10 +15,12 @@ from crossover.learning import sizes as data_sizes
 from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
 from crossover.reports import display, prices
 from crossover.reports.display import Band
-from crossover.simulation import figures
+from crossover.reports.prices import Prices
+from crossover.simulation import figures, measured_steps
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.gpu_steps import Precision, card_of
+from crossover.simulation.measured_steps import MeasuredSteps
 from crossover.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -254,10 +257,14 @@ MOST_SHARED = 0.99
 
 
 def of(
-    experiment: Experiment, calibration: Calibration = AWS, *, measured: "Probe | None" = None
+    experiment: Experiment,
+    calibration: Calibration = AWS,
+    *,
+    measured: "Probe | None" = None,
+    gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
-    """Return the question, the sizes that bound its candidates, and a note of how the model's speed is known. `measured`: the probe's
-    result, if one was made. Raises ConfigError, DataError, OwnCodeError.
+    """Return the question, the sizes that bound its candidates, and notes of how the model's speed is known. `measured`: the probe's
+    result, if one was made; `gpu_row`: file that `crossover probe` wrote on a GPU. Raises ConfigError, DataError, OwnCodeError.
     """
     from crossover.learning import (
         fitness,  # torch: not for --help
@@ -310,7 +317,23 @@ def of(
     calibration = calibration.with_uncertainty_of(workload.model)
     if measured is not None:
         calibration = replace(calibration, level_sigma=BY_RATIO)
-    return Question(_plain(experiment), workload, training, calibration, prices.load()), bounds, [note]
+    price_list, notes = prices.load(), [note]
+    if gpu_row is not None:
+        steps = measured_steps.read_row(gpu_row, workload, experiment.training.precision)
+        _check_card(steps, gpu_row, price_list)
+        said = measured_steps.describe(steps, workload)
+        calibration = calibration.with_facts(*said, gpu_measured=steps, name=f"{calibration.name}, {steps.source}")
+        notes += said
+    return Question(_plain(experiment), workload, training, calibration, price_list), bounds, notes
+
+
+def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
+    """Raise ConfigError if no candidate has the card on which the steps in the file `path` were measured."""
+    cards = sorted({card_of(each).name for each in list_instance_types(price_list, gpu=True)})
+    if steps.card not in cards:
+        raise ConfigError(
+            f"--measured: {path}: measured on {steps.device}, which no candidate has; expected a row of {', '.join(cards)}"
+        )
 
 
 def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:

@@ -189,6 +189,12 @@ Epochs = Annotated[int | None, typer.Option(min=1, help="How many epochs.  [defa
 ProbeOption = Annotated[
     bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
 ]
+MeasuredOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="A row of `crossover probe`: seconds of your model's steps on a GPU, instead of the projected ones."
+    ),
+]
 Often = Literal["hour", "day", "week", "once"]
 EveryOption = Annotated[
     Often,
@@ -231,6 +237,7 @@ def advise(
     gpu_quota: GpuQuota = None,
     every: EveryOption = "once",
     probe: ProbeOption = False,
+    measured: MeasuredOption = None,
     tune: Tune = None,
     on: MeasureOnAws = None,
     out: OutFolder = Path("advice"),
@@ -252,12 +259,12 @@ def advise(
     if tune:
         others: dict[str, object] = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
         others |= {"--gpu-quota": gpu_quota, "--every": None if every == "once" else every}
-        others |= {"--budget": budget if not on else None, "--probe": probe or None}
+        others |= {"--budget": budget if not on else None, "--probe": probe or None, "--measured": measured}
         asks = "" if take_over else f"crossover advise {config} --tune memory --on aws"
         _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
     data_found = _report_data(experiment, flags=data is not None)
-    found, notes = _search(experiment, wished, target, runs or [], probe_s=probe_s)
+    found, notes = _search(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     from crossover.advice import (
         explain,
         page,  # matplotlib comes with it
@@ -379,13 +386,19 @@ def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | 
 
 
 def _search(
-    experiment: Experiment, wished: "Wishes", target: float | None, runs: list[Path], *, probe_s: float
+    experiment: Experiment,
+    wished: "Wishes",
+    target: float | None,
+    runs: list[Path],
+    *,
+    probe_s: float,
+    gpu_row: Path | None = None,
 ) -> tuple["Advice", list[str]]:
     """Search all ways to train the experiment, and return the best advice with its notes.
 
     `wished`: constraints; `target`: value of the metric to be reached, or None; `runs`: folders of runs as evidence for `target`;
-    `probe_s`: seconds for which the model is measured on this machine, 0 for none. Raises ConfigError if nothing can be projected, or if
-    `runs` is given without `target`.
+    `probe_s`: seconds for which the model is measured on this machine, 0 for none; `gpu_row`: file of `crossover probe`. Raises
+    ConfigError if nothing can be projected, or if `runs` is given without `target`.
     """
     from crossover.advice import advice as advising
     from crossover.advice import evidence, explain
@@ -411,7 +424,7 @@ def _search(
         each = list[tuple[Advice, list[str]]]()
         with show_waiting("simulating candidates", whole=False):
             for setting in settings:
-                question, sizes, notes = subject.of(setting, measured=measured)
+                question, sizes, notes = subject.of(setting, measured=measured, gpu_row=gpu_row)
                 told = told or _print_first_estimate(explain.first_estimate(question, sizes, wished))
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.standing(one[0]))

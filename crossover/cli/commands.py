@@ -17,7 +17,13 @@ from crossover.cli.signals import stop_on_signals
 # By what they are for: each command's module. Its function has its name, or it is a group of commands, `app`.
 PANELS = {
     "Train": {"run": "run", "compare": "run"},
-    "Decide": {"init": "advise", "advise": "advise", "breakeven": "projection", "project": "projection"},
+    "Decide": {
+        "init": "advise",
+        "advise": "advise",
+        "probe": "probe",
+        "breakeven": "projection",
+        "project": "projection",
+    },
     "Deploy": {
         "plan": "plan",
         "doctor": "deployment",

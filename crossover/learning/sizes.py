@@ -1,6 +1,7 @@
 """Sizes that are known before anything is loaded: of the data sets that come with the project, and of a worker's memory."""
 
 from dataclasses import dataclass, fields
+from hashlib import sha256
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -30,6 +31,11 @@ class StepCounts:
             each.name: getattr(self, each.name) * ratio for each in fields(self) if each.name.startswith("of_sample_")
         }
         return StepCounts(operations=self.operations, bytes=self.bytes * (ratio if fixed else 1), **changed)
+
+
+def digest_of_model(parameters: int, buffers: int, macs: int) -> str:
+    """Return a short digest of a model's counts, the same on every machine. `macs`: multiply-accumulates of one sample forward."""
+    return sha256(f"{parameters} {buffers} {macs}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

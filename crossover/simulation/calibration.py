@@ -12,6 +12,7 @@ from crossover.experiment import Experiment
 from crossover.simulation import figures
 from crossover.simulation.figures import UNKNOWN_INSTANCE, InstanceType
 from crossover.simulation.gpu_steps import Precision, card_of
+from crossover.simulation.measured_steps import MEASURED_SIGMA, MeasuredSteps
 from crossover.simulation.workload import Workload
 
 # --- services ---------------------------------------------------------------------------------------------------------
@@ -254,6 +255,7 @@ class Calibration:
     # How sure the speed of computing is: of its logarithm, the same through a run. A GPU's is its card's, of which a draw takes so many.
     level_sigma: float = 0.0
     gpu_level: float = 0.0
+    gpu_measured: MeasuredSteps | None = None  # of one card, instead of the rule
 
     # From the least to the most that fits have seen: memory_mb, object_bytes, functions, branches; and what was seen elsewhere alone.
     measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -328,9 +330,12 @@ class Calibration:
         if not samples:
             return 0.0
         card, counts = card_of(instance_type), workload.step.times(workload.training_share, fixed=False)
+        share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
+        if (own := self.gpu_measured) is not None and own.card == card.name:
+            seconds, sigma = own.step_s(samples, share=workload.training_share), MEASURED_SIGMA
+            return self.gpu_pace * exp(self.gpu_level * sigma) * seconds / share
         unsure = exp(self.gpu_level * card.sigma(counts))
         seconds = card.step_s(counts, samples, parameters=workload.parameters, precision=precision)
-        share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
         return self.gpu_batch_s + self.gpu_pace * unsure * seconds / share
 
     def cold_start_parts_s(self, *, torch: bool, factor: float) -> tuple[float, float]:

@@ -5,6 +5,7 @@ arithmetic's peak, each times a factor. The factors are fitted to steps that oth
 config/calibration/gpus.yaml, with their sources and the errors of the fits on models that they have not seen.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -114,3 +115,9 @@ def card_of(instance_type: str) -> GpuCard:
             return each
     known = ", ".join(sorted(name for each in cards().values() for name in each.instances))
     raise NoProjection(f"{instance_type}: its GPU's speed is not known; expected an instance of {known}")
+
+
+def card_of_device(name: str) -> GpuCard | None:
+    """Return the card by the name that its driver gives it, such as `Tesla T4` or `NVIDIA A100-SXM4-40GB`; None if it is not known."""
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    return next((card for known, card in cards().items() if known in words), None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from crossover.advice import gpu_probe
 from crossover.algorithms import buffers
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -22,6 +23,8 @@ from crossover.learning.learner import Learner
 from crossover.learning.loss_scale import FIRST_SCALE, LossScale
 from crossover.learning.reference import train_reference
 from crossover.learning.staging import Minibatches, plan
+from crossover.simulation.gpu_steps import card_of_device
+from crossover.simulation.workload import MODELS
 from crossover.training.peer import Replica
 from tests.architectures.fleet import Fleet
 from tests.architectures.harness import Job, small
@@ -253,6 +256,39 @@ def test_a_lack_of_memory_names_the_batch_size_and_what_to_try(
         if device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0, device)
             torch.cuda.empty_cache()
+
+
+# --- seconds of a step ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet18_cifar", "mobilenet"])
+def test_predicted_seconds_of_a_step_are_printed_beside_the_measured_ones(
+    device: torch.device, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    """No bound: the page on projections says how far off they are. A card that the calibration does not know has no prediction."""
+    batch_sizes, seconds = ((64, 256, 512), 10.0) if device.type == "cuda" else ((2, 4), 0.0)
+    measured = gpu_probe.measure_row(
+        model,
+        device=device,
+        precision="fp32",
+        input_shape=(3, 32, 32),
+        classes=10,
+        batch_sizes=batch_sizes,
+        seconds=seconds,
+    )
+    size, card = MODELS[model][3, 32, 32], card_of_device(measured["device"])
+    assert (measured["parameters"], measured["macs"]) == (size.parameters, size.macs)
+    lines = []
+    for step in measured["steps"]:
+        ruled = card and card.step_s(size.step, step["batch_size"], parameters=size.parameters)
+        words = f"{ruled:.4f} s predicted" if ruled else "no prediction for this card"
+        lines.append(
+            f"{measured['device']}, {model}, {step['batch_size']} samples: {step['seconds']:.4f} s measured, {words}"
+        )
+    with capsys.disabled():
+        print("", *lines, sep="\n") if device.type == "cuda" else None
+    assert len(lines) == len(batch_sizes)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

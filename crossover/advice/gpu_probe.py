@@ -1,0 +1,145 @@
+"""Measurement of one model's training steps on one device, such as a free notebook's GPU. It needs PyTorch and no data set.
+
+What is timed is the step of the programs on EC2: the batch is on the device already, as the next batch is copied while one is computed;
+the model goes to the device and the gradient comes back.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from crossover import user_code
+from crossover.errors import ConfigError
+from crossover.experiment import Data, Experiment, Metric, Training
+from crossover.learning import fitness, zoo
+from crossover.learning.batches import Batch
+from crossover.learning.device import DeviceLearner, device_name
+from crossover.learning.sizes import digest_of_model
+
+FORMAT = 1  # of the row
+BATCH_SIZES = {"cuda": (32, 128, 512), "cpu": (8, 32)}
+WARM_UP, LEAST_STEPS = 3, 5
+Precision = Literal["fp32", "fp16", "bf16"]
+
+
+def measure_row(
+    model: str,
+    *,
+    device: torch.device,
+    precision: Precision,
+    input_shape: tuple[int, ...],
+    classes: int | None,
+    batch_sizes: Sequence[int],
+    seconds: float,
+) -> dict[str, Any]:
+    """Return what `crossover probe` prints: the device, the model's counts, and for each batch size the quantiles of a step's seconds.
+
+    `input_shape`: of one sample; `classes`: None if labels are numbers; `seconds`: to spend on all batch sizes together. Batch sizes that
+    do not fit the device's memory are listed in `too_large`. Raises ConfigError if none fits or the device lacks the precision.
+    """
+    training = _training(model, precision, classes)
+    steps, too_large = list[dict[str, float]](), list[int]()
+    for batch_size in batch_sizes:
+        try:
+            steps.append(_measure_size(training, device, input_shape, classes, batch_size, seconds / len(batch_sizes)))
+        except ConfigError as problem:
+            if not isinstance(problem.__cause__, torch.OutOfMemoryError):
+                raise
+            if batch_size == min(batch_sizes):
+                raise
+            too_large.append(batch_size)
+    found = fitness.of_model(training, classes=classes, sample=torch.zeros(input_shape))
+    return {
+        "format": FORMAT,
+        "device": device_name(device),
+        "precision": precision,
+        "model": model,
+        "input": list(input_shape),
+        "classes": classes,
+        "parameters": found.parameters,
+        "buffers": found.buffers,
+        "macs": found.macs,
+        "digest": digest_of_model(found.parameters, found.buffers, found.macs),
+        "steps": steps,
+        "too_large": too_large,
+        "torch": torch.__version__,
+    }
+
+
+def locate_model(given: str) -> str:
+    """Return the model's name as an experiment has it, `module:factory` or a built-in model's, and let user code be imported from its
+    folder. `given`: `file.py:factory`, or such a name. Raises ConfigError.
+    """
+    if ".py:" not in given:
+        if given not in zoo.MODELS and ":" not in given:
+            raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODELS)}")
+        user_code.look_in(Path.cwd())
+        return given
+    name, _, factory = given.rpartition(":")
+    file = Path(name)
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such file; expected file.py:factory")
+    user_code.look_in(file.parent, Path.cwd())
+    return f"{file.stem}:{factory}"
+
+
+def _training(model: str, precision: Precision, classes: int | None) -> Training:
+    """Return the training settings of a measured step."""
+    training = Training(model=model, precision=precision)
+    if classes is not None:
+        return training
+    return replace(training, loss="mse", metric=Metric(name="mean_absolute_error", higher_is_better=False))
+
+
+def _measure_size(
+    training: Training,
+    device: torch.device,
+    input_shape: tuple[int, ...],
+    classes: int | None,
+    batch_size: int,
+    seconds: float,
+) -> dict[str, float]:
+    """Return batch size, number of timed steps, and p5, median and p95 of their seconds. `seconds`: to spend after the warm-up."""
+    experiment = Experiment(
+        name="probe",
+        architecture="single",
+        training=replace(training, batch_size=batch_size),
+        data=Data(dataset="digits"),
+    )
+    facts: dict[str, Any] = {"classes": classes, "input_shape": input_shape, "affine": {"scale": [], "shift": []}}
+    learner = DeviceLearner(experiment, **facts, device=device)
+    learner.initial_model()
+    batch = learner.on_device(_random_batch(input_shape, classes, batch_size), epoch=1)
+    timed, began = list[float](), 0.0
+    for number in count():
+        if number == WARM_UP:
+            began = time.perf_counter()
+        start = time.perf_counter()
+        learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0)  # waits for the device
+        end = time.perf_counter()
+        if number >= WARM_UP:
+            timed.append(end - start)
+        if len(timed) >= LEAST_STEPS and end - began >= seconds:
+            break
+    cuts = statistics.quantiles(timed, n=20, method="inclusive")
+    return {
+        "batch_size": batch_size,
+        "count": len(timed),
+        "p5": cuts[0],
+        "seconds": statistics.median(timed),
+        "p95": cuts[-1],
+    }
+
+
+def _random_batch(input_shape: tuple[int, ...], classes: int | None, count: int) -> Batch:
+    """Return a minibatch of random samples, always the same."""
+    random = torch.Generator().manual_seed(1)
+    inputs, ids = torch.randn(count, *input_shape, generator=random), torch.arange(count)
+    labels = torch.randn(count, 1, generator=random) if classes is None else ids % classes
+    return Batch(inputs, labels, ids)

@@ -1,0 +1,182 @@
+"""`crossover probe`, and `crossover advise --measured` with its row."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossover.advice import question as question_
+from crossover.errors import ConfigError
+from crossover.learning.sizes import digest_of_model
+from crossover.simulation import measured_steps
+from crossover.simulation.calibration import AWS
+from crossover.simulation.gpu_steps import card_of_device, cards
+from crossover.simulation.measured_steps import MEASURED_SIGMA, read_row
+from crossover.simulation.workload import MODELS, Workload
+from crossover.validation import load
+from tests.commands import status
+
+ROOT = Path(__file__).parents[3]
+MODEL = """import torch
+
+
+def network(classes, input_shape):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, classes))
+"""
+# As on a notebook: PyTorch and typer are there, and nothing else of ours.
+ALONE = """import sys
+absent = ("boto3", "botocore", "yaml", "simpy", "sklearn", "scipy", "matplotlib", "jinja2", "psutil", "safetensors", "tenacity")
+sys.modules |= dict.fromkeys(absent)
+from crossover.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def workload() -> Workload:
+    """Return the workload of MobileNet on CIFAR-10 with one worker."""
+    return Workload.of(load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"]))
+
+
+def row(path: Path, **changes: Any) -> Path:
+    """Write a row of MobileNet on a T4 and return its path: 10 ms and 0.1 ms a sample."""
+    size = MODELS["mobilenet"][3, 32, 32]
+    plain: dict[str, Any] = {
+        "format": 1,
+        "device": "Tesla T4",
+        "precision": "fp32",
+        "model": "mobilenet",
+        "parameters": size.parameters,
+        "buffers": size.buffers,
+        "macs": size.macs,
+        "digest": digest_of_model(size.parameters, size.buffers, size.macs),
+        "steps": [{"batch_size": n, "seconds": 0.01 + 0.0001 * n} for n in (32, 128, 512)],
+        "torch": "2.13.0",
+    }
+    path.write_text(json.dumps(plain | changes), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_a_row_needs_pytorch_alone_and_says_what_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODEL)
+    asked = ["probe", str(tmp_path / "mine.py:network"), "--device", "cpu", "--input", "3x2x2", "--classes", "5"]
+    ended = subprocess.run(
+        [sys.executable, "-c", ALONE, *asked, "--batch", "2,4", "--seconds", "0"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    found = json.loads(ended.stdout)
+    assert (found["device"], found["precision"], found["model"]) == ("cpu", "fp32", "mine:network")
+    assert (found["parameters"], found["buffers"], found["macs"]) == (65, 0, 60)
+    assert found["digest"] == digest_of_model(65, 0, 60) and found["torch"]
+    assert [each["batch_size"] for each in found["steps"]] == [2, 4]
+    for each in found["steps"]:
+        assert each["count"] >= 5 and 0 < each["p5"] <= each["seconds"] <= each["p95"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["mobilenet", "--device", "cpu", "--precision", "fp16"], "--precision: fp16 needs a GPU"),
+        (["mobilenett", "--device", "cpu"], "mobilenett: is no model; expected file.py:factory"),
+        (["nowhere.py:network", "--device", "cpu"], "nowhere.py: no such file"),
+        (["mobilenet", "--device", "cpu", "--input", "3x0"], "--input: '3x0' is not allowed"),
+        (["mobilenet", "--device", "cpu", "--batch", "a"], "--batch: 'a' is not allowed"),
+    ],
+    ids=lambda each: each[-1] if isinstance(each, list) else "",
+)
+def test_what_cannot_be_measured_is_refused(asked: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("probe", *asked) == 2
+    assert told in capsys.readouterr().err
+
+
+# --- the row in advice ------------------------------------------------------------------------------------------------
+
+
+def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path) -> None:
+    work = workload()
+    measured = replace(AWS, gpu_measured=read_row(row(tmp_path / "t4.json"), work, "fp32"))
+
+    def seconds(cloud: Any, instance: str, level: float = 0.0) -> float:
+        found: float = replace(cloud, gpu_level=level).gpu_gradient_s(work, 256, instance_type=instance)
+        return found
+
+    assert seconds(measured, "g4dn.xlarge") == pytest.approx(0.01 + 0.0001 * 256)
+    assert seconds(measured, "g6.xlarge") == seconds(AWS, "g6.xlarge")
+    wide, narrow = (seconds(each, "g4dn.xlarge", 1.0) / seconds(each, "g4dn.xlarge") for each in (AWS, measured))
+    assert 1 < narrow < wide
+    assert min(cards()["T4"].sigmas.values()) > MEASURED_SIGMA
+
+
+def test_the_rule_is_shown_beside_each_measured_step(tmp_path: Path) -> None:
+    experiment = load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"])
+    question, _, notes = question_.of(experiment, gpu_row=row(tmp_path / "t4.json"))
+    (first, *_, last) = notes[1:]
+    assert first.startswith("a step of 32 samples on Tesla T4, fp32: 0.0132 s [measured], 0.0")
+    assert "[projected] by the rule" in first
+    assert last.startswith("t4.json replaces the rule on g4dn alone")
+    assert question.calibration.gpu_measured is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"device": "NVIDIA GeForce RTX 3090"},
+            r"measured on NVIDIA GeForce RTX 3090, which no instance has; .*T4 \(g4dn\)",
+        ),
+        ({"device": "cpu"}, "measured on cpu, which no instance has"),
+        ({"digest": "0"}, "measured mobilenet with .* parameters .*; mobilenet has"),
+        ({"precision": "fp16"}, r"measured in fp16, and training\.precision is fp32; .*--precision fp32"),
+        ({"steps": []}, "is no row of crossover probe: steps"),
+        ({"steps": [{"batch_size": 8, "seconds": 0}]}, "is no row of crossover probe: steps"),
+        ({"format": 2}, "is no row of crossover probe: format 2 is unknown"),
+        ({"macs": "many"}, "is no row of crossover probe: macs"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_a_row_of_another_card_model_or_precision_is_refused(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--measured: .*{told}"):
+        read_row(row(tmp_path / "t4.json", **changes), workload(), "fp32")
+
+
+def test_a_card_that_no_candidate_has_is_refused(tmp_path: Path) -> None:
+    experiment = load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"])
+    with pytest.raises(ConfigError, match="measured on Tesla K80, which no candidate has; expected a row of A10G, L4"):
+        question_.of(experiment, gpu_row=row(tmp_path / "k80.json", device="Tesla K80"))
+
+
+def test_cards_are_known_by_the_names_that_drivers_give_them() -> None:
+    names = {
+        "Tesla T4": "T4",
+        "NVIDIA L4": "L4",
+        "NVIDIA L40S": "L40S",
+        "NVIDIA A100-SXM4-40GB": "A100",
+        "NVIDIA A10G": "A10G",
+    }
+    assert {name: card.name for name in names if (card := card_of_device(name))} == names
+    assert card_of_device("NVIDIA T4G") is None
+
+
+@pytest.mark.parametrize(
+    ("points", "line"),
+    [
+        ([(32, 0.5), (64, 0.9)], (0.1, 0.0125)),
+        ([(32, 0.5)], (0.0, 0.5 / 32)),
+        ([(10, 0.2), (20, 0.1)], (0.0, None)),
+    ],
+)
+def test_a_line_goes_through_the_measured_steps(
+    points: list[tuple[int, float]], line: tuple[float, float | None]
+) -> None:
+    constant_s, sample_s = measured_steps._fit_line(points)
+    assert constant_s == pytest.approx(line[0])
+    assert sample_s == pytest.approx(line[1]) if line[1] else sample_s > 0
