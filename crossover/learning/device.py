@@ -227,8 +227,11 @@ class DeviceLearner:
         return torch.autocast(self.device.type, self._half, enabled=self._half is not None)
 
     def _current(self) -> AbstractContextManager[object]:
-        """Return the context in which CUDA's calls go to this learner's device."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        """Return the context in which CUDA's calls go to this learner's device. A processor that stands in takes one thread."""
+        if self.device.type == "cuda":
+            return torch.cuda.device(self.device)
+        torch.set_num_threads(1)
+        return nullcontext()
 
     def _fitting(self) -> "_Fitting":
         """Return the context that explains a lack of memory on the device."""
