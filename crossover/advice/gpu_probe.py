@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,17 +22,19 @@ from crossover.learning.batches import Batch
 from crossover.learning.device import DeviceLearner, device_name
 from crossover.learning.sizes import digest_of_model
 
+if TYPE_CHECKING:
+    from crossover.simulation.gpu_steps import Precision  # which reads YAML files
+
 FORMAT = 1  # of the row
 BATCH_SIZES = {"cuda": (32, 128, 512), "cpu": (8, 32)}
 WARM_UP, LEAST_STEPS = 3, 5
-Precision = Literal["fp32", "fp16", "bf16"]
 
 
 def measure_row(
     model: str,
     *,
     device: torch.device,
-    precision: Precision,
+    precision: "Precision",
     input_shape: tuple[int, ...],
     classes: int | None,
     batch_sizes: Sequence[int],
@@ -79,17 +81,17 @@ def locate_model(given: str) -> str:
     if ".py:" not in given:
         if given not in zoo.MODELS and ":" not in given:
             raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODELS)}")
-        user_code.look_in(Path.cwd())
+        user_code.set_folders(Path.cwd())
         return given
     name, _, factory = given.rpartition(":")
     file = Path(name)
     if not file.is_file():
         raise ConfigError(f"{file}: no such file; expected file.py:factory")
-    user_code.look_in(file.parent, Path.cwd())
+    user_code.set_folders(file.parent, Path.cwd())
     return f"{file.stem}:{factory}"
 
 
-def _training(model: str, precision: Precision, classes: int | None) -> Training:
+def _training(model: str, precision: "Precision", classes: int | None) -> Training:
     """Return the training settings of a measured step."""
     training = Training(model=model, precision=precision)
     if classes is not None:
