@@ -622,7 +622,7 @@ def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
 
 def _list_queues(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield all queues. CloudFormation names a queue by its URL."""
-    for url in deployed_clients.entries(session, "sqs", "list_queues", "QueueUrls"):
+    for url in deployed_clients.list_items(session, "sqs", "list_queues", "QueueUrls"):
         yield Listed(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
 
 
