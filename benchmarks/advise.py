@@ -19,10 +19,10 @@ from pathlib import Path
 from benchmarks.report import Figure, write
 from crossover.advice import candidates, evidence
 from crossover.advice import question as subject
-from crossover.advice.advice import Advice, advise, standing
+from crossover.advice.advice import Advice, advice_sort_key, advise
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Profile, Question
-from crossover.advice.question import ON_HAND, Wishes, problem
+from crossover.advice.question import ON_HAND, Constraints, find_problem
 from crossover.advice.search import search
 from crossover.validation import load
 
@@ -42,9 +42,11 @@ GRIDS: dict[str, tuple[str, tuple[str, ...]]] = {
 def load_grid_question(name: str) -> tuple[Question, list[Candidate]]:
     """Return a grid's question, and all candidates that are feasible."""
     file, changes = GRIDS[name]
-    question, sizes, _ = subject.of(load(CONFIG / f"{file}.yaml", changes))
-    every = candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
-    return question, [each for each in every if not problem(each, sizes, ON_HAND)[1]]
+    question, sizes, _ = subject.build_question(load(CONFIG / f"{file}.yaml", changes))
+    every = candidates.list_candidates(
+        question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb
+    )
+    return question, [each for each in every if not find_problem(each, sizes, ON_HAND)[1]]
 
 
 def off_by(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -> float:
@@ -93,7 +95,7 @@ def serverless() -> list[Figure]:
     The advice is for the same updates, and for the local steps of the runs that come with the project and reach REACHED.
     """
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
-    question, sizes, _ = subject.of(asked)
+    question, sizes, _ = subject.build_question(asked)
     shipped, _ = question.simulated(
         Candidate(
             architecture=asked.architecture,
@@ -105,12 +107,12 @@ def serverless() -> list[Figure]:
             host=asked.database.instance_type,
         )
     )
-    wished = Wishes(deadline_s=shipped.seconds, on_hand=("lambda",))
+    wished = Constraints(deadline_s=shipped.seconds, on_hand=("lambda",))
     own = advise(question, wished, sizes, processes=1)
     wished = replace(wished, target=REACHED)
     shown, _ = evidence.settings_reaching(asked, [], REACHED)
-    asking = [subject.of(each.experiment) for each in shown if each.experiment.exchange.what != "gradients"]
-    local = min((advise(question, wished, sizes, processes=1) for question, sizes, _ in asking), key=standing)
+    asking = [subject.build_question(each.experiment) for each in shown if each.experiment.exchange.what != "gradients"]
+    local = min((advise(question, wished, sizes, processes=1) for question, sizes, _ in asking), key=advice_sort_key)
     return [
         Figure("serverless: the shipped file, dollars", shipped.usd, "$"),
         Figure("serverless: the shipped file, seconds", shipped.seconds, "s"),

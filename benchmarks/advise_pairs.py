@@ -58,15 +58,15 @@ def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
     """Answer a question with the code of the checkout in which this process runs. `every`: search only each so-manieth candidate."""
     from crossover.advice import advice, candidates
     from crossover.advice import question as subject
-    from crossover.advice.question import ON_HAND, Wishes
+    from crossover.advice.question import ON_HAND, Constraints
     from crossover.validation import load
 
     config = Path("config") / f"{asked['file']}.yaml"
-    question, sizes, _ = subject.of(load(config, asked["changes"]))
-    whole = candidates.of
-    candidates.of = lambda *given, **more: islice(whole(*given, **more), 0, None, every)  # type: ignore[assignment]
+    question, sizes, _ = subject.build_question(load(config, asked["changes"]))
+    whole = candidates.list_candidates
+    candidates.list_candidates = lambda *given, **more: islice(whole(*given, **more), 0, None, every)  # type: ignore[assignment]
     hand = tuple(asked["on_hand"] or ON_HAND)
-    wished = Wishes(deadline_s=asked["deadline"], budget_usd=asked["budget"], on_hand=hand)
+    wished = Constraints(deadline_s=asked["deadline"], budget_usd=asked["budget"], on_hand=hand)
     began_s = process_time()
     found = advice.advise(question, wished, sizes, processes=1)
     front = [(each.candidate.words, each.figures.seconds, each.figures.usd) for each in (found.winner, *found.front)]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from crossover.advice import advice, page
 from crossover.advice import question as subject
-from crossover.advice.question import Wishes, sizes
+from crossover.advice.question import Constraints, sizes
 from crossover.cli.arguments import load_runnable
 from crossover.reports import prices
 from crossover.simulation import AWS, breakeven_page
@@ -33,8 +33,8 @@ def sliders(out: Path) -> Path:
 
 
 def recommended(out: Path) -> Path:
-    question, needs, notes = subject.of(load_runnable(CONFIG, None))
-    found = advice.advise(question, Wishes(), needs)
+    question, needs, notes = subject.build_question(load_runnable(CONFIG, None))
+    found = advice.advise(question, Constraints(), needs)
     return page.write_page(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
 
 

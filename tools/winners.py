@@ -9,7 +9,7 @@ from math import inf
 
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice, Finalist, advise
-from crossover.advice.question import Wishes
+from crossover.advice.question import Constraints
 from crossover.reports.display import band, seconds, usd
 from crossover.simulation.breakeven import Breakeven, Point, breakeven
 from crossover.simulation.calibration import AWS, Calibration
@@ -60,8 +60,8 @@ def rows() -> Iterator[list[str]]:
 
 
 def _advised(file: str, calibration: Calibration) -> Advice:
-    question, sizes, _ = subject.of(load(CONFIG / f"all-reduce{file}.yaml", []), calibration)
-    return advise(question, Wishes(), sizes)
+    question, sizes, _ = subject.build_question(load(CONFIG / f"all-reduce{file}.yaml", []), calibration)
+    return advise(question, Constraints(), sizes)
 
 
 def _crossed(file: str, calibration: Calibration) -> Breakeven:

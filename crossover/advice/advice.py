@@ -11,8 +11,17 @@ from crossover.advice import candidates as ways
 from crossover.advice import question as question_
 from crossover.advice.candidates import OWN, UNKNOWN, Candidate
 from crossover.advice.evaluation import Estimate, Question, best
-from crossover.advice.question import Sizes, Wishes
-from crossover.advice.search import Card, Finalist, Searched, ThisMachine, cards, chosen, on_cores, search
+from crossover.advice.question import Constraints, Sizes
+from crossover.advice.search import (
+    Card,
+    Finalist,
+    SearchResult,
+    ThisMachine,
+    choose_finalist,
+    on_cores,
+    pick_cards,
+    search,
+)
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.reports import display
@@ -32,13 +41,13 @@ COMPUTING, MOVED, STARTED, BEFORE = (
     "waiting until everything stands",
 )
 WAITS = ("synchronise", "receive", "aggregate")
-TOLD = 0.05  # a share that is smaller drives nothing
+MIN_NAMED_SHARE = 0.05  # a share that is smaller drives nothing
 
 
 @dataclass(frozen=True)
 class Drivers:
-    """A candidate's seconds and dollars by purpose, without stragglers and in the median session. `exchanges`: how often workers
-    exchange a vector in the run; `vector_bytes`: its size.
+    """Seconds and dollars of a candidate by purpose, without stragglers and in the median session. `exchanges`: number of times that
+    workers exchange a vector in the run; `vector_bytes`: size of the vector.
     """
 
     seconds: Mapping[str, float]
@@ -48,7 +57,7 @@ class Drivers:
 
     @property
     def words(self) -> str:
-        """The largest part of the run's time and of its dollars, in words, and the second largest if it is at least 5 %."""
+        """One sentence part: the largest part of the run's time and of its dollars, and the second largest if it is at least 5 %."""
         return f"{_largest(self.of_the_run, 'time is')}; {_largest(self.usd, 'dollars are')}"
 
     @property
@@ -58,19 +67,19 @@ class Drivers:
 
     @property
     def exchanged(self) -> str:
-        """The size and number of exchanged vectors and the share of time that moving data takes, in words."""
+        """One sentence part: the size and number of exchanged vectors, and the share of time that moving data takes."""
         moved = self.of_the_run[MOVED] / max(1e-12, sum(self.of_the_run.values()))
         return f"a vector of {display.bytes_(self.vector_bytes)} is exchanged {self.exchanges:,} times; moving is {moved:.0%} of the time"
 
 
 def _largest(parts: Mapping[str, float], what: str) -> str:
-    """Return the largest part and, if it is at least 5 %, the second largest, each with its share, in words. `what`: figure and verb,
-    such as `time is`.
+    """Return in words the largest part and, if it is at least 5 %, the second largest, each with its share. `parts`: figures by name;
+    `what`: figure and verb, such as `time is`.
     """
     whole = max(1e-12, sum(parts.values()))
     (first, name), *others = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)[:2]
     return f"{first:.0%} of its {what} {name}" + "".join(
-        f", {share:.0%} {other}" for share, other in others if share >= TOLD
+        f", {share:.0%} {other}" for share, other in others if share >= MIN_NAMED_SHARE
     )
 
 
@@ -79,16 +88,16 @@ def drivers_of(question: Question, candidate: Candidate) -> Drivers:
     minibatches = len(question.workload_of(candidate).samples)
     every = minibatches if candidate.every == "epoch" else candidate.every
     return Drivers(
-        seconds=seconds(question, candidate),
-        usd=parts(replace(question, calibration=question.calm), candidate),
+        seconds=seconds_by_purpose(question, candidate),
+        usd=dollars_by_component(replace(question, calibration=question.calm), candidate),
         exchanges=Calendar(minibatches, every, question.base.training.epochs).rounds,
         vector_bytes=question.workload.vector_bytes,
     )
 
 
-def seconds(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return the candidate's seconds from `deploy` on, by purpose: computing, moving data, starting functions, and deploying. Moving
-    is what the run saves if nothing has to be moved, starting what it saves then if nothing has to be started.
+def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, float]:
+    """Return the candidate's seconds from `deploy` on by purpose: computing, moving data, starting functions, and deploying. Moving is the
+    time that the run saves if nothing has to be moved, starting the time that it then saves if nothing has to be started.
     """
     calm = question.calm
     unmoved = replace(calm.without_sharing(), **MOVING)
@@ -105,34 +114,34 @@ def seconds(question: Question, candidate: Candidate) -> dict[str, float]:
     }
 
 
-def parts(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return the dollars of the run by component, such as functions that compute, database hosts, or transitions."""
+def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, float]:
+    """Return the dollars of the candidate's run by component, such as functions that compute, database hosts, or transitions."""
     return extrapolate(question, candidate, _dollars_by_component)
 
 
 def extrapolate(
     question: Question, candidate: Candidate, of: Callable[[Simulated], Mapping[str, float]]
 ) -> dict[str, float]:
-    """Return figures of the whole run, extrapolated linearly from two simulations of `question.span` epochs and twice as many,
-    because epochs after the first are alike. `of`: returns the figures of a simulation by name.
+    """Return figures of the candidate's whole run by name, extrapolated linearly from two simulations of `question.span` epochs and twice
+    as many, because epochs after the first are alike. `of`: returns the figures of a simulation by name.
     """
     epochs, span = question.base.training.epochs, question.span(candidate)
-    one = of(run_of(question, candidate, span))
+    one = of(simulate_epochs(question, candidate, span))
     if epochs == span:
         return dict(one)
-    two, more = of(run_of(question, candidate, 2 * span)), epochs / span - 1
+    two, more = of(simulate_epochs(question, candidate, 2 * span)), epochs / span - 1
     return {name: max(0.0, one.get(name, 0.0) + more * (value - one.get(name, 0.0))) for name, value in two.items()}
 
 
-def run_of(question: Question, candidate: Candidate, epochs: int) -> Simulated:
-    """Simulate `epochs` epochs of the candidate in the median session."""
+def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Simulated:
+    """Return the simulation of `epochs` epochs of the candidate's run in the median session."""
     task = question.task(candidate)
     experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
     return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
 
 
 def _dollars_by_component(run: Simulated) -> dict[str, float]:
-    """Return the dollars of a simulated run by component; the dollars of functions are divided by what their seconds are spent on."""
+    """Return the dollars of a simulated run by component. The dollars of functions are divided by what their seconds are spent on."""
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
         found[_group(line.item)] += line.usd
@@ -151,7 +160,7 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
 
 
 def _group(item: str) -> str:
-    """Return the name of the component that a line of the bill belongs to."""
+    """Return the name of the component that a line of the bill belongs to. `item`: name of the line."""
     for begins, name in (
         ("Lambda duration", "functions"),
         ("Step Functions", "transitions"),
@@ -170,18 +179,18 @@ def _group(item: str) -> str:
 
 
 # --- advice -----------------------------------------------------------------------------------------------------------
-# The advice: of the simulated candidates the one that holds the wishes, those that are named, two others, and what speaks against each
-# architecture.
+# The advice: of the simulated candidates the one that keeps to the constraints, those that are named, two others, and the reason against
+# each architecture.
 
-ROOM = 0.8  # of a wish
+CONSTRAINT_SHARE = 0.8  # of a wish
 AS_GOOD_AS_NONE = 0.1  # interruptions of a run
-THIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
+MIN_FRONT_GAIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """An architecture, in one of its forms, that is not the answer. `best`: its cheapest candidate, if it has one; `reason`: what
-    weighs most against it.
+    """An architecture, in one of its forms, that is not the advice. `best`: its cheapest shortlisted candidate, if it has one; `reason`:
+    what weighs most against it.
     """
 
     architecture: str
@@ -191,12 +200,12 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer to a question. `front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`: whether the
-    constraints hold at p95; `on_demand`: the winner at the on-demand price, if it uses spot instances.
+    """The advice. `winner`: the candidate to use; `front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`:
+    whether the constraints hold at p95; `on_demand`: the winner at the on-demand price, if it uses spot instances.
     """
 
     question: Question
-    wishes: Wishes
+    constraints: Constraints
     winner: Finalist
     cards: tuple[Card, ...]
     alternatives: tuple[Finalist, ...]
@@ -204,7 +213,7 @@ class Advice:
     front: tuple[Finalist, ...]
     unknown: tuple[Finalist, ...]
     rejected: tuple[Rejected, ...]
-    searched: Searched
+    searched: SearchResult
     candidates: int
     excluded: Mapping[str, int]  # what kind of reason, and how many
     on_demand: Finalist | None = None
@@ -212,21 +221,25 @@ class Advice:
 
     @property
     def told(self) -> tuple[Finalist, ...]:
-        """The finalists that are written as files, each once: the winner, the cards with their on-demand variants, and the alternatives."""
+        """The candidates that are written as files, each once: the winner, the cards with their on-demand variants, and
+        the alternatives.
+        """
         named = [each for card in self.cards for each in (card.finalist, card.on_demand) if each]
         each = (self.winner, *([self.on_demand] if self.on_demand else []), *named, *self.alternatives)
         return tuple({one.candidate: one for one in each}.values())
 
     @cached_property
     def drives(self) -> Mapping[Candidate, Drivers]:
-        """What drives the time and dollars of the winner, the alternatives and the cheapest candidate that has several workers."""
+        """The drivers of time and dollars by candidate: of the winner, the alternatives and the cheapest candidate that has several
+        workers.
+        """
         told = (self.winner, *self.alternatives, *([self.shared] if self.shared else []))
         return {each.candidate: drivers_of(self.question, each.candidate) for each in told}
 
     @property
     def shared(self) -> Finalist | None:
-        """The winner, if it has several workers; otherwise the cheapest finalist that has, and that makes the experiment's own updates;
-        None if there is none.
+        """The winner, if it has several workers; otherwise the cheapest shortlisted candidate that has, and that makes the experiment's own
+        updates; None if there is none.
         """
         if self.winner.candidate.workers > 1:
             return self.winner
@@ -235,64 +248,77 @@ class Advice:
 
     @property
     def startable(self) -> Finalist | None:
-        """The best finalist that the account may start today without asking AWS for a quota; None if there is none."""
+        """The best shortlisted candidate that the account may start today without asking AWS for a quota; None if there is none."""
         own = [each for each in self.finalists if each.candidate.updates == OWN]
-        today = [each for each in own if not question_.quota(each.candidate, self.wishes.gpu_quota)]
-        return chosen(today, self.wishes) if today else None
+        today = [
+            each for each in own if not question_.describe_needed_quota(each.candidate, self.constraints.gpu_quota)
+        ]
+        return choose_finalist(today, self.constraints) if today else None
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
-        """All finalists, each once: the winner, alternatives, both fronts, and the best of each architecture."""
+        """All shortlisted candidates, each once: the winner, alternatives, both fronts, and the best of each architecture."""
         found = (*self.front, *self.unknown, *(each.best for each in self.rejected if each.best))
         return tuple({f.candidate: f for f in (self.winner, *self.alternatives, *found)}.values())
 
 
 def advise(
-    question: Question, wishes: Wishes, sizes: Sizes, *, processes: int | None = None, repetitions: int = REPETITIONS
+    question: Question,
+    constraints: Constraints,
+    sizes: Sizes,
+    *,
+    processes: int | None = None,
+    repetitions: int = REPETITIONS,
 ) -> Advice:
-    """Search all candidates and return the advice. The result is the same for the same question, constraints and sizes, whatever
-    `processes` is. `repetitions`: simulations of each finalist. Raises NoProjection if no candidate is possible.
+    """Search all ways to train the question's experiment, and return the advice. The result is the same for the same question, constraints
+    and sizes, whatever `processes` is. `sizes`: memory that the model needs; `repetitions`: simulations of each shortlisted candidate.
+    Raises NoProjection if no candidate is possible.
     """
     with on_cores(question, processes) as working:
-        return _find_advice(question, wishes, sizes, _Judge(question, working, repetitions), working)
+        return _find_advice(question, constraints, sizes, _Repeater(question, working, repetitions), working)
 
 
 def _find_advice(
-    question: Question, wishes: Wishes, sizes: Sizes, judges: "_Judge", working: Executor | None
+    question: Question, constraints: Constraints, sizes: Sizes, judges: "_Repeater", working: Executor | None
 ) -> Advice:
-    """Return the advice. `judges`: repeats the simulations of candidates; `working`: pool of processes, or None for this process
-    alone.
-    """
-    everything = list(ways.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
+    """Return the advice. `judges`: repeats the simulations of candidates; `working`: pool of processes, or None for this process alone."""
+    everything = list(
+        ways.list_candidates(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
+    )
     precision = question.base.training.precision
-    refused = {each: question_.problem(each, sizes, wishes.on_hand, precision=precision) for each in everything}
+    refused = {
+        each: question_.find_problem(each, sizes, constraints.on_hand, precision=precision) for each in everything
+    }
     left = [each for each in everything if not refused[each][1]]
-    seconds, usd = (wishes.deadline_s or inf) * ROOM, (wishes.budget_usd or inf) * ROOM
+    seconds, usd = (
+        (constraints.deadline_s or inf) * CONSTRAINT_SHARE,
+        (constraints.budget_usd or inf) * CONSTRAINT_SHARE,
+    )
     searched = search(question, left, processes=1, working=working, seconds=seconds, usd=usd)
     own = {each: figures for each, figures in searched.simulated.items() if each.updates == OWN}
     if not own:
         raise NoProjection(_explain_no_candidate(refused, searched, sizes))
-    quick = judges.of(thin_front(best(list(own.items()))))
+    quick = judges.repeat(thin_front(best(list(own.items()))))
     forms = sorted({form_of(each) for each in own})
-    bests = judges.of(
+    bests = judges.repeat(
         [min((each for each in own.items() if form_of(each[0]) == form), key=_cheapest) for form in forms]
     )
     runnable = [each for each in {f.candidate: f for f in (*quick, *bests)}.values() if each.would_run] or list(quick)
     twins = judges.on_demand(runnable)
     runnable += [each for each in twins.values() if each.would_run and each not in runnable]
-    winner = chosen(runnable, wishes)
-    near = [each for each in judges.of(_cheapest_within({**own, **searched.near}, seconds, usd)) if each.would_run]
+    winner = choose_finalist(runnable, constraints)
+    near = [each for each in judges.repeat(_cheapest_within({**own, **searched.near}, seconds, usd)) if each.would_run]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
-    others = judges.of(second)
+    others = judges.repeat(second)
     rejected = _reject_forms(question, winner, bests, refused, searched)
     return Advice(
         question=question,
-        wishes=wishes,
+        constraints=constraints,
         winner=winner,
-        cards=cards(runnable, wishes, twins),
-        alternatives=_alternatives(winner, list({f.candidate: f for f in (*runnable, *near)}.values()), wishes),
-        met=wishes.short_by(winner.seconds, winner.usd) <= 1,
+        cards=pick_cards(runnable, constraints, twins),
+        alternatives=_alternatives(winner, list({f.candidate: f for f in (*runnable, *near)}.values()), constraints),
+        met=constraints.short_by(winner.seconds, winner.usd) <= 1,
         front=pareto_front([*runnable, *near]),
         unknown=tuple(each for each in pareto_front([*runnable, *near, *others]) if each in others),
         rejected=rejected,
@@ -303,17 +329,17 @@ def _find_advice(
     )
 
 
-def standing(found: Advice) -> tuple[float, float, float]:
-    """Return a sort key of advice for the same constraints: the smallest is the best."""
-    short, wished = found.wishes.short_by(found.winner.seconds, found.winner.usd), found.wishes
+def advice_sort_key(found: Advice) -> tuple[float, float, float]:
+    """Return a sort key of advice for the same constraints. The smallest key belongs to the best advice."""
+    short, wished = found.constraints.short_by(found.winner.seconds, found.winner.usd), found.constraints
     quick = wished.budget_usd is not None and wished.deadline_s is None
     order = (found.winner.seconds.p50, found.winner.usd.p50)
     return (0.0, *(order if quick else order[::-1])) if short <= 1 else (short, *order)
 
 
 def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
-    """Return the Pareto front of the figures that are printed: seconds with start-up, and dollars, both in the middle of the repetitions.
-    The cheapest is first.
+    """Return the Pareto front of the shortlisted candidates by the figures that are printed: seconds with start-up, and dollars, both at
+    the median of the repetitions. The cheapest is first.
     """
     once = {each.candidate: each for each in finalists}.values()
     found = [each for each in once if not any(_dominates(other, each) for other in once)]
@@ -321,7 +347,7 @@ def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
 
 
 def _dominates(one: Finalist, other: Finalist) -> bool:
-    """Return whether `one` is better in one figure and not worse in the other, either exactly or as both are rounded for people."""
+    """Return True if `one` is better in one figure and not worse in the other, either exactly or as both are rounded for people."""
     exact = ((each.usd.p50, each.seconds.p50) for each in (one, other))
     shown = (
         (display.rounded_usd(each.usd.p50), sum(map(display.rounded_seconds, (each.running.p50, each.before_s))))
@@ -331,24 +357,26 @@ def _dominates(one: Finalist, other: Finalist) -> bool:
 
 
 def thin_front(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
-    """Return the front without candidates that are less than 2 % quicker than the cheaper one before them."""
+    """Return the front without candidates that are less than 2 % quicker than the cheaper one before them. `front`: candidates with their
+    estimates, the cheapest first.
+    """
     kept: list[tuple[Candidate, Estimate]] = []
     for each in front:
-        if not kept or each[1].seconds < kept[-1][1].seconds * (1 - THIN):
+        if not kept or each[1].seconds < kept[-1][1].seconds * (1 - MIN_FRONT_GAIN):
             kept.append(each)
     return kept
 
 
-class _Judge:
-    """Repeated simulations of candidates; each candidate is repeated only once."""
+class _Repeater:
+    """Repeats the simulations of candidates, each candidate only once, and keeps the results."""
 
     def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
         self._question, self._working = question, working
         self._draws = list_draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}
 
-    def of(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
-        """Return the finalists of these candidates, in their order."""
+    def repeat(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
+        """Return the given candidates with their repeated simulations, in their order. `found`: candidates with their estimates."""
         new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
         tasks = [self._question.task(candidate) for candidate, _ in new]
         done = run_repetitions(tasks, self._draws, processes=1, executor=self._working) if tasks else []
@@ -358,26 +386,28 @@ class _Judge:
         return tuple(self._known[candidate] for candidate, _ in found)
 
     def on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
-        """Return, for each finalist on spot instances, the finalist that uses the same instances on demand."""
+        """Return, for each of the `finalists` on spot instances, the candidate that uses the same instances on demand, with its repeated
+        simulations. The keys are the spot candidates.
+        """
         spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
-        found = self.of([(twin, self._question.simulated(twin)[0]) for twin in spot.values()])
+        found = self.repeat([(twin, self._question.simulated(twin)[0]) for twin in spot.values()])
         return dict(zip(spot, found, strict=True))
 
 
 def _cheapest(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
-    """Return a sort key: dollars, then seconds."""
+    """Return a sort key by dollars, then by seconds, of a candidate with its estimate."""
     return each[1].usd, each[1].seconds
 
 
 def form_of(candidate: Candidate) -> str:
-    """Return the architecture's name for people, and the platform that it runs on if it can choose one."""
+    """Return the name of the candidate's architecture for people, with its platform if the architecture can choose one."""
     return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
 
 
 def _cheapest_within(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list[tuple[Candidate, Estimate]]:
-    """Return the cheapest candidate of each form that keeps to `seconds` and `usd`, the constraints less a margin for bad luck. They
-    are compared with the advice, but cannot be it: the advice comes from a list that constraints do not change, so that a larger
-    budget never gives a worse answer.
+    """Return the cheapest candidate of each form that keeps to `seconds` and `usd`, the constraints less a margin for bad luck. They are
+    compared with the advice, but cannot be it: the advice comes from a list that constraints do not change, so that a larger budget never
+    gives a worse answer.
     """
     within = [each for each in own.items() if each[1].seconds <= seconds and each[1].usd <= usd]
     return [
@@ -386,8 +416,10 @@ def _cheapest_within(own: Mapping[Candidate, Estimate], seconds: float, usd: flo
     ]
 
 
-def _alternatives(winner: Finalist, finalists: Sequence[Finalist], wishes: Wishes) -> tuple[Finalist, ...]:
-    """Return the two best other finalists: of other kinds of resources first, then of other architectures, then of any."""
+def _alternatives(winner: Finalist, finalists: Sequence[Finalist], constraints: Constraints) -> tuple[Finalist, ...]:
+    """Return the two best shortlisted candidates besides the winner: first of other kinds of resources, then of other architectures, then
+    of any.
+    """
     picked = [winner]
     traits: tuple[Callable[[Finalist], object], ...] = (
         lambda each: each.kind,
@@ -399,7 +431,7 @@ def _alternatives(winner: Finalist, finalists: Sequence[Finalist], wishes: Wishe
             rest = [each for each in finalists if trait(each) not in map(trait, picked)]
             if not rest:
                 break
-            picked.append(chosen(rest, wishes))
+            picked.append(choose_finalist(rest, constraints))
     return tuple(picked[1:])
 
 
@@ -411,9 +443,11 @@ def _reject_forms(
     winner: Finalist,
     bests: Sequence[Finalist],
     refused: Mapping[Candidate, tuple[str, str]],
-    searched: Searched,
+    searched: SearchResult,
 ) -> tuple[Rejected, ...]:
-    """Return each form of an architecture that is not the winner's, with the reason against it."""
+    """Return each form of an architecture that is not the winner's, with the reason against it. `bests`: cheapest candidate of each form;
+    `refused`: problem of each candidate that was not searched.
+    """
     found = {form_of(each.candidate): each for each in bests}
     against = []
     for form in sorted({form_of(each) for each in refused}):
@@ -432,10 +466,10 @@ def _reject_forms(
 
 
 def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist) -> str:
-    """Return for example `3.4x the dollars, 2x the time; most for database hosts (61%)`: the component whose cost exceeds the
-    winner's most, with its share of the finalist's cost.
+    """Return how a candidate compares with the winner, such as `3.4x the dollars, 2x the time; most for database hosts (61%)`: the
+    component is the one whose cost exceeds the winner's most, with its share of the candidate's cost.
     """
-    mine, its = parts(question, finalist.candidate), parts(question, winner.candidate)
+    mine, its = dollars_by_component(question, finalist.candidate), dollars_by_component(question, winner.candidate)
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
     name = max(excess, key=lambda each: (excess[each], each))
     share = mine[name] / max(1e-12, sum(mine.values()))
@@ -444,17 +478,17 @@ def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist
 
 
 def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
-    """Return how many times the winner's median the other's is, as `1.52x`, or `1.02x (too close to call)` if paired draws do not
-    decide it. `figure`: `usd` or `seconds`; seconds are compared without start-up.
+    """Return how many times the winner's median the other candidate's median is, as `1.52x`, or `1.02x (too close to call)` if paired draws
+    do not decide it. `figure`: `usd` or `seconds`; seconds are compared without start-up.
     """
     ratio = other.running.p50 / winner.running.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
     led = display.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
     return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({display.OPEN})'}"
 
 
-def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched: Searched, sizes: Sizes) -> str:
-    """Return why no candidate is left, the two most frequent reasons first: those of simulated candidates; if none was simulated, for
-    each kind of reason that of the candidate that lacked least.
+def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched: SearchResult, sizes: Sizes) -> str:
+    """Return why no candidate is left, the two most frequent reasons first: those of simulated candidates; if none was simulated, for each
+    kind of reason that of the candidate that lacked least.
     """
     reasons = [words for words, _ in Counter(searched.impossible.values()).most_common(2)]
     if not reasons:
@@ -464,13 +498,17 @@ def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched
             nearest[kind] = min(nearest.get(kind, each), each, key=lambda one: (one.batch_size, -one.memory_mb))
         reasons = [refused[nearest[kind]][1] for kind, _ in kinds.most_common(2)]
     lacking = any(kind == "memory" for kind, _ in refused.values())
-    wanted = f". {room(sizes, min(each.batch_size for each in refused))}" if lacking and not searched.impossible else ""
+    wanted = (
+        f". {describe_needed_memory(sizes, min(each.batch_size for each in refused))}"
+        if lacking and not searched.impossible
+        else ""
+    )
     return f"none of {len(refused):,} ways to train it is possible: {'; '.join(reasons) or 'the workers cannot share the data'}{wanted}"
 
 
-def room(sizes: Sizes, batch_size: int) -> str:
-    """Return how much memory the model needs with minibatches of `batch_size`, and the smallest machines, with and without a GPU, that have
-    as much.
+def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
+    """Return how much memory the model needs with minibatches of `batch_size` samples, and the smallest machines, with and without a GPU,
+    that have as much.
     """
     needed = sizes.step_mb(batch_size)
     known = load_instances()
@@ -492,7 +530,9 @@ def room(sizes: Sizes, batch_size: int) -> str:
 
 
 def headline(found: Advice) -> str:
-    """Return the verdict: where to train, for how much, and when the model is ready. This machine is the answer if it is sooner."""
+    """Return the advice in one line: where to train, for how much, and when the model is ready. This machine is the
+    answer if it is sooner.
+    """
     winner, here = found.winner, found.here
     on_aws = f"{winner.candidate.words}: {_roughly(winner)}"
     if not found.met:
@@ -508,14 +548,14 @@ def headline(found: Advice) -> str:
 
 
 def _roughly(winner: Finalist) -> str:
-    """Return dollars, time with start-up, and interruptions, with two significant digits."""
+    """Return the winner's dollars, time with start-up, and interruptions in words, with two significant digits."""
     startup = f" ({display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else ""
     often = f"; expect {_interruptions(winner)} interruptions" if winner.candidate.spot else ""
     return f"about {display.rough_usd(winner.usd.p50)}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
 
 
 def _interruptions(winner: Finalist) -> str:
-    """Return the expected number of interruptions, or `under 0.1`."""
+    """Return the expected number of spot interruptions of the winner's run, or `under 0.1`."""
     return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
 
 
@@ -523,14 +563,17 @@ MOST_ALTERNATIVES = 3
 
 
 def verdict(found: Advice) -> list[str]:
-    """Return the advice in lines: the verdict, at most MOST_ALTERNATIVES alternatives with the reason against each, figures and caveats."""
+    """Return the advice in lines: the headline, at most MOST_ALTERNATIVES alternatives with the reason against each,
+    figures and caveats.
+    """
     return [f"{headline(found)}.", *alternatives(found), figures_and_caveats(found)]
 
 
 def alternatives(found: Advice) -> list[str]:
-    """Return a line for each alternative: how much dearer and slower it is, and whether it keeps to the deadline and the budget.
+    """Return one line for each alternative to the winner: how much dearer and slower it is, and whether it keeps to the deadline and the
+    budget.
 
-    On demand comes first if the winner is on spot instances, then the best of each other kind of machine.
+    The on-demand variant comes first if the winner is on spot instances, then the best of each other kind of machine.
     """
     winner, lines = found.winner, list[str]()
     others = [("The same on demand", found.on_demand)] if found.on_demand else []
@@ -555,19 +598,23 @@ def alternatives(found: Advice) -> list[str]:
 
 
 def _compared(times: str, figure: str) -> str:
-    """Return e.g. `2.8x the dollars`, or `dollars too close to call`. `times`: as `times_of` gives it."""
+    """Return a comparison in words, such as `2.8x the dollars`, or `dollars too close to call`. `times`: result of `times_of`; `figure`:
+    "dollars" or "time".
+    """
     return f"{figure} {display.OPEN}" if display.OPEN in times else f"{times} the {figure}"
 
 
 def figures_and_caveats(found: Advice) -> str:
-    """Return the winner's figures with their bands, what deadline and budget it would need if it misses them, and what to know before."""
+    """Return the winner's figures with their bands, what deadline and budget it would need if it misses them, and what to know before a
+    start.
+    """
     winner = found.winner
     text = f"In figures: {winner.words}."
     if not found.met:
         needs = []
-        if found.wishes.deadline_s is not None and winner.seconds.p95 > found.wishes.deadline_s:
+        if found.constraints.deadline_s is not None and winner.seconds.p95 > found.constraints.deadline_s:
             needs.append(f"a deadline of {display.seconds(winner.seconds.p95)}")
-        if found.wishes.budget_usd is not None and winner.usd.p95 > found.wishes.budget_usd:
+        if found.constraints.budget_usd is not None and winner.usd.p95 > found.constraints.budget_usd:
             needs.append(f"a budget of {display.usd(winner.usd.p95)}")
         text += f" It would take {' and '.join(needs)}."
     if found.on_demand:
@@ -579,13 +626,15 @@ def figures_and_caveats(found: Advice) -> str:
 
 
 def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
-    """Return whether the finalist keeps to the constraints at p95."""
-    return found.wishes.short_by(each.seconds, each.usd) <= 1
+    """Return True if the candidate keeps to deadline and budget at p95."""
+    return found.constraints.short_by(each.seconds, each.usd) <= 1
 
 
 def quota_line(found: Advice) -> str:
-    """Say what the account must ask for before it can follow the advice, and what it may start today; empty if it may start the advice."""
-    if not (word := question_.quota(found.winner.candidate, found.wishes.gpu_quota)):
+    """Return in words which quota the account must ask for before it can follow the advice, and what it may start today; empty if it may
+    start the advice.
+    """
+    if not (word := question_.describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota)):
         return ""
     if (today := found.startable) is None:
         return f"Not today: {word}."
@@ -593,7 +642,7 @@ def quota_line(found: Advice) -> str:
     return f"Today, without a quota: {today.candidate.words}: {today.words}{held}. For the advice above: {word}."
 
 
-def line(found: Advice) -> str:
+def describe_drivers(found: Advice) -> str:
     """Return in words what drives the winner's time and dollars, and what training on several workers would cost."""
     winner, shared = found.winner, found.shared
     text = f"What drives it: {found.drives[winner.candidate].words}."
@@ -610,9 +659,7 @@ def line(found: Advice) -> str:
 
 
 def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
-    """Return what to know about the candidate's figures besides time and dollars: assumed thread scaling, projected or measured GPU
-    speed.
-    """
+    """Return sentences about the candidate's figures that are assumed, or that others or a probe measured: thread scaling, GPU speed."""
     found = []
     if candidate.instance and not candidate.gpu and candidate.threads > MEASURED_THREADS:
         found.append(f"What {candidate.threads} threads share of a step is assumed: {MEASURED_THREADS} were measured.")
@@ -626,7 +673,7 @@ def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
 
 
 def capacity(found: Advice) -> list[str]:
-    """Return what to do if no GPU is free, and how long others waited for one; nothing of answers without a GPU."""
+    """Return sentences about what to do if no GPU is free, and how long others waited for one; empty if the winner uses no GPU."""
     if not found.winner.candidate.gpu:
         return []
     others = [each for each in found.alternatives if not each.candidate.gpu]
@@ -639,7 +686,7 @@ def capacity(found: Advice) -> list[str]:
 
 
 def spot_words(winner: Finalist) -> list[str]:
-    """Return what to expect of spot instances; an empty list if the winner uses none."""
+    """Return sentences about what to expect of spot instances; an empty list if the winner uses none."""
     if not winner.candidate.spot:
         return []
     rates = [each.lost_per_hour for each in spot_markets()]
@@ -653,20 +700,20 @@ KINDS = {"lambda": "Serverless", "gpu": "A GPU", "ec2": "EC2 without a GPU"}
 
 
 def rivals_of(found: Advice) -> list[Finalist]:
-    """Return the best alternative of each kind of resource other than the winner's: functions, instances, GPUs."""
+    """Return the best alternative of each kind of resource (functions, instances, GPUs) other than the winner's."""
     kinds = {each.kind: each for each in reversed(found.alternatives) if each.kind != found.winner.kind}
     return list(kinds.values())[::-1]
 
 
 def turning_point(question: Question, winner: Candidate, rival: Candidate) -> float | None:
-    """Return the number of epochs below which the rival is cheaper, or None if it never is. Dollars are assumed to be linear in
-    epochs.
+    """Return the number of epochs below which the rival is cheaper than the winner, or None if it never is. Dollars are assumed to be
+    linear in epochs.
     """
 
     lines = []
     for candidate in (winner, rival):
         span = question.span(candidate)
-        one, three = (run_of(question, candidate, times * span).usd for times in (1, 3))
+        one, three = (simulate_epochs(question, candidate, times * span).usd for times in (1, 3))
         lines.append((one - (three - one) / 2, (three - one) / 2 / span))
     (fixed, each), (fixed_, each_) = lines
     if fixed_ >= fixed or each_ <= each:

@@ -26,18 +26,18 @@ Every = int | Literal["epoch"]
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 SPLITS = (1, 2, 4, 8, 16, 32, 64)  # into how many minibatches a worker cuts its share of an update
-LEAST_BATCH = 8  # of samples: BatchNorm needs several, and smaller ones leave processors idle
+MIN_BATCH = 8  # of samples: BatchNorm needs several, and smaller ones leave processors idle
 MEMORY_MB = (512, 1_024, 1_536, 1_769, 2_048, 2_560, 3_008, 3_538, 5_307, 7_076, 8_845, 10_240)
 LIGHT_MB = (256, 512)  # of a function that does not compute
 LOCAL_ROUNDS = (1, 4, 16)  # how often in an epoch models are averaged that are trained apart
-KEEPS_WARM: tuple[int | Literal["all"], ...] = (1, "all")  # minibatches of an invocation
+MINIBATCHES_PER_INVOCATION: tuple[int | Literal["all"], ...] = (1, "all")  # minibatches of an invocation
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to train. `memory_mb`: of functions that compute, 0 if none do; `light_mb`: of functions that do not compute;
-    `instance`: type of the programs' EC2 instances, empty without any; `host`: type of the database hosts, empty without any; `on`:
-    platform, for an architecture that offers a choice.
+    """One way to train an experiment: architecture, workers, minibatch, memory, threads, machines. `memory_mb`: memory of functions that
+    compute, 0 if none do; `light_mb`: memory of functions that do not compute; `instance`: EC2 type of the programs, empty without any;
+    `host`: type of the database hosts, empty without any; `on`: platform, for an architecture that offers a choice.
     """
 
     architecture: str
@@ -61,7 +61,7 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        """A name for people: where the candidate runs, and on how many functions or instances."""
+        """Name of the candidate for people: where it runs, and on how many functions or instances."""
         by = "" if self.form.alone else f", {self.name}"
         if self.instance:
             kind = f"{self.instance}{' spot' if self.spot else ''}"
@@ -72,25 +72,27 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The architecture, with channel and compression if those are not the defaults."""
+        """Name of the candidate's architecture, with channel and compression if those are not the defaults."""
         through = " through the bucket" if self.channel == "s3" else ""
         by = f" by {self.compression.replace('_', '-')}" if self.compression != "none" else ""
         return f"{self.architecture.replace('_', '-')}{through}{by}"
 
     @property
     def form(self) -> Architecture:
-        """The architecture in the form that this candidate uses."""
-        return _form(self.architecture, self.on)
+        """Architecture of the candidate, in the form that runs on the candidate's platform."""
+        return _load_form(self.architecture, self.on)
 
     @property
     def gpu(self) -> bool:
-        """Whether its instances have GPUs."""
+        """True if the candidate's instances have GPUs."""
         return self.instance.startswith("g")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of the work. `every`: minibatches between two exchanges."""
+    """One worker's part of the work of a run. `every`: minibatches between two exchanges; `limit`: number of training samples to use, or
+    None for all.
+    """
 
     workers: int
     batch_size: int
@@ -101,18 +103,21 @@ class Share:
     compression: str = "none"
 
 
-Least = Callable[[int], int]  # MB of the smallest function that holds a minibatch of so many samples
+LeastMemory = Callable[[int], int]  # MB of the smallest function that holds a minibatch of so many samples
 
 
-def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least, alone: bool = False) -> Iterator[Candidate]:
-    """Yield all candidates for `base`, without duplicates and always in the same order. `samples`: training samples of an epoch;
-    `least_mb`: returns the smallest function for a minibatch, tried besides MEMORY_MB; `alone`: only candidates of one worker.
+def list_candidates(
+    base: Experiment, *, samples: int, prices: Prices, least_mb: LeastMemory, alone: bool = False
+) -> Iterator[Candidate]:
+    """Yield all candidates for the experiment `base`, without duplicates and always in the same order. `samples`: training samples of an
+    epoch; `prices`: instance types without a price are left out; `least_mb`: returns the smallest function for a minibatch, tried besides
+    MEMORY_MB; `alone`: only candidates of one worker.
     """
     seen = set[Candidate]()
     for name in ("single",) if alone else architectures():
         architecture = load(name)
-        for share in shares(base, architecture, samples=samples):
-            for candidate in _of_share(base, architecture, share, prices, least_mb):
+        for share in list_shares(base, architecture, samples=samples):
+            for candidate in _candidates_of_share(base, architecture, share, prices, least_mb):
                 if candidate not in seen:
                     seen.add(candidate)
                     yield candidate
@@ -121,9 +126,9 @@ def of(base: Experiment, *, samples: int, prices: Prices, least_mb: Least, alone
 # --- what a worker does ----------------------------------------------------------------------------------------------
 
 
-def shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
-    """Yield how to divide the work among workers: first the experiment's own updates, then other updates, whose accuracy is unknown.
-    `samples`: training samples of an epoch.
+def list_shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
+    """Yield the ways to divide the work among the workers of an architecture: first with the experiment's own updates, then with other
+    updates, whose accuracy is unknown. `samples`: training samples of an epoch.
     """
     own = load(base.architecture).resolve(base)
     exact = "equals_reference" in architecture.claims
@@ -131,28 +136,28 @@ def shares(base: Experiment, architecture: Architecture, *, samples: int) -> Ite
         if (workers == 1) is not architecture.alone and not (workers == 1 and side_by_side(architecture)):
             continue  # one worker has nobody to exchange anything with
         if _sums_gradients(own):
-            for share in _own_updates(own, workers, samples):
+            for share in _shares_with_own_updates(own, workers, samples):
                 yield replace(share, updates=OWN if exact else UNKNOWN)
-            yield from _other_updates(own, architecture, workers, samples)
+            yield from _shares_with_other_updates(own, architecture, workers, samples)
         elif workers == own.workers and _ends_alike(own, architecture):
             asked, batch = own.exchange, own.training.batch_size
             assert asked.every is not None
             yield Share(workers, batch, asked.every, own.data.limit, OWN, asked.what, asked.compression)
         else:
-            for share in _own_updates(_synchronous(own), workers, samples):
+            for share in _shares_with_own_updates(_make_synchronous(own), workers, samples):
                 yield replace(share, updates=UNKNOWN)
 
 
 def _sums_gradients(own: Experiment) -> bool:
-    """Return whether an update is the mean gradient of its samples, whichever worker computes which of them."""
+    """Return True if each update of the experiment is the mean gradient of its samples, whichever worker computes which of them."""
     exact = "equals_reference" in load(own.architecture).claims
     plain = own.exchange.what == "gradients" and own.exchange.compression == "none" and own.p2p.mode == "synchronous"
     return exact and plain and own.aggregation.rule == "mean" and own.faults.attack == "none"
 
 
 def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
-    """Return whether the architecture, with the same workers and minibatches, ends with the same bits as the experiment's own
-    architecture.
+    """Return True if the architecture, with the same workers and minibatches, ends with the same bits as the
+    experiment's own architecture.
     """
     mine, asked = load(own.architecture), own.exchange
     if architecture.name == mine.name:
@@ -162,16 +167,16 @@ def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
     return exact and plain and asked.compression in architecture.exchanges.get(asked.what, ())
 
 
-def _synchronous(own: Experiment) -> Experiment:
-    """Return the experiment with an update after each minibatch of all workers, for comparison, if it takes local steps; otherwise
-    return it unchanged.
+def _make_synchronous(own: Experiment) -> Experiment:
+    """Return the experiment with an update after each minibatch of all workers, for comparison, if it takes local steps; otherwise return
+    it unchanged.
     """
     return own if own.exchange.what == "gradients" else replace(own, exchange=Exchange(every=1))
 
 
-def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]:
-    """Yield the shares by which `workers` workers make the experiment's own updates: of the same number of samples, and as many of
-    them.
+def _shares_with_own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]:
+    """Yield the shares by which `workers` workers make the experiment's own updates: as many updates, each of as many samples. `samples`:
+    training samples of an epoch.
     """
     training, drop, every = own.training, own.data.drop_last, own.exchange.every
     own_count = minibatches_of(samples, own.workers, training.batch_size, drop_last=drop)
@@ -179,9 +184,7 @@ def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]
         return
     if every == "epoch":
         for batch in sorted({training.batch_size * 2 // split for split in SPLITS}):
-            if batch >= min(LEAST_BATCH, training.batch_size) and minibatches_of(
-                samples, workers, batch, drop_last=drop
-            ):
+            if batch >= min(MIN_BATCH, training.batch_size) and minibatches_of(samples, workers, batch, drop_last=drop):
                 yield Share(workers, batch, "epoch", own.data.limit)
         return
     of_update, rounds = own.workers * training.batch_size * every, ceil(own_count / every)
@@ -189,7 +192,7 @@ def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]
     if rest:
         return
     for split in SPLITS:
-        if each % split or (each // split < LEAST_BATCH and each // split < training.batch_size):
+        if each % split or (each // split < MIN_BATCH and each // split < training.batch_size):
             continue
         count = minibatches_of(samples, workers, each // split, drop_last=drop)
         if count is not None and ceil(count / split) == rounds:
@@ -199,9 +202,11 @@ def _own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]
             yield Share(workers, each // split, split, rounds * of_update)
 
 
-def _other_updates(own: Experiment, architecture: Architecture, workers: int, samples: int) -> Iterator[Share]:
-    """Yield shares with the experiment's minibatches but other updates: workers that train local models and average them; and, with
-    the experiment's number of workers, an outer optimizer or compressed gradients.
+def _shares_with_other_updates(
+    own: Experiment, architecture: Architecture, workers: int, samples: int
+) -> Iterator[Share]:
+    """Yield shares with the experiment's minibatches but other updates: workers that train local models and average them; and, with the
+    experiment's number of workers, an outer optimizer or compressed gradients. `samples`: training samples of an epoch.
     """
     batch, limit = own.training.batch_size, own.data.limit
     known = own.training.model in MODELS and own.data.dataset in DATA  # whose matrices powersgd's bytes follow from
@@ -226,28 +231,28 @@ def _other_updates(own: Experiment, architecture: Architecture, workers: int, sa
 # --- what it does it with --------------------------------------------------------------------------------------------
 
 
-def _of_share(
-    base: Experiment, architecture: Architecture, share: Share, prices: Prices, least_mb: Least
+def _candidates_of_share(
+    base: Experiment, architecture: Architecture, share: Share, prices: Prices, least_mb: LeastMemory
 ) -> Iterator[Candidate]:
     """Yield the candidates that do the given share of work, on every platform, instance type, store and function size."""
     begun = Candidate(architecture.name, **asdict(share))
-    for on in _forms(architecture):
+    for on in _list_platforms(architecture):
         form = replace(begun, on=on)
-        for placed in _on_each_instance(base, form.form, form, prices):
-            for stored in _with_each_store(base, form.form, placed, prices):
-                yield from _with_each_size(base, form.form, stored, least_mb)
+        for placed in _vary_instances(base, form.form, form, prices):
+            for stored in _vary_stores(base, form.form, placed, prices):
+                yield from _vary_sizes(base, form.form, stored, least_mb)
 
 
-def _forms(architecture: Architecture) -> tuple[str, ...]:
-    """Return the platforms that the architecture can run on; one empty name if it has only one form."""
+def _list_platforms(architecture: Architecture) -> tuple[str, ...]:
+    """Return the platforms that the architecture can run on, such as "function" and "gpu"; one empty name if it has only one form."""
     if architecture.form is None or architecture.settings is None:
         return ("",)
     return get_args(get_type_hints(architecture.settings)["on"])
 
 
 @cache
-def _form(name: str, on: str) -> Architecture:
-    """Return the architecture `name`, set to run on the platform `on` unless that is empty."""
+def _load_form(name: str, on: str) -> Architecture:
+    """Return the architecture called `name`, set to run on the platform `on` unless that is empty."""
     architecture = load(name)
     if not on or architecture.settings is None:
         return architecture
@@ -256,10 +261,12 @@ def _form(name: str, on: str) -> Architecture:
     )
 
 
-def _on_each_instance(
+def _vary_instances(
     base: Experiment, architecture: Architecture, begun: Candidate, prices: Prices
 ) -> Iterator[Candidate]:
-    """Yield the candidate on each instance type, if the architecture's workers are programs; otherwise yield it unchanged."""
+    """Yield the candidate once for each instance type that has a price, if the architecture's workers are programs; otherwise yield it
+    unchanged.
+    """
     if architecture.program is None:
         yield begun
         return
@@ -276,10 +283,10 @@ def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
     return sorted(each for each in types if each.startswith("g") is gpu)
 
 
-def _with_each_store(
+def _vary_stores(
     base: Experiment, architecture: Architecture, placed: Candidate, prices: Prices
 ) -> Iterator[Candidate]:
-    """Yield the candidate with each store and database host that the architecture can use."""
+    """Yield the candidate once for each store and database host that the architecture can use."""
     if architecture.tensor_hosts == "none":
         yield placed
         return
@@ -291,10 +298,12 @@ def _with_each_store(
             yield replace(placed, host=host, compute="fetch")
 
 
-def _with_each_size(
-    base: Experiment, architecture: Architecture, stored: Candidate, least_mb: Least
+def _vary_sizes(
+    base: Experiment, architecture: Architecture, stored: Candidate, least_mb: LeastMemory
 ) -> Iterator[Candidate]:
-    """Yield the candidate with each function memory, number of threads, and number of minibatches per invocation."""
+    """Yield the candidate once for each function memory, number of threads, and number of minibatches per invocation. `least_mb`: returns
+    the smallest function for a minibatch.
+    """
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:
         known = figures.load_instances().get(stored.instance, UNKNOWN_INSTANCE)
@@ -307,7 +316,7 @@ def _with_each_size(
         for threads in sorted({1, threads_of(base), ceil(vcpus(memory_mb) - 0.02)}):
             for light_mb in LIGHT_MB if light else LIGHT_MB[-1:]:
                 sized = replace(stored, memory_mb=memory_mb, threads=threads, light_mb=light_mb)
-                for per_invocation in KEEPS_WARM[-1:] if parallel else KEEPS_WARM:
+                for per_invocation in MINIBATCHES_PER_INVOCATION[-1:] if parallel else MINIBATCHES_PER_INVOCATION:
                     yield replace(sized, per_invocation=per_invocation)
 
 
@@ -315,7 +324,7 @@ def _with_each_size(
 
 
 def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
-    """Return the candidate as an experiment: `base` with the candidate's values."""
+    """Return the candidate as an experiment that can be run: `base` with the candidate's values."""
     memory_mb = {"default": candidate.memory_mb} if candidate.memory_mb else Functions().memory_mb
     functions = replace(base.functions, memory_mb=memory_mb)
     gpu, p2p = base.gpu, base.p2p
@@ -333,7 +342,7 @@ def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
         workers=candidate.workers,
         training=replace(base.training, batch_size=candidate.batch_size, threads=candidate.threads),
         data=replace(base.data, limit=candidate.limit),
-        exchange=_exchange(base.exchange, candidate),
+        exchange=_exchange_settings(base.exchange, candidate),
         storage=replace(base.storage, channel=candidate.channel),
         database=replace(
             base.database,
@@ -354,9 +363,9 @@ def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
     return replace(made, functions=replace(functions, memory_mb=sized))
 
 
-def _exchange(asked: Exchange, candidate: Candidate) -> Exchange:
-    """Return the candidate's exchange settings. Outer optimizer and compression settings of `asked` are kept only if the candidate
-    exchanges the same thing with the same compression.
+def _exchange_settings(asked: Exchange, candidate: Candidate) -> Exchange:
+    """Return the exchange settings of the candidate's experiment. Outer optimizer and compression settings of `asked` are kept only if the
+    candidate exchanges the same thing with the same compression.
     """
     same = (asked.what, asked.compression) == (candidate.what, candidate.compression)
     return replace(

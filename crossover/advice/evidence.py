@@ -19,8 +19,8 @@ SHIPPED = Path(__file__).parents[2] / "docs" / "results"
 
 @dataclass(frozen=True)
 class EvidenceRun:
-    """A finished run of the same model on the same data. `metric`: at its end; `epochs`: number until it reached the target, None if
-    it did not.
+    """A finished run of the same model on the same data. `metric`: value at its end; `epochs`: number of epochs until it reached the
+    target, None if it did not.
     """
 
     name: str
@@ -30,21 +30,21 @@ class EvidenceRun:
 
     @property
     def words(self) -> str:
-        """The final metric and the epoch that reached the target, in words."""
+        """One line with the run's name, its final metric, and the epoch that reached the target."""
         reached = "target not reached" if self.epochs is None else f"target reached after {self.epochs} epochs"
         return f"{self.name}: {self.metric:g} at its end, {reached}"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of updates that reached the target in every run that used them."""
+    """Settings of updates (optimizer, schedule, samples per update) that reached the target in every recorded run that used them."""
 
     experiment: Experiment  # with as many epochs as its slowest run needed
     runs: tuple[EvidenceRun, ...]
 
     @property
     def words(self) -> str:
-        """The range of epochs over seeds and the runs' names, in words."""
+        """One line with the range of epochs over the seeds, and the names of the runs."""
         counts = sorted(run.epochs or 0 for run in self.runs)
         spread = (
             f"{counts[0]} to {counts[-1]} epochs over {len(counts)} seeds"
@@ -54,28 +54,28 @@ class Setting:
         return f"{spread} ({', '.join(run.name for run in self.runs)})"
 
 
-def read(base: Experiment, folders: Sequence[Path], target: float) -> list[EvidenceRun]:
-    """Return the runs in `folders`, and those shipped with the project that have the same model and data. Raises ConfigError if a
-    folder holds a run of another experiment, DataError if it holds no run.
+def read_runs(base: Experiment, folders: Sequence[Path], target: float) -> list[EvidenceRun]:
+    """Return the runs in `folders` as evidence, and those shipped with the project that have the model and data of `base`. `target`: value
+    of the metric that must be reached. Raises ConfigError if a folder holds a run of another experiment, DataError if it holds no run.
     """
     found = []
     for path in folders:
         if problem := _why_no_evidence(base, result := folder.read(path).result):
             raise ConfigError(f"--runs: {path}: {problem}; evidence is a run of the same model on the same data")
-        found.append(_run(path.name, result, base, target))
+        found.append(_build_evidence(path.name, result, base, target))
     for path in sorted(SHIPPED.glob("*/result.json")):
         try:
             result = folder.read(path.parent).result
         except DataError:
             continue
         if not _why_no_evidence(base, result):
-            found.append(_run(f"docs/results/{path.parent.name}", result, base, target))
+            found.append(_build_evidence(f"docs/results/{path.parent.name}", result, base, target))
     return found
 
 
 def _why_no_evidence(base: Experiment, result: Mapping[str, Any]) -> str:
-    """Return why the run is no evidence for the experiment: not finished, or another model, data set or metric; empty if it is
-    evidence.
+    """Return why a recorded run is no evidence for the experiment: not finished, or another model, data set or metric; empty if it is
+    evidence. `result`: content of its result.json.
     """
     if result.get("outcome") != "finished":
         return f"its outcome is {result.get('outcome')}"
@@ -94,8 +94,8 @@ def _why_no_evidence(base: Experiment, result: Mapping[str, Any]) -> str:
 
 
 def _sample_difference(base: Experiment, other: Experiment, trained: int | None) -> str:
-    """Return in words how the run's epochs differ from this experiment's in samples; empty if they do not, or only by a rest too
-    small for an update.
+    """Return in words how the epochs of a recorded run differ from this experiment's in samples; empty if they do not, or only by a rest
+    too small for an update. `other`: the run's experiment; `trained`: its number of training samples.
     """
     if other.data.dataset != base.data.dataset or other.data.limit == base.data.limit:
         return ""
@@ -109,7 +109,7 @@ def _sample_difference(base: Experiment, other: Experiment, trained: int | None)
     return f"its epochs are of {its} (data.limit), and this experiment's of {mine}"
 
 
-def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> EvidenceRun:
+def _build_evidence(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> EvidenceRun:
     """Return a recorded result as evidence: its final metric, and the first epoch that reached `target`."""
     metric = base.training.metric
     curve = [(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None]
@@ -117,9 +117,9 @@ def _run(name: str, result: Mapping[str, Any], base: Experiment, target: float) 
     return EvidenceRun(name, folder.experiment_of(result), curve[-1][1] if curve else float("nan"), there)
 
 
-def settings(base: Experiment, runs: Sequence[EvidenceRun]) -> list[Setting]:
-    """Return the settings that reached the target in each of their runs, in the order of the runs. A schedule that depends on the
-    number of epochs keeps that number.
+def settings_with_target(base: Experiment, runs: Sequence[EvidenceRun]) -> list[Setting]:
+    """Return the settings that reached the target in each of their runs, in the order of the runs. A schedule that depends on the number of
+    epochs keeps that number.
     """
     groups: dict[Any, list[EvidenceRun]] = {}
     for run in runs:
@@ -132,7 +132,7 @@ def settings(base: Experiment, runs: Sequence[EvidenceRun]) -> list[Setting]:
 
 
 def _updates_key(made: Experiment) -> tuple[Any, ...]:
-    """Return a key that two runs share if they make the same updates."""
+    """Return a key that two runs share if they make the same updates to a model. `made`: experiment of the run."""
     resolved = load(made.architecture).resolve(made)
     training = replace(made.training, threads=1, batch_size=1, target=None)
     every = resolved.exchange.every
@@ -146,8 +146,8 @@ def _updates_key(made: Experiment) -> tuple[Any, ...]:
 
 
 def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
-    """Return the experiment with the runs' updates, but with the name, data folder, lifetime and precision of `base`: precision
-    hardly changes accuracy, and not every platform has each.
+    """Return the experiment with the updates of the recorded runs in `group`, but with the name, data folder, lifetime and precision of
+    `base`: precision hardly changes accuracy, and not every platform has each.
     """
     made = group[0].experiment
     most = max(run.epochs or 0 for run in group)
@@ -177,21 +177,21 @@ def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) 
     """
     if why := base.training.metric.explain_unreachable(target):
         raise ConfigError(f"--target: {why}")
-    runs = read(base, folders, target)
-    found = settings(base, runs)
+    runs = read_runs(base, folders, target)
+    found = settings_with_target(base, runs)
     if not found:
         raise ConfigError("\n".join(_refusal(base, runs, target)))
     return found, [f"evidence: {each.words}{_precision_note(base, each)}" for each in found]
 
 
 def _precision_note(base: Experiment, setting: Setting) -> str:
-    """Return a note if the runs used another precision than the experiment; otherwise an empty text."""
+    """Return a note if the runs of the setting used another precision than the experiment; otherwise an empty text."""
     its, asked = setting.runs[0].experiment.training.precision, base.training.precision
     return "" if its == asked else f"; trained in {its}, taken to hold in {asked}, which decides accuracy hardly"
 
 
 def _refusal(base: Experiment, runs: Sequence[EvidenceRun], target: float) -> Iterator[str]:
-    """Yield the lines of the error: no run is evidence for the target, what the runs show, and how to get evidence."""
+    """Yield the lines of the error that no run is evidence for the target: what the runs show, and how to get evidence."""
     model = f"{base.training.model} on {base.data.dataset}"
     yield f"--target: {target:g}: no run of {model} shows how many epochs it needs, and no figure is made up"
     for run in runs:

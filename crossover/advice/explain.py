@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from crossover import runtime
 from crossover.advice import candidates
 from crossover.advice import question as needs
-from crossover.advice.advice import Advice, extrapolate, run_of
+from crossover.advice.advice import Advice, extrapolate, simulate_epochs
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
-from crossover.advice.question import NEW_ACCOUNT_MB, Sizes, Wishes, quota
-from crossover.advice.search import RULES, Finalist, ThisMachine, chosen
+from crossover.advice.question import NEW_ACCOUNT_MB, Constraints, Sizes, describe_needed_quota
+from crossover.advice.search import RULES, Finalist, ThisMachine, choose_finalist
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
 from crossover.learning import sizes as data_sizes
@@ -34,8 +34,8 @@ FRONT_HEAD = ["how", "time", "p5 to p95", "start-up", "dollars", "p5 to p95", "m
 REJECTED_HEAD = ["architecture", "at its cheapest", "time", "dollars", "what weighs most against it"]
 
 
-def front(found: Sequence[Finalist]) -> list[list[str]]:
-    """Return one table row for each finalist, in the given order."""
+def front_rows(found: Sequence[Finalist]) -> list[list[str]]:
+    """Return one table row for each of the shortlisted candidates, in the given order: name, time, start-up, dollars and settings."""
     return [
         [
             each.candidate.words,
@@ -55,7 +55,7 @@ def front(found: Sequence[Finalist]) -> list[list[str]]:
 CARDS_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
 
 
-def cards(found: Advice) -> list[list[str]]:
+def card_rows(found: Advice) -> list[list[str]]:
     """Return one table row for each card, one for its on-demand variant if it uses spot instances, and one for this machine if it was
     measured.
     """
@@ -64,7 +64,7 @@ def cards(found: Advice) -> list[list[str]]:
         names = ", ".join(card.names)
         for name, each in ((names, card.finalist), (f"{names}, on demand", card.on_demand)):
             if each is not None:
-                time, before, *dollars = (*front([each])[0][1:2], *front([each])[0][3:6])
+                time, before, *dollars = (*front_rows([each])[0][1:2], *front_rows([each])[0][3:6])
                 number = [told.candidate for told in found.told].index(each.candidate) + 1
                 file = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
                 rows.append([name, each.candidate.words, time, before, *dollars, file])
@@ -82,8 +82,8 @@ def describe_update(each: Finalist) -> str:
     return f"{what}{each.candidate.workers} x {count}"
 
 
-def rejected(found: Advice) -> list[list[str]]:
-    """Return one table row for each architecture that is not the answer."""
+def rejected_rows(found: Advice) -> list[list[str]]:
+    """Return one table row for each architecture that is not the advice, with the reason against it."""
     return [
         [
             each.architecture,
@@ -96,18 +96,18 @@ def rejected(found: Advice) -> list[list[str]]:
     ]
 
 
-def notes(found: Advice) -> list[str]:
-    """Return the assumptions and counts that a reader must know to judge the figures."""
+def list_notes(found: Advice) -> list[str]:
+    """Return the assumptions and counts that a reader must know to judge the figures of the advice, one sentence each."""
     searched, base = found.searched, found.question.base
     kinds = "".join(f", {count:,} for {kind}" for kind, count in sorted(found.excluded.items()))
     refused = f", {len(searched.impossible):,} that AWS would not run" if searched.impossible else ""
     updates = (
         "the experiment's own updates"
-        if found.wishes.target is None
+        if found.constraints.target is None
         else "the updates of the runs that are its evidence"
     )
     lines = [
-        f"understood: {base.training.model} on {base.data.dataset}, {base.training.epochs} epochs, {found.wishes.words}",
+        f"understood: {base.training.model} on {base.data.dataset}, {base.training.epochs} epochs, {found.constraints.words}",
         f"{found.candidates:,} ways to train it: {len(searched.simulated):,} simulated, {len(searched.bounded):,} excluded by what they "
         f"take at least{kinds}{refused}",
         f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
@@ -116,7 +116,7 @@ def notes(found: Advice) -> list[str]:
         "broker is needed, about 20 minutes for a project's first experiment), and a deadline holds with both; "
         f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
     ]
-    if word := quota(found.winner.candidate, found.wishes.gpu_quota):
+    if word := describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota):
         lines.append(word)
     lines += price_notes(found)
     outside = {limit for outcome in found.winner.outcomes for limit in outcome.outside}
@@ -126,7 +126,7 @@ def notes(found: Advice) -> list[str]:
 
 
 def price_notes(found: Advice) -> list[str]:
-    """Return one line for each price of an instance among the answers that no second source confirms, and one if prices are old."""
+    """Return one line for each instance price among the answers that no second source confirms, and one if prices are old."""
     listed = found.question.prices
     answers = [each.candidate for each in found.told if each.candidate.instance]
     items = sorted({f"ec2.{each.instance}{'.spot' if each.spot else ''}" for each in answers})
@@ -145,24 +145,26 @@ def price_notes(found: Advice) -> list[str]:
 
 
 def caveats_of(found: Advice) -> str:
-    """Return one line for the terminal, the page and advice.json: how the answer depends on assumed computing speeds."""
+    """Return one line for the terminal, the page and advice.json: how the advice depends on assumed computing speeds."""
     gpus = any(each.candidate.gpu for each in (found.winner, *found.alternatives))
-    return calibration.describe_assumptions(answer(found), found.question.calibration, gpus=gpus)
+    return calibration.describe_assumptions(answer_by_calibration(found), found.question.calibration, gpus=gpus)
 
 
-def answer(found: Advice) -> AnswerOf:
-    """Return a function that takes a calibration and returns, in words, which of the winner and the alternatives would be chosen
-    under it.
+def answer_by_calibration(found: Advice) -> AnswerOf:
+    """Return a function that takes a calibration and returns, in words, which of the winner and the alternatives would
+    be chosen under it.
     """
     told = (found.winner, *found.alternatives)
 
     def took(each: Finalist, cloud: Calibration) -> dict[str, float]:
+        """Return the seconds and dollars of one candidate under a calibration."""
         question = replace(found.question, calibration=cloud)
         return extrapolate(question, each.candidate, lambda run: {"seconds": run.seconds, "usd": run.usd})
 
     assumed = [took(each, found.question.calibration) for each in told]
 
     def at(cloud: Calibration) -> str:
+        """Return the name of the candidate that would be chosen under a calibration."""
         changed = []
         for each, before in zip(told, assumed, strict=True):
             times = {name: value / before[name] for name, value in took(each, cloud).items()}
@@ -171,7 +173,7 @@ def answer(found: Advice) -> AnswerOf:
                 for one in each.outcomes
             )
             changed.append(replace(each, outcomes=tuple(outcomes)))
-        return chosen(changed, found.wishes).candidate.words
+        return choose_finalist(changed, found.constraints).candidate.words
 
     return at
 
@@ -182,7 +184,9 @@ def answer(found: Advice) -> AnswerOf:
 
 @dataclass(frozen=True)
 class Swing:
-    """The rival's dollars divided by the winner's, if `what` is made smaller and larger. Below 1 the rival is cheaper."""
+    """Influence of one assumption on the advice: the rival's dollars divided by the winner's if `what` is made smaller, and if it is made
+    larger. Below 1 the rival is cheaper.
+    """
 
     what: str
     smaller: float
@@ -190,14 +194,15 @@ class Swing:
 
     @property
     def width(self) -> float:
-        """The larger ratio divided by the smaller one."""
+        """The larger ratio divided by the smaller one; 1 if the assumption has no influence."""
         return max(self.smaller, self.larger) / max(1e-12, min(self.smaller, self.larger))
 
 
-def swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
+def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
     """Return how the rival's cost relative to the winner's depends on each assumption, the most influential first."""
 
     def ratio(changed: Question) -> float:
+        """Return the rival's dollars divided by the winner's under a changed question."""
         mine, its = (_usd(changed, candidate) for candidate in (winner, rival))
         return its / mine
 
@@ -207,19 +212,23 @@ def swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swin
 
 
 def _usd(question: Question, candidate: Candidate) -> float:
-    """Return the dollars of the candidate's whole run."""
+    """Return the dollars of the candidate's whole run, by simulation."""
     return extrapolate(question, candidate, lambda run: {"": run.usd})[""]
 
 
 def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
-    """Yield (what is changed, the question with less of it, the question with more of it). `span`: epochs of the shortest run."""
+    """Yield (what is changed, the question with less of it, the question with more of it) for each assumption. `span`: epochs of the
+    shortest run.
+    """
     cloud, epochs = question.calibration, question.base.training.epochs
 
     def calibrated(**factors: float) -> Question:
+        """Return the question with fields of its calibration multiplied by factors."""
         values = {name: getattr(cloud, name) * factor for name, factor in factors.items()}
         return replace(question, calibration=replace(cloud, **values))
 
     def trained(count: int) -> Question:
+        """Return the question with another number of epochs."""
         return replace(question, base=replace(question.base, training=replace(question.base.training, epochs=count)))
 
     yield (
@@ -241,11 +250,11 @@ def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Que
         ("instances' price", ("ec2.", "cpu_credits.")),
         ("transitions' price", "stepfunctions."),
     ):
-        less, more = (replace(question, prices=priced(question.prices, begins, factor)) for factor in (0.7, 1.3))
+        less, more = (replace(question, prices=scale_prices(question.prices, begins, factor)) for factor in (0.7, 1.3))
         yield f"{what}, 30 % down to up", less, more
 
 
-def priced(prices: Prices, begins: str | tuple[str, ...], factor: float) -> Prices:
+def scale_prices(prices: Prices, begins: str | tuple[str, ...], factor: float) -> Prices:
     """Return the price list with the prices of some items multiplied by `factor`. `begins`: prefixes of their names."""
     items = {
         name: replace(price, usd=price.usd * factor) if name.startswith(begins) else price
@@ -260,8 +269,8 @@ def priced(prices: Prices, begins: str | tuple[str, ...], factor: float) -> Pric
 TRIED = 3  # of each kind, until one of them is possible
 
 
-def estimate_of_known(experiment: Experiment, wishes: Wishes) -> str:
-    """Return a first estimate for models and data sets that come with the project, without loading torch; empty for others. Raises
+def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
+    """Return a first estimate in words for models and data sets that come with the project, without loading torch; empty for others. Raises
     ConfigError.
     """
     try:
@@ -273,42 +282,42 @@ def estimate_of_known(experiment: Experiment, wishes: Wishes) -> str:
         replace(experiment, baseline="none"), workload, training, AWS.with_uncertainty_of(workload.model), prices.load()
     )
     return first_estimate(
-        question, Sizes(vector_bytes=workload.vector_bytes, kept_bytes=0.0, evaluation_bytes=0), wishes
+        question, Sizes(vector_bytes=workload.vector_bytes, kept_bytes=0.0, evaluation_bytes=0), constraints
     )
 
 
-def first_estimate(question: Question, sizes: Sizes, wishes: Wishes) -> str:
-    """Return in words the cheapest of one function, one machine and one GPU that keeps to the constraints, or the one nearest to
-    them; empty if none is possible. Only functions of at least NEW_ACCOUNT_MB are tried, because they hold most minibatches.
+def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> str:
+    """Return in words the cheapest of one function, one machine and one GPU that keeps to the constraints, or the one nearest to them;
+    empty if none is possible. Only functions of at least NEW_ACCOUNT_MB are tried, because they hold most minibatches.
     """
-    alone = candidates.of(
+    alone = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
     )
     by_kind = dict[str, list[tuple[float, str, Candidate]]]()
     precision = question.base.training.precision
     for each in alone:
-        refused = needs.problem(each, sizes, wishes.on_hand, precision=precision)[1]
+        refused = needs.find_problem(each, sizes, constraints.on_hand, precision=precision)[1]
         if not refused and not 0 < each.memory_mb < NEW_ACCOUNT_MB:
             by_kind.setdefault(each.on, []).append((question.least(each).usd, str(each), each))
     found = [first for least in by_kind.values() if (first := _first(question, least))]
     if not found:
         return ""
-    candidate, figures = min(found, key=lambda each: (max(1.0, _short(wishes, each[1])), each[1].usd))
+    candidate, figures = min(found, key=lambda each: (max(1.0, _short(constraints, each[1])), each[1].usd))
     seconds = display.seconds(figures.seconds)
     return f"{candidate.words}: about {seconds}, start-up among them, and {display.usd(figures.usd)}"
 
 
 def _first(question: Question, least: list[tuple[float, str, Candidate]]) -> tuple[Candidate, Estimate] | None:
-    """Return the first of the TRIED cheapest candidates that AWS would run, with its estimate, or None. `least`: (lower bound in
-    dollars, sort text, candidate).
+    """Return the first of the TRIED cheapest candidates that AWS would run, with its estimate, or None. `least`: (lower bound in dollars,
+    sort text, candidate) of each.
     """
     looked = ((each, question.simulated(each)[0]) for _, _, each in sorted(least)[:TRIED])
     return next(((each, figures) for each, figures in looked if not figures.problem), None)
 
 
-def _short(wishes: Wishes, figures: Estimate) -> float:
-    """Return how many times the constraints the estimate takes."""
-    return wishes.short_by(Band(*[figures.seconds] * 3), Band(*[figures.usd] * 3))
+def _short(constraints: Constraints, figures: Estimate) -> float:
+    """Return the largest ratio of the estimate's seconds and dollars to the constraints."""
+    return constraints.short_by(Band(*[figures.seconds] * 3), Band(*[figures.usd] * 3))
 
 
 # --- here -------------------------------------------------------------------------------------------------------------
@@ -316,7 +325,7 @@ def _short(wishes: Wishes, figures: Estimate) -> float:
 
 
 def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
-    """Return how long this machine would take, measured by a probe, compared with the soonest candidate among the cards."""
+    """Return how long this machine would take, as measured by a probe, compared with the soonest candidate among the cards."""
     question = found.question
     threads = 2 if (os.cpu_count() or 1) > 1 and measured.two_threads else 1
     quicker = max(1.0, measured.two_threads or 1.0) if threads == 2 else 1.0
@@ -330,8 +339,8 @@ def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
 
 
 def _line(question: Question, finalist: Finalist) -> tuple[float, float]:
-    """Return the finalist's fixed seconds (start-up and what is done once), and its seconds per epoch."""
+    """Return the seconds of a candidate as (fixed seconds of start-up and of what is done once, seconds per epoch)."""
     span = question.span(finalist.candidate)
-    one, two = (run_of(question, finalist.candidate, times * span).seconds for times in (1, 2))
+    one, two = (simulate_epochs(question, finalist.candidate, times * span).seconds for times in (1, 2))
     each_s = (two - one) / span
     return finalist.before_s + one - span * each_s, each_s

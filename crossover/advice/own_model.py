@@ -37,15 +37,15 @@ UNCHANGED = "# By `crossover advise`: yours to change. docs/your-own.md says wha
 
 
 def is_model(given: str) -> bool:
-    """Return whether the argument names a model factory rather than an experiment's file."""
+    """Return True if the command line's argument names a model factory (`model.py:factory`) rather than an experiment's file."""
     return ":" in given and not Path(given).exists()
 
 
-def written(model: str, data: str | None, epochs: int | None, table: Table | None = None) -> Path:
-    """Write the experiment's YAML file, and the loader of a CSV, unless they exist, and return its path. `model`: `file.py:factory`
-    or `module:factory`; `data`: a CSV file or `module:loader`; `table`: how to read a CSV, None to guess. Raises ConfigError for
-    missing or invalid arguments or for an existing file that differs, OwnCodeError for a model or loader that fails; then files that
-    this call wrote are deleted.
+def write_experiment(model: str, data: str | None, epochs: int | None, table: Table | None = None) -> Path:
+    """Write the experiment of a model alone as a YAML file, and the loader of a CSV, unless the files exist, and return the YAML file's
+    path. `model`: `file.py:factory` or `module:factory`; `data`: a CSV file or `module:loader`; `epochs`: number of epochs, by default
+    EPOCHS; `table`: how to read a CSV, None to guess. Raises ConfigError for missing or invalid arguments or for an existing file that
+    differs, OwnCodeError for a model or loader that fails; then files that this call wrote are deleted.
     """
     from crossover.advice import question  # torch comes with it
 
@@ -62,12 +62,12 @@ def written(model: str, data: str | None, epochs: int | None, table: Table | Non
             )
         made, dataset, how = dict[Path, str](), _loader(data, folder), None
     else:
-        made, dataset, how = _of_csv(folder, Path(data), table or Table())
+        made, dataset, how = _describe_csv(folder, Path(data), table or Table())
     with ExitStack() as undone:
         for file, text in made.items():
             if not file.exists():
                 undone.callback(file.unlink, missing_ok=True)
-            _write(file, text)
+            _write_once(file, text)
         user_code.load(factory, field="training.model")
         plain = {
             "name": re.sub(r"[^a-z0-9]+", "-", module.lower()).strip("-") or "mine",
@@ -76,20 +76,22 @@ def written(model: str, data: str | None, epochs: int | None, table: Table | Non
             "training": {"model": factory, "epochs": epochs or EPOCHS, **_training_settings(dataset, how or Table())},
             "data": {"dataset": dataset, **({"table": _plain(how)} if how else {})},
         }
-        question.of(validate(plain))  # the data hold numbers, and the model takes them
-        _write_experiment(path, plain)
+        question.build_question(validate(plain))  # the data hold numbers, and the model takes them
+        _write_yaml(path, plain)
         undone.pop_all()  # all of it holds
     return path
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """Return the table's settings as plain YAML values."""
+    """Return the settings of a table as values that YAML can hold."""
     plain = asdict(table)
     return {**plain, "drop": list(table.drop or ())}
 
 
 def _locate(given: str, field: str) -> tuple[Path, str]:
-    """Return the folder that holds the user code, and its name as `package.module:name`. `field`: name for errors."""
+    """Return the folder that holds the user code, and the code's name as `package.module:name`. `given`: name on the command line; `field`:
+    name of the field for errors. Raises ConfigError if there is no such file, or if its name is not that of a module.
+    """
     if not (found := OF_FILE.fullmatch(given)):
         return Path(), given
     file = Path(f"{found[1]}.py")
@@ -104,7 +106,9 @@ def _locate(given: str, field: str) -> tuple[Path, str]:
 
 
 def _loader(given: str, folder: Path) -> str:
-    """Return the loader's name as `module:name`. Raises ConfigError unless it lies beside the model or in the current folder."""
+    """Return the name of a data loader as `module:name`. `folder`: folder of the model. Raises ConfigError unless the loader lies beside
+    the model or in the current folder.
+    """
     where, dataset = _locate(given, "data.dataset")
     if where.resolve() not in (folder.resolve(), Path.cwd()):
         raise ConfigError(
@@ -114,7 +118,9 @@ def _loader(given: str, folder: Path) -> str:
 
 
 def _training_settings(dataset: str, table: Table) -> dict[str, object]:
-    """Return the batch size for the data, and loss, metric and learning rate if the labels are numbers rather than classes."""
+    """Return training settings that follow from the data: the batch size, and if the labels are numbers rather than classes also loss,
+    metric and learning rate. `dataset`: name of the loader.
+    """
     from crossover.learning.samples import Samples
 
     loader = user_code.load(dataset, field="data.dataset")
@@ -135,9 +141,9 @@ def _training_settings(dataset: str, table: Table) -> dict[str, object]:
     }
 
 
-def _of_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, str], str, Table]:
-    """Return the text of a loader for the CSV file by its path, its name as `data.dataset`, and how the file is read. `asked`:
-    settings of the command line.
+def _describe_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, str], str, Table]:
+    """Return three values about a CSV file: the text of a loader for it by the loader's path, the loader's name, and how the file is read.
+    `folder`: folder of the loader; `asked`: settings of the command line.
     """
     from crossover.learning import table  # torch comes with it
 
@@ -158,26 +164,26 @@ def _of_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, str], st
     return {folder / f"{module}.py": text}, f"{module}:rows", reading.as_table()
 
 
-def _write(path: Path, text: str) -> None:
-    """Write the file, or raise ConfigError if it exists with another text."""
+def _write_once(path: Path, text: str) -> None:
+    """Write the file, if it does not exist. Raises ConfigError if it exists with another text."""
     if not path.exists():
         path.write_text(text, encoding="utf-8")
     elif path.read_text("utf-8") != text:
         raise ConfigError(f"{path}: exists with other contents; move it, or give it as --data")
 
 
-def _write_experiment(path: Path, plain: Mapping[str, Any]) -> None:
-    """Write the YAML file. An existing one may differ in its epochs, which the command line overrides; it is rewritten if only the
-    reading of the table differs and nobody has changed it. Raises ConfigError if it differs otherwise.
+def _write_yaml(path: Path, plain: Mapping[str, Any]) -> None:
+    """Write the experiment's YAML file. An existing file may differ in its epochs, which the command line overrides; it is rewritten if
+    only the reading of the table differs and nobody has changed it. Raises ConfigError if it differs otherwise.
     """
     if not path.exists():
-        path.write_text(_text(plain), encoding="utf-8")
+        path.write_text(_yaml_text(plain), encoding="utf-8")
         return
     there, asked = dict(flatten_fields(documents.read(path))), dict(flatten_fields(plain))
     other = [name for name in {**asked, **there} if name != "training.epochs" and there.get(name) != asked.get(name)]
     if other and all(map(DECIDED.fullmatch, other)) and _is_as_written(path):
         epochs = {"training": {**plain["training"], "epochs": there.get("training.epochs", EPOCHS)}}
-        path.write_text(_text({**plain, **epochs}), encoding="utf-8")
+        path.write_text(_yaml_text({**plain, **epochs}), encoding="utf-8")
     elif other:
         mend = f"`crossover advise {path}` advises the existing file; move it to get a new one"
         said = (
@@ -187,13 +193,13 @@ def _write_experiment(path: Path, plain: Mapping[str, Any]) -> None:
         raise ConfigError("\n  ".join([f"{path}: exists and differs; {mend}", *said]))
 
 
-def _text(plain: Mapping[str, Any]) -> str:
-    """Return the YAML text, with a first line that holds its digest."""
+def _yaml_text(plain: Mapping[str, Any]) -> str:
+    """Return the YAML text of an experiment, with a first line that holds the text's digest."""
     body = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     return f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
 
 def _is_as_written(path: Path) -> bool:
-    """Return whether the file still matches the digest in its first line."""
+    """Return True if a YAML file still matches the digest in its first line, so that nobody has changed it."""
     head, _, body = path.read_text("utf-8").partition("\n")
     return head == f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}"

@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 
 from crossover.advice import explain
-from crossover.advice.advice import Advice, cautions, headline, line, rivals_of, verdict
+from crossover.advice.advice import Advice, cautions, describe_drivers, headline, rivals_of, verdict
 from crossover.advice.candidates import experiment_of
-from crossover.advice.explain import Swing, swings
+from crossover.advice.explain import Swing, list_swings
 from crossover.advice.search import RULES, Finalist, ThisMachine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -35,14 +35,18 @@ KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
 def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
-    """Write `advice.html` into `out` and return its path. `first`: the winner's YAML file."""
+    """Write the page of the advice (advice.html) into `out`, and return its path. `notes`: assumptions; `first`: YAML
+    file of the winner.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / PAGE, render(page(found, notes, first)).encode())
+    write_atomically(out / PAGE, render(build_page(found, notes, first)).encode())
     return out / PAGE
 
 
-def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
-    """Return the page as data. `notes`: assumptions, of which the first three are shown unfolded; `first`: the winner's YAML file."""
+def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
+    """Return the page of the advice as data. `notes`: assumptions, of which the first three are shown unfolded; `first`: YAML file of the
+    winner.
+    """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
     money = Sheet(
@@ -66,7 +70,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
     return Page(
         kind="Advice",
         title=f"{headline(found)}.",
-        subtitle=f"{base.training.model} on {base.data.dataset}, {base.training.epochs} epochs: {found.wishes.words}; "
+        subtitle=f"{base.training.model} on {base.data.dataset}, {base.training.epochs} epochs: {found.constraints.words}; "
         f"prices of {prices.region}, {prices.as_of}",
         labels=["projected"],
         links=[(TABLE, TABLE), (ANSWER, ANSWER)],
@@ -75,7 +79,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
             f"Time and dollars are the middle of {len(found.winner.outcomes)} simulated repetitions, not measured.",
             *notes[:ASSUMED],
         ],
-        verdict=" ".join((*verdict(found), line(found))),
+        verdict=" ".join((*verdict(found), describe_drivers(found))),
         commands=[shlex.join(["crossover", "deploy", str(first)])] if first else [],
         plots=list(_front(found)),
         sheets=[
@@ -90,7 +94,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
             Sheet(
                 title="The Pareto front: dollars, and time with start-up",
                 head=explain.FRONT_HEAD,
-                rows=explain.front(found.front),
+                rows=explain.front_rows(found.front),
                 words=1,
                 label="projected",
                 folded=True,
@@ -98,7 +102,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
             Sheet(
                 title="The best of each other architecture",
                 head=[explain.REJECTED_HEAD[n] for n in ORDER],
-                rows=[[row[n] for n in ORDER] for row in explain.rejected(found)],
+                rows=[[row[n] for n in ORDER] for row in explain.rejected_rows(found)],
                 words=3,
                 label="projected",
                 folded=True,
@@ -109,7 +113,7 @@ def page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page
             Sheet(
                 title="Assumptions and notes",
                 head=["", "note"],
-                rows=[[str(n), note] for n, note in enumerate([*notes, *explain.notes(found)], start=1)],
+                rows=[[str(n), note] for n, note in enumerate([*notes, *explain.list_notes(found)], start=1)],
                 words=2,
                 folded=True,
                 note=f"Prices of {prices.region}, {prices.as_of}.",
@@ -124,10 +128,12 @@ ASSUMED = 3  # notes that stand open; all of them are folded below
 
 
 def _choices(found: Advice) -> list[list[str]]:
-    """Return the named candidates, what spot instances are on demand, this machine, and then alternatives, MOST_CHOICES at most."""
-    named = explain.cards(found)
+    """Return table rows of the candidates to choose from: the named ones with their on-demand variants, this machine, then alternatives;
+    MOST_CHOICES at most.
+    """
+    named = explain.card_rows(found)
     told = {row[1] for row in named}
-    others = [row for row in explain.front(found.alternatives) if row[0] not in told]
+    others = [row for row in explain.front_rows(found.alternatives) if row[0] not in told]
     rows = [*named, *(["alternative", row[0], row[1], *row[3:6], ""] for row in others)]
     return rows[:MOST_CHOICES]
 
@@ -137,25 +143,27 @@ ORDER = (0, 1, 4, 2, 3)  # of the columns of the rejected: words first
 
 
 def _unknown(found: Advice) -> list[Sheet]:
-    """Return the table of candidates whose accuracy is unknown; an empty list if there are none."""
+    """Return the table of candidates whose accuracy is unknown, in a list; an empty list if there are none."""
     if not found.unknown:
         return []
     note = "They make other updates: what accuracy they reach after as many epochs is not known."
-    rows = explain.front(found.unknown)
+    rows = explain.front_rows(found.unknown)
     return [
         Sheet(title="Accuracy unknown", head=explain.FRONT_HEAD, rows=rows, note=note, label="projected", folded=True)
     ]
 
 
 def _rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
-    """Yield one table row for each part, the largest first. `each`: parts by name, one mapping a column; `shown`: formats a value."""
+    """Yield one table row for each part of the costs, the largest first. `each`: one mapping of parts by name for each column; `shown`:
+    formats a value.
+    """
     names = dict.fromkeys(name for parts in each for name in parts)
     for name in sorted(names, key=lambda name: -max(parts.get(name, 0.0) for parts in each)):
         yield [name, *(shown(parts[name]) if parts.get(name) else display.DASH for parts in each)]
 
 
 def _front(found: Advice) -> Iterator[Plot]:
-    """Yield the one chart: dollars and time of each finalist, the named ones labelled."""
+    """Yield the chart of the advice: dollars and time of each shortlisted candidate, the named ones labelled."""
     names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
     shown = [
         plots.Mark(
@@ -179,19 +187,19 @@ def _front(found: Advice) -> Iterator[Plot]:
 
 
 def _label(each: Finalist, names: str, *, is_advice: bool) -> str:
-    """Return what is written beside a point; empty for one that has no name."""
+    """Return the text beside a point of the chart; empty for a candidate that has no name."""
     called = ", ".join(filter(None, ("advice" if is_advice and not names else "", names)))
     return f"{called}: {each.candidate.words}" if called else ""
 
 
 def _swings(found: Advice) -> Iterator[Sheet]:
-    """Yield a table of what would change the answer: dollars of the best other candidate in dollars of the advice."""
+    """Yield a table of what would change the advice: dollars of the best other candidate, in dollars of the advice."""
     rival = next(iter((*rivals_of(found), *found.alternatives)), None)
     if rival is None:
         return
     rows = [
         [each.what, display.times(each.smaller), display.times(each.larger), _turns(each)]
-        for each in swings(found.question, found.winner.candidate, rival.candidate)
+        for each in list_swings(found.question, found.winner.candidate, rival.candidate)
         if each.width > MATTERS
     ]
     if rows:  # none of two that are alike: nothing sets one apart from the other
@@ -207,7 +215,7 @@ def _swings(found: Advice) -> Iterator[Sheet]:
 
 
 def _turns(each: Swing) -> str:
-    """Return whether a change would make the other candidate the cheaper one."""
+    """Return in words whether a change would make the other candidate the cheaper one."""
     ends = [name for name, ratio in (("less", each.smaller), ("more", each.larger)) if ratio < 1]
     return f"the other is cheaper with {' and '.join(ends)}" if ends else "the advice stays the cheaper one"
 
@@ -217,17 +225,17 @@ def _turns(each: Swing) -> str:
 # JSON.
 
 MOST_HOURS = 720.0  # lifetime.ttl_hours
-ROOM = 1.5  # hours that a run may take, in p95 of what it is projected to
-NAME = 32
+RUN_TIME_MARGIN = 1.5  # hours that a run may take, in p95 of what it is projected to
+MAX_NAME = 32
 TABLE, ANSWER = "advice.csv", "advice.json"
 SEAL = "# By `crossover advise`, which overwrites it as long as nobody changes it. As written: "
 SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DueFiles:
-    """The files of an answer before they are written. `texts`: YAML files, the winner's first. `changed`: files in the way that somebody
-    has changed. `earlier`: files of the folder's earlier advice, with their digest if the version that wrote them kept it there.
+class PlannedFiles:
+    """The files of an advice before they are written. `texts`: YAML files, the winner's first; `earlier`: files of the folder's earlier
+    advice, with their digest if the version that wrote them kept it there.
     """
 
     out: Path
@@ -236,12 +244,12 @@ class DueFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """Return the YAML files, `advice.csv` and `advice.json`."""
+        """Paths of all files of the advice: the YAML files, advice.csv and advice.json."""
         return [*self.texts, self.out / TABLE, self.out / ANSWER]
 
     @cached_property
     def changed(self) -> list[Path]:
-        """The files of these names that differ and that somebody has changed since advice wrote them."""
+        """Existing files of these names that differ and that somebody has changed since advice wrote them."""
         known = {path.resolve(): digest for path, digest in self.earlier.items()}
         return [
             path
@@ -250,21 +258,21 @@ class DueFiles:
         ]
 
 
-def due(found: Advice, out: Path, *, config: Path) -> DueFiles:
-    """Return the files to be written into `out`. The YAML files are placed beside `config` if it names user code, which is looked up
-    beside the YAML file.
+def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
+    """Return the files to be written for the advice, without writing them. The YAML files are placed in `out`, or beside `config` if it
+    names user code, which is looked up beside the YAML file.
     """
     own, texts = _own_code(found.question.base), dict[Path, bytes]()
     for number, each in enumerate(found.told, start=1):
         name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
         path = config.parent / f"{config.stem}-advice-{name}" if own else out / name
         head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, path.parent)}\n"
-        texts[path] = sealed(head, as_yaml(found, each, number)).encode()
-    return DueFiles(out=out, texts=texts, earlier=_earlier(out))
+        texts[path] = add_seal(head, as_yaml(found, each, number)).encode()
+    return PlannedFiles(out=out, texts=texts, earlier=_earlier(out))
 
 
-def write_files(files: DueFiles, answer: Mapping[str, Any], found: Advice) -> None:
-    """Write the files, and `answer` as `advice.json`. YAML files of the folder's earlier advice are deleted, unless somebody has
+def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -> None:
+    """Write the planned files, and `answer` as advice.json. YAML files of the folder's earlier advice are deleted, unless somebody has
     changed them since. Raises ConfigError, before anything is written, if a file that somebody has changed would be overwritten.
     """
     if files.changed:
@@ -284,7 +292,9 @@ def write_files(files: DueFiles, answer: Mapping[str, Any], found: Advice) -> No
 
 
 def _earlier(out: Path) -> dict[Path, str]:
-    """Return the files that `advice.json` in `out` names; earlier versions named YAML files alone, relative to it, with a digest."""
+    """Return the files that advice.json in `out` names, with their digests. Earlier versions named YAML files alone, relative to `out`,
+    with a digest.
+    """
     try:
         files = json.loads((out / ANSWER).read_text(encoding="utf-8")).get("files", {})
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -294,14 +304,16 @@ def _earlier(out: Path) -> dict[Path, str]:
     return {Path(name): "" for name in files if isinstance(name, str)} if isinstance(files, list) else {}
 
 
-def sealed(head: str, body: str) -> str:
-    """Return the text of a YAML file with a line that holds its digest, by which `is_as_written` recognises an unchanged file."""
+def add_seal(head: str, body: str) -> str:
+    """Return the text of a YAML file with a line that holds its digest, by which `is_as_written` recognises an unchanged file. `head`: text
+    before that line; `body`: text after it.
+    """
     return f"{head}{SEAL}{_seal(head, body)}\n{body}"
 
 
 def is_as_written(path: Path, digest: str = "") -> bool:
-    """Return whether nobody has changed the file since advice wrote it: by the digest in the file, or by `digest`, which earlier
-    versions kept in `advice.json`.
+    """Return True if nobody has changed the file since advice wrote it: by the digest in the file, or by `digest`, which earlier versions
+    kept in advice.json.
     """
     text = path.read_bytes()
     if digest and hashlib.sha256(text).hexdigest() == digest:
@@ -312,35 +324,37 @@ def is_as_written(path: Path, digest: str = "") -> bool:
 
 
 def _seal(head: str, body: str) -> str:
-    """Return the digest of a file's text."""
+    """Return the digest of a file's text, without the line that holds it."""
     return hashlib.sha256((head + body).encode()).hexdigest()[:16]
 
 
 def _own_code(base: Experiment) -> bool:
-    """Return whether the experiment names user code."""
+    """Return True if the experiment names user code (a model, loss, metric or data loader)."""
     training = base.training
     return any(":" in name for name in (training.model, training.loss, training.metric.name, base.data.dataset))
 
 
-def experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
-    """Return the finalist as an experiment for `run` and `deploy`: named by `number`, with a lifetime long enough for its run."""
+def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
+    """Return a shortlisted candidate as an experiment for `run` and `deploy`: named by `number`, its position among the files, with a
+    lifetime long enough for its run.
+    """
     base = found.question.base
     made = experiment_of(base, finalist.candidate)
-    hours = max(base.lifetime.maximum_run_hours, ceil(ROOM * finalist.seconds.p95 / 3_600))
+    hours = max(base.lifetime.maximum_run_hours, ceil(RUN_TIME_MARGIN * finalist.seconds.p95 / 3_600))
     hours = min(hours, MOST_HOURS)
     lifetime = replace(
         base.lifetime, maximum_run_hours=hours, ttl_hours=max(base.lifetime.ttl_hours, min(hours + 4, MOST_HOURS))
     )
     end = f"-advice-{number}"
-    room = NAME - len(end)
+    room = MAX_NAME - len(end)
     return replace(made, name=f"{base.name[:room].rstrip('-')}{end}", recipe="none", lifetime=lifetime)
 
 
 def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
-    """Return the finalist as YAML: the fields that differ from their defaults, with the projection as a comment. `number`: its
-    position among the files.
+    """Return a shortlisted candidate as YAML text: the fields that differ from their defaults, with the projection as a comment. `number`:
+    its position among the files.
     """
-    made = experiment(found, finalist, number)
+    made = build_experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).resolved()
     plain = {"name": made.name, "architecture": made.architecture, **_other(made.resolved(), usual)}
     names = [name for card in found.cards for name in card.names if card.finalist is finalist]
@@ -363,7 +377,7 @@ def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]
 
 
 def to_csv(found: Advice) -> str:
-    """Return one CSV row for each simulated candidate, with p5 to p95 of those that were repeated."""
+    """Return the advice as CSV text: one row for each simulated candidate, with p5 to p95 of those that were repeated."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     banded = {each.candidate: each for each in found.finalists}
@@ -378,13 +392,13 @@ def to_csv(found: Advice) -> str:
 
 
 def as_json(found: Advice) -> dict[str, Any]:
-    """Return the advice as a mapping for `advice.json`; every figure is projected."""
+    """Return the advice as a mapping for advice.json. Every figure is projected."""
     drives = found.drives[found.winner.candidate]
     return {
         "label": "projected",
         "advice": " ".join(verdict(found)),
-        "drives": {"words": line(found), "seconds": dict(drives.seconds), "usd": dict(drives.usd)},
-        "wishes": asdict(found.wishes),
+        "drives": {"words": describe_drivers(found), "seconds": dict(drives.seconds), "usd": dict(drives.usd)},
+        "wishes": asdict(found.constraints),
         "met": found.met,
         "prices_as_of": found.question.prices.as_of,
         "calibration": found.question.calibration.name,
@@ -422,12 +436,12 @@ def as_json(found: Advice) -> dict[str, Any]:
 
 
 def _here(here: ThisMachine) -> dict[str, Any]:
-    """Return the estimate of this machine for `advice.json`."""
+    """Return the estimate of this machine as a mapping for advice.json."""
     return {"words": here.words, "seconds": here.seconds, "usd": 0.0, "threads": here.threads, "times": here.times}
 
 
 def _finalist(each: Finalist) -> dict[str, Any]:
-    """Return a finalist for `advice.json`."""
+    """Return a shortlisted candidate with its figures as a mapping for advice.json."""
     return {
         "words": each.candidate.words,
         "candidate": asdict(each.candidate),

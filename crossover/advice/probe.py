@@ -32,8 +32,8 @@ LEAST_SHARE = 0.1  # of a minibatch that its samples take: less is noise
 
 @dataclass(frozen=True)
 class Probe:
-    """The result of a measurement. `ratio`: time of a sample's gradient divided by that of MobileNet's on CIFAR-10, the median of
-    pairs measured alternately; `spread`: their standard deviation, as a share of it.
+    """Result of measuring the user's model on this machine. `ratio`: time of a sample's gradient divided by that of MobileNet's on
+    CIFAR-10, the median of pairs measured alternately; `spread`: standard deviation of the pairs, as a share of the ratio.
     """
 
     ratio: float
@@ -51,7 +51,7 @@ class Probe:
 
     @property
     def words(self) -> str:
-        """The measured figures, and which of them are carried over to AWS."""
+        """Sentence with the measured figures, and which of them are carried over to AWS."""
         told = f", {self.two_threads:.3g} times as quick with two threads" if self.two_threads else None
         threads = told or " (too busy to tell what a second one is worth: MobileNet's is taken)"
         return (

@@ -40,8 +40,8 @@ HOST_SHARE = 0.7  # of a database host's memory that vectors may fill
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes in bytes that bound every candidate. `vector_bytes`: of a gradient; `kept_bytes`: one sample's activations;
-    `evaluation_bytes`: forward pass of an evaluation; `fixed_bytes`: what the model has besides vectors.
+    """Sizes of the user's model in bytes, which say how much memory a candidate needs. `vector_bytes`: size of a gradient; `kept_bytes`:
+    activations of one sample; `evaluation_bytes`: forward pass of an evaluation; `fixed_bytes`: what the model has besides vectors.
     """
 
     vector_bytes: int
@@ -55,32 +55,35 @@ class Sizes:
         return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + self.fixed_bytes + computing) / 2**20
 
     def least_mb(self, batch_size: int) -> int:
-        """Return the memory, in MB, of the smallest function for such a minibatch, or of the largest function if none suffices."""
+        """Return the memory, in MB, of the smallest function that can compute a minibatch of `batch_size` samples, or of the largest
+        function if none suffices.
+        """
         return min(MAX_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
 
 
-def problem(
+def find_problem(
     candidate: Candidate, sizes: Sizes, on_hand: Collection[str], *, precision: Precision = "fp32"
 ) -> tuple[str, str]:
-    """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. Checks resources on hand, the GPU's precisions,
-    memory for one gradient, and the database host's memory. `on_hand`: resources that may be used, of ON_HAND.
+    """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. The checks are: resources on hand, precisions of the
+    GPU, memory for one gradient, memory of the database host. `sizes`: sizes of the model; `on_hand`: resources that may be used, of
+    ON_HAND.
     """
-    lacking = missing(candidate, on_hand)
+    lacking = find_missing_resource(candidate, on_hand)
     if lacking:
         return "not on hand", f"needs {lacking}, which is not on hand"
     if candidate.gpu and (words := card_of(candidate.instance).lacks(precision)):
         return "precision", words
     needed = sizes.step_mb(candidate.batch_size)
-    where, given = _given(candidate)
+    where, given = _available_memory(candidate)
     if needed > given:
         return (
             "memory",
             f"a gradient of {candidate.batch_size:,} samples needs {needed:,.0f} MB at its peak, and {where} has {given:,.0f}",
         )
-    return _of_host(candidate, sizes)
+    return _check_host_memory(candidate, sizes)
 
 
-def missing(candidate: Candidate, on_hand: Collection[str]) -> str:
+def find_missing_resource(candidate: Candidate, on_hand: Collection[str]) -> str:
     """Return the first resource of ON_HAND that the candidate needs and `on_hand` lacks; empty if it lacks none."""
     needs = [
         *(["lambda"] if candidate.memory_mb else []),
@@ -91,8 +94,10 @@ def missing(candidate: Candidate, on_hand: Collection[str]) -> str:
     return next((each for each in needs if each not in on_hand), "")
 
 
-def _given(candidate: Candidate) -> tuple[str, float]:
-    """Return where gradients are computed, in words, and how much memory that has, in MB (infinite if unknown)."""
+def _available_memory(candidate: Candidate) -> tuple[str, float]:
+    """Return a pair: the machine or function on which the candidate computes gradients, in words, and its memory in MB (infinite if
+    unknown).
+    """
     if candidate.memory_mb:
         return f"the function of {candidate.memory_mb:,} MB", float(candidate.memory_mb)
     known = figures.load_instances().get(candidate.instance)
@@ -101,10 +106,8 @@ def _given(candidate: Candidate) -> tuple[str, float]:
     return candidate.instance, 1_024 * (known.gpu_gb or known.memory_gb)
 
 
-def _of_host(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
-    """Return (kind, sentence) if the database host lacks memory for the vectors of two rounds (for SPIRT: a worker's gradients and
-    all averages), otherwise two empty texts.
-    """
+def _check_host_memory(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
+    """Return (kind, sentence) if the candidate's database host lacks memory for the vectors of two rounds, otherwise two empty texts."""
     known = figures.load_instances().get(candidate.host)
     if known is None or known.memory_gb is None:
         return "", ""
@@ -119,8 +122,8 @@ def _of_host(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
     )
 
 
-def quota(candidate: Candidate, gpu_quota: int = 0) -> str:
-    """Return what the account must ask AWS for first; empty if it may start the candidate today.
+def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
+    """Return in words which quota the account needs before it can start the candidate; empty if it may start the candidate today.
 
     `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account.
     """
@@ -141,8 +144,8 @@ def quota(candidate: Candidate, gpu_quota: int = 0) -> str:
     return ""
 
 
-# --- wishes -----------------------------------------------------------------------------------------------------------
-# What the user wishes: by when, for how much, with what is on hand; and whether something holds that, in nine repetitions of ten.
+# --- constraints ------------------------------------------------------------------------------------------------------
+# The user's constraints: by when, for how much, with what is on hand; and whether a candidate keeps to them, in 19 of 20 repetitions.
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(s|m|min|h|d)\s*")
@@ -151,9 +154,10 @@ LONGEST_S = 720 * 3_600.0  # lifetime.ttl_hours: no stack lives longer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
-    """The user's constraints. `deadline_s`: until the model is ready; `budget_usd`: for one whole run; `target`: value of the metric
-    on the validation set.
+class Constraints:
+    """The user's constraints. `deadline_s`: seconds until the model must be ready; `budget_usd`: dollars of one whole run; `target`: value
+    of the metric on the validation set; `on_hand`: resources that may be used; `gpu_quota`: vCPUs of GPU instances that the account may
+    run, 0 if none or not known.
     """
 
     deadline_s: float | None = None
@@ -163,7 +167,9 @@ class Wishes:
     gpu_quota: int = 0  # vCPUs of GPU instances that the account may run; 0: none, or not known
 
     def short_by(self, seconds: Band, usd: Band) -> float:
-        """Return the largest ratio of a figure at p95 to its constraint; 1 or less if every constraint holds."""
+        """Return the largest ratio of a p95 figure to its constraint; 1 or less if every constraint holds. `seconds`, `usd`: bands of time
+        and dollars.
+        """
         times = [0.0]
         if self.deadline_s is not None:
             times.append(seconds.p95 / self.deadline_s)
@@ -173,7 +179,7 @@ class Wishes:
 
     @property
     def words(self) -> str:
-        """The constraints in words."""
+        """The constraints as one sentence part, such as `within 45 min, for at most $5`."""
         parts = [
             *([f"within {display.seconds(self.deadline_s)}"] if self.deadline_s is not None else []),
             *([f"for at most {display.usd(self.budget_usd)}"] if self.budget_usd is not None else []),
@@ -183,21 +189,23 @@ class Wishes:
         return ", ".join([*parts, *([hand] if hand else [])]) or "the fewest dollars, however long it takes"
 
 
-def wishes(
+def parse_constraints(
     deadline: str | None, budget: str | None, target: float | None, on_hand: str | None, gpu_quota: str | None = None
-) -> Wishes:
-    """Return the constraints given by the command line's texts. Raises ConfigError with the given text and what is expected."""
-    return Wishes(
-        deadline_s=None if deadline is None else _seconds(deadline),
-        budget_usd=None if budget is None else _dollars(budget),
+) -> Constraints:
+    """Return the constraints that the texts of the command line's options give; None stands for an option that is not given. Raises
+    ConfigError with the given text and what is expected.
+    """
+    return Constraints(
+        deadline_s=None if deadline is None else _parse_deadline(deadline),
+        budget_usd=None if budget is None else _parse_budget(budget),
         target=target,
-        on_hand=ON_HAND if on_hand is None else _hand(on_hand.split(",")),
-        gpu_quota=0 if gpu_quota is None else _vcpus(gpu_quota),
+        on_hand=ON_HAND if on_hand is None else _parse_resources(on_hand.split(",")),
+        gpu_quota=0 if gpu_quota is None else _parse_gpu_quota(gpu_quota),
     )
 
 
-def _vcpus(text: str) -> int:
-    """Parse `--gpu-quota`. Raises ConfigError."""
+def _parse_gpu_quota(text: str) -> int:
+    """Return the number of vCPUs that `--gpu-quota` gives; 0 for `none`. Raises ConfigError if the text is no quota."""
     if text == "none":
         return 0
     if not text.isdecimal() or int(text) > MOST_VCPUS:
@@ -207,8 +215,10 @@ def _vcpus(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    """Parse `--deadline` into seconds. Raises ConfigError."""
+def _parse_deadline(text: str) -> float:
+    """Return the seconds that `--deadline` gives, such as 2700 for `45min`. Raises ConfigError if the text is no time, or longer than 30
+    days.
+    """
     if not (found := DURATION.fullmatch(text)):
         raise ConfigError(
             f"--deadline: {text!r} is not a time; expected a number and a unit, such as 45min, 2h or 1.5d"
@@ -221,8 +231,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _dollars(text: str) -> float:
-    """Parse `--budget` into dollars. Raises ConfigError."""
+def _parse_budget(text: str) -> float:
+    """Return the dollars that `--budget` gives. Raises ConfigError if the text is no positive amount."""
     try:
         usd = float(text.removeprefix("$"))
     except ValueError:
@@ -234,8 +244,10 @@ def _dollars(text: str) -> float:
     return usd
 
 
-def _hand(names: Sequence[str]) -> tuple[str, ...]:
-    """Parse `--on-hand`. Raises ConfigError for unknown resources, for none, and for spot alone."""
+def _parse_resources(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the resources that `--on-hand` lists, in the order of ON_HAND. Raises ConfigError for unknown resources, for none, and for
+    spot alone.
+    """
     given = [name.strip() for name in names if name.strip()]
     unknown = [name for name in given if name not in ON_HAND]
     if unknown or not given:
@@ -251,27 +263,28 @@ def _hand(names: Sequence[str]) -> tuple[str, ...]:
 # What is to be trained, as sizes: of the models and data sets that come with the project, and of the user's own.
 
 # How sure a speed is by a ratio that was measured on another processor, in sigmas of its logarithm; assumed.
-BY_RATIO = 0.2
-WIDER = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
+RATIO_SIGMA = 0.2
+PEAK_MARGIN = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
 MOST_SHARED = 0.99
 
 
-def of(
+def build_question(
     experiment: Experiment,
     calibration: Calibration = AWS,
     *,
     measured: "Probe | None" = None,
     gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
-    """Return the question, the sizes that bound its candidates, and notes of how the model's speed is known. `measured`: the probe's
-    result, if one was made; `gpu_row`: file that `crossover probe` wrote on a GPU. Raises ConfigError, DataError, OwnCodeError.
+    """Return three values about an experiment: the question that candidates are evaluated for, the sizes of the model, and notes of how the
+    model's speed is known. `measured`: result of a probe on this machine, if one was made; `gpu_row`: file that `crossover probe` wrote on a
+    GPU. User models and data are loaded. Raises ConfigError, DataError, OwnCodeError.
     """
     from crossover.learning import (
         fitness,  # torch: not for --help
         weights,
     )
 
-    sample, sample_bytes, classes, training, validation = _data(experiment)
+    sample, sample_bytes, classes, training, validation = _describe_data(experiment)
     found = fitness.of_model(experiment.training, classes=classes, sample=sample)
     workload = Workload(
         model=experiment.training.model,
@@ -295,7 +308,7 @@ def of(
             sample_s={**calibration.sample_s, workload.model: sample_s},
             function_batch_s=batch_s,
             instance_batch_s=batch_s,
-            **_threads(measured, calibration),
+            **_parallel_shares(measured, calibration),
             name=f"{calibration.name}, probed",
         )
     known = workload.model in calibration.sample_s
@@ -310,13 +323,13 @@ def of(
     )
     bounds = Sizes(
         vector_bytes=workload.vector_bytes,
-        kept_bytes=max(found.kept_bytes, WIDER * measured.sample_bytes / OF_KEPT if measured else 0.0),
+        kept_bytes=max(found.kept_bytes, PEAK_MARGIN * measured.sample_bytes / OF_KEPT if measured else 0.0),
         evaluation_bytes=found.evaluation_bytes,
         fixed_bytes=found.fixed_bytes,
     )
     calibration = calibration.with_uncertainty_of(workload.model)
     if measured is not None:
-        calibration = replace(calibration, level_sigma=BY_RATIO)
+        calibration = replace(calibration, level_sigma=RATIO_SIGMA)
     price_list, notes = prices.load(), [note]
     if gpu_row is not None:
         steps = measured_steps.read_row(gpu_row, workload, experiment.training.precision)
@@ -324,7 +337,7 @@ def of(
         said = measured_steps.describe(steps, workload)
         calibration = calibration.with_facts(*said, gpu_measured=steps, name=f"{calibration.name}, {steps.source}")
         notes += said
-    return Question(_plain(experiment), workload, training, calibration, price_list), bounds, notes
+    return Question(_without_baseline(experiment), workload, training, calibration, price_list), bounds, notes
 
 
 def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
@@ -337,19 +350,19 @@ def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
 
 
 def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
-    """Return a function that takes an experiment with the same model and data and returns its workload. User models and data are
-    loaded to find their sizes.
+    """Return a function that takes an experiment with the same model and data and returns its workload. User models and data are loaded to
+    find their sizes.
     """
     try:
         Workload.of(experiment)
     except NoProjection:
-        return of(experiment)[0].sizes
+        return build_question(experiment)[0].sizes
     return Workload.of
 
 
-def _threads(measured: "Probe", calibration: Calibration) -> dict[str, float]:
-    """Return the share of a step that threads speed up, as measured with two threads here, and its bounds, which are as wide as
-    MobileNet's. Empty if it was not measured.
+def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, float]:
+    """Return calibration fields that say which share of a step threads speed up, as measured with two threads on this machine. Their bounds
+    are as wide as MobileNet's. Empty if two threads were not measured.
     """
     if measured.two_threads is None:
         return {}
@@ -359,14 +372,14 @@ def _threads(measured: "Probe", calibration: Calibration) -> dict[str, float]:
     return {"parallel_share": share, "parallel_least": max(0.0, least), "parallel_most": min(MOST_SHARED, most)}
 
 
-def _plain(experiment: Experiment) -> Experiment:
+def _without_baseline(experiment: Experiment) -> Experiment:
     """Return the experiment without a baseline, which would be a second deployment."""
     return replace(experiment, baseline="none")
 
 
-def _data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:
-    """Return (one input, its bytes as staged, classes, training samples, validation samples): from known sizes for the project's own
-    data sets, otherwise by loading the data. Raises ConfigError if the data are not available.
+def _describe_data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:
+    """Return five values about the experiment's data: one input, its bytes as stored, number of classes, training samples, validation
+    samples. The project's own data sets are known, others are loaded. Raises ConfigError if the data are not available.
     """
     import torch
 

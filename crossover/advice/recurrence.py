@@ -13,7 +13,9 @@ HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
 @dataclass(frozen=True)
 class MonthlyCost:
-    """One way to train every hour, day or week. `usd`: its cost in a month; `parts`: what that consists of, in words."""
+    """Cost of one way to train every hour, day or week. `usd`: dollars per month; `parts`: what they consist of, in words; `in_time`: False
+    if a run takes longer than the time between two runs.
+    """
 
     way: str
     usd: float
@@ -22,7 +24,7 @@ class MonthlyCost:
 
     @property
     def words(self) -> str:
-        """The way, its monthly cost and whether a run is too long for the interval, in one line."""
+        """One line with the way, its monthly cost, and whether a run is too long for the interval."""
         late = "" if self.in_time else "; a run takes longer than the time between two of them"
         return f"{self.way}: {display.rough_usd(self.usd)} a month ({self.parts}{late})"
 
@@ -54,7 +56,7 @@ def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experime
             winner.running.p50 <= between_s,
         ),
     ]
-    if (machine := _machine(found)) is not None:
+    if (machine := _cheapest_machine(found)) is not None:
         alone_usd = hours_per_month * listed.of(f"ec2.{machine.candidate.instance}").usd
         ways.append(
             MonthlyCost(
@@ -70,7 +72,7 @@ def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experime
     return tuple(sorted(ways, key=lambda each: (not each.in_time, each.usd)))
 
 
-def _machine(found: Advice) -> Finalist | None:
-    """Return the cheapest finalist that is a single instance, or None."""
+def _cheapest_machine(found: Advice) -> Finalist | None:
+    """Return the cheapest finalist that runs on a single EC2 instance, or None if there is none."""
     alone = [each for each in found.finalists if each.candidate.instance and each.candidate.workers == 1]
     return min(alone, key=lambda each: each.usd.p50, default=None)

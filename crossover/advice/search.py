@@ -13,7 +13,7 @@ from typing import Any
 
 from crossover.advice.candidates import OWN, Candidate
 from crossover.advice.evaluation import Estimate, Profile, Question
-from crossover.advice.question import Wishes
+from crossover.advice.question import Constraints
 from crossover.pools import start_pool
 from crossover.reports import display
 from crossover.reports.display import Band, band_of
@@ -25,7 +25,9 @@ from crossover.simulation.repetitions import Outcome, keep_feasible
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate with its repeated simulations. Seconds are counted from `deploy` on, so that they include `before_s`."""
+    """A candidate on the shortlist, with its repeated simulations. Its seconds are counted from `deploy` on, so that they include
+    `before_s`.
+    """
 
     candidate: Candidate
     figures: Estimate
@@ -34,49 +36,49 @@ class Finalist:
 
     @cached_property
     def seconds(self) -> Band:
-        """Seconds until the model is ready, start-up included."""
+        """Seconds until the candidate's model is ready, start-up included, as percentiles over the repetitions."""
         return band_of([each.seconds + self.before_s for each in self._ran])
 
     @cached_property
     def running(self) -> Band:
-        """Seconds of the run alone, as `project` and `breakeven` count them."""
+        """Seconds of the candidate's run alone, without start-up, as percentiles over the repetitions."""
         return band_of([each.seconds for each in self._ran])
 
     @cached_property
     def usd(self) -> Band:
-        """Dollars of the whole run."""
+        """Dollars of the candidate's whole run, as percentiles over the repetitions."""
         return band_of([each.usd for each in self._ran])
 
     def by_draw(self, figure: str) -> list[float]:
-        """Return one figure of each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run) or `usd`. Finalists of
-        one question have the same draws, so that figures can be compared in pairs.
+        """Return one figure of the candidate in each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run) or
+        `usd`. Finalists of one question have the same draws, so that figures can be compared in pairs.
         """
         return repetitions.figures(self.outcomes, figure)
 
     @property
     def _ran(self) -> Sequence[Outcome]:
-        """The outcomes that AWS would run, or all outcomes if it would run none."""
+        """Repetitions that AWS would run, or all repetitions if it would run none."""
         return keep_feasible(self.outcomes) or self.outcomes
 
     @property
     def interruptions(self) -> float:
-        """The mean number of spot interruptions in a run."""
+        """Mean number of spot interruptions in a run of the candidate."""
         return fmean(each.interruptions for each in self._ran)
 
     @property
     def would_run(self) -> bool:
-        """Whether AWS would run the candidate in at least 19 of 20 repetitions."""
+        """True if AWS would run the candidate in at least 19 of 20 repetitions."""
         return len(keep_feasible(self.outcomes)) >= display.SURE * len(self.outcomes)
 
     @property
     def words(self) -> str:
-        """Time, start-up and dollars, such as `31 min 05 s after 2 min 00 s of start-up, $0.29 ($0.24 to $0.36)`."""
+        """The candidate's time, start-up and dollars, such as `31 min 05 s after 2 min 00 s of start-up, $0.29 ($0.24 to $0.36)`."""
         time = f"{display.seconds(self.running.p50)} after {display.seconds(self.before_s)} of start-up"
         return f"{time}, {display.band(display.usd, *self.usd)}"
 
     @property
     def kind(self) -> str:
-        """The kind of resource that its workers use: `lambda`, `ec2` or `gpu`."""
+        """Kind of resource that the candidate's workers use: `lambda`, `ec2` or `gpu`."""
         if not self.candidate.instance:
             return "lambda"
         return "gpu" if self.candidate.gpu else "ec2"
@@ -84,8 +86,8 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Card:
-    """A finalist that is cheapest, balanced or soonest, or several of these. `on_demand`: the finalist at the on-demand price, if it
-    uses spot instances.
+    """A shortlisted candidate that is the cheapest, the balanced or the soonest one, or several of these. `on_demand`: the same candidate
+    at the on-demand price, if it uses spot instances.
     """
 
     names: tuple[str, ...]
@@ -95,8 +97,8 @@ class Card:
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """An estimate of training on this machine. `seconds`: of the whole run in one process of `threads` threads; `times`: the factor
-    of epochs from which `sooner` is quicker, start-up included: 1 or less if it already is, None if it never is.
+    """Estimate of training on this machine. `seconds`: duration of the whole run in one process of `threads` threads; `times`: factor on
+    the epochs from which the candidate `sooner` is quicker, start-up included: 1 or less if it already is, None if it never is.
     """
 
     seconds: float
@@ -123,22 +125,28 @@ RULES = {
 }
 
 
-def chosen(finalists: Sequence[Finalist], wishes: Wishes) -> Finalist:
-    """Return the best finalist: if only a budget is given, the soonest that keeps to it; otherwise the cheapest that keeps to all
-    constraints; if none does, the nearest.
+def choose_finalist(finalists: Sequence[Finalist], constraints: Constraints) -> Finalist:
+    """Return the best of the shortlisted candidates: if only a budget is given, the soonest that keeps to it; otherwise the cheapest that
+    keeps to all constraints; if none does, the nearest.
     """
-    holding = _within_constraints(finalists, wishes)
+    holding = _within_constraints(finalists, constraints)
     if not holding:
-        return min(finalists, key=lambda each: (wishes.short_by(each.seconds, each.usd), each.usd.p50))
-    order = _soonest(finalists) if wishes.budget_usd is not None and wishes.deadline_s is None else _cheapest(finalists)
+        return min(finalists, key=lambda each: (constraints.short_by(each.seconds, each.usd), each.usd.p50))
+    order = (
+        _soonest(finalists)
+        if constraints.budget_usd is not None and constraints.deadline_s is None
+        else _cheapest(finalists)
+    )
     return min(holding, key=order)
 
 
-def cards(finalists: Sequence[Finalist], wishes: Wishes, twins: Mapping[Candidate, Finalist]) -> tuple[Card, ...]:
-    """Return the cheapest, balanced and soonest finalist by RULES, among those that keep to the constraints, or among all if none
-    does. `twins`: on-demand variants by the spot candidate.
+def pick_cards(
+    finalists: Sequence[Finalist], constraints: Constraints, twins: Mapping[Candidate, Finalist]
+) -> tuple[Card, ...]:
+    """Return the cheapest, balanced and soonest of the shortlisted candidates by RULES, among those that keep to the constraints, or among
+    all if none does. `twins`: on-demand variants by the spot candidate.
     """
-    holding = _within_constraints(finalists, wishes) or finalists
+    holding = _within_constraints(finalists, constraints) or finalists
     orders = (_cheapest(finalists), lambda each: each.usd.p50 * each.seconds.p50, _soonest(finalists))
     names = dict[Candidate, tuple[str, ...]]()
     picked = [min(holding, key=order) for order in orders]
@@ -148,28 +156,28 @@ def cards(finalists: Sequence[Finalist], wishes: Wishes, twins: Mapping[Candidat
     return tuple(Card(names[each], finalist, twins.get(each)) for each, finalist in found.items())
 
 
-def _within_constraints(finalists: Sequence[Finalist], wishes: Wishes) -> list[Finalist]:
-    """Return the finalists that keep to the constraints at p95."""
-    return [each for each in finalists if wishes.short_by(each.seconds, each.usd) <= 1]
+def _within_constraints(finalists: Sequence[Finalist], constraints: Constraints) -> list[Finalist]:
+    """Return the shortlisted candidates that keep to the constraints at p95."""
+    return [each for each in finalists if constraints.short_by(each.seconds, each.usd) <= 1]
 
 
 Order = Callable[[Finalist], tuple[float, ...]]
 
 
 def _cheapest(finalists: Iterable[Finalist]) -> Order:
-    """Return a sort key by dollars; finalists too close to call are ordered by time."""
+    """Return a sort key by dollars for shortlisted candidates. Those whose difference is not significant are ordered by time."""
     ranks = _ranks(finalists, "usd")
     return lambda each: (ranks[each.candidate], each.seconds.p50, each.usd.p50)
 
 
 def _soonest(finalists: Iterable[Finalist]) -> Order:
-    """Return a sort key by time; finalists too close to call are ordered by dollars."""
+    """Return a sort key by time for shortlisted candidates. Those whose difference is not significant are ordered by dollars."""
     ranks = _ranks(finalists, "seconds")
     return lambda each: (ranks[each.candidate], each.usd.p50, each.seconds.p50)
 
 
 def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
-    """Return each candidate's rank by the median of `figure`. Finalists that are too close to call with the first of a rank share
+    """Return each candidate's rank by the median of `figure`. Candidates that do not differ significantly from the first of a rank share
     that rank. Constraints change no rank, so that a larger budget never gives a worse answer.
     """
     found, first, rank = dict[Candidate, int](), None, -1
@@ -181,7 +189,7 @@ def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
 
 
 def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
-    """Return whether paired draws leave open which of two finalists has the smaller `figure`."""
+    """Return True if paired draws leave open which of two shortlisted candidates has the smaller `figure`."""
     before = (one.before_s, other.before_s) if figure == "seconds" else (0.0, 0.0)
     mine, its = ([value + s for value in each.by_draw(figure)] for each, s in zip((one, other), before, strict=True))
     led = display.lead({"one": mine, "other": its})
@@ -191,16 +199,16 @@ def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
 # --- search -----------------------------------------------------------------------------------------------------------
 # Which of many candidates are worth a simulation: best first, everything else excluded by what it takes at least.
 
-AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
-OF_EACH = 4  # of a form, before its cheapest is looked for anew
+CANDIDATES_AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
+CANDIDATES_PER_FORM = 4  # of a form, before its cheapest is looked for anew
 SLACK = 0.01  # a candidate that could be better by less than this is not looked at
 ANY = Estimate(inf, inf)
 Job = tuple[Candidate, bool]  # whether it is to be simulated; else the profile of a shape
 
 
 @dataclass
-class Searched:
-    """The result of a search: the candidates that were simulated, refused, or excluded by a lower bound."""
+class SearchResult:
+    """Result of a search: the candidates that were simulated, those that are impossible, and those that a lower bound excluded."""
 
     simulated: dict[Candidate, Estimate] = field(default_factory=dict)
     impossible: dict[Candidate, str] = field(default_factory=dict)  # what the simulation or the YAML's checks refused
@@ -217,27 +225,25 @@ def search(
     working: Executor | None = None,
     seconds: float = inf,
     usd: float = inf,
-) -> Searched:
-    """Simulate or exclude every candidate. The front, and the cheapest candidate of each form with the experiment's own updates, are
-    the same as if all were simulated, within SLACK; so is `near`, for candidates within `seconds` and `usd`. `working`: a pool that
-    `on_cores` started for this question; otherwise `processes` processes are started.
+) -> SearchResult:
+    """Simulate or exclude every candidate, and return the result. The Pareto front, and the cheapest candidate of each form with the
+    experiment's own updates, are the same as if all were simulated, within SLACK; so is `near`, for candidates within `seconds` and `usd`.
+    `working`: a pool that `on_cores` started for this question; otherwise `processes` processes are started.
     """
     with on_cores(question, processes) if working is None else nullcontext(working) as each:
-        looking = _Search(question, candidates, partial(_looks, question, each))
-        looking.cheapest()
-        looking.front()
-        found = looking.found
+        state = _Search(question, candidates, partial(_evaluate_jobs, question, each))
+        state.find_cheapest()
+        state.find_front()
+        found = state.found
         before = set(found.simulated)
-        looking.cheapest(Estimate(seconds, usd))
+        state.find_cheapest(Estimate(seconds, usd))
     found.near = {each: found.simulated.pop(each) for each in set(found.simulated) - before}
-    found.bounded |= {candidates[number]: bound for number, bound in looking.bounds.items()}
+    found.bounded |= {candidates[number]: bound for number, bound in state.bounds.items()}
     return found
 
 
 class _Search:
-    """The state of a search. `bounds`: lower bounds by the number of the candidate, for candidates that are neither simulated nor
-    impossible.
-    """
+    """State of a search. `bounds`: lower bounds by the index of the candidate, for candidates that are neither simulated nor impossible."""
 
     def __init__(
         self,
@@ -245,7 +251,7 @@ class _Search:
         candidates: Sequence[Candidate],
         evaluated: Callable[[Sequence[Job]], list[Any]],
     ) -> None:
-        self.found, self._question, self._candidates, self._evaluated = Searched(), question, candidates, evaluated
+        self.found, self._question, self._candidates, self._evaluated = SearchResult(), question, candidates, evaluated
         self.bounds = {number: question.least(each) for number, each in enumerate(candidates)}
         self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from
         self._lightest = dict[Candidate, Candidate]()  # shape by family
@@ -262,35 +268,37 @@ class _Search:
         """Return a sort key by which a family's lightest shape is the last, the same in every process."""
         return *self._question.lightness(shape), str(shape)
 
-    def cheapest(self, within: Estimate = ANY) -> None:
-        """Find the cheapest candidate of each form that makes the experiment's own updates and lies within `within`."""
+    def find_cheapest(self, within: Estimate = ANY) -> None:
+        """Find the cheapest candidate of each form that makes the experiment's own updates and keeps within the figures of `within`."""
         forms = dict[Any, list[tuple[float, int]]]()
         for number, bound in self.bounds.items():
             if self._candidates[number].updates == OWN:
                 forms.setdefault(_form(self._candidates[number]), []).append((bound.usd, number))
         for each in forms.values():
             heapq.heapify(each)
-        while taken := [number for form, heap in forms.items() for number in self._next(form, heap, within)]:
+        while taken := [number for form, heap in forms.items() for number in self._take_cheapest(form, heap, within)]:
             for number in self._evaluate_closer(taken):
                 heapq.heappush(forms[_form(self._candidates[number])], (self.bounds[number].usd, number))
 
-    def _next(self, form: Any, heap: list[tuple[float, int]], within: Estimate) -> Iterator[int]:
-        """Yield up to OF_EACH candidates that could be cheaper than every simulated one."""
+    def _take_cheapest(self, form: Any, heap: list[tuple[float, int]], within: Estimate) -> Iterator[int]:
+        """Yield the indices of up to CANDIDATES_PER_FORM candidates of one form that could be cheaper than every simulated one, and remove
+        them from `heap`, which sorts by lower bounds in dollars. `within`: figures to keep within.
+        """
         least = min((each.usd for each in self._done.get(form, ()) if each.below(within)), default=inf)
         count = 0
-        while heap and heap[0][0] * (1 + SLACK) < least and count < OF_EACH:
+        while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:
             number = heapq.heappop(heap)[1]
             if number in self.bounds and self.bounds[number].below(within):
                 yield number
                 count += 1
 
-    def front(self) -> None:
-        """Simulate, best first, all candidates that no simulated one surely beats in both figures; the others are excluded."""
+    def find_front(self) -> None:
+        """Simulate, best first, all candidates that no simulated one surely beats in both figures. The others are excluded."""
         waiting = [(_rank(bound), number) for number, bound in self.bounds.items()]
         heapq.heapify(waiting)
         while waiting:
             taken = list[int]()
-            while waiting and len(taken) < AT_ONCE:
+            while waiting and len(taken) < CANDIDATES_AT_ONCE:
                 number = heapq.heappop(waiting)[1]
                 if not self._is_beaten(number):
                     taken.append(number)
@@ -298,14 +306,14 @@ class _Search:
                 heapq.heappush(waiting, (_rank(self.bounds[number]), number))
 
     def _is_beaten(self, number: int) -> bool:
-        """Return whether a simulated candidate is at least as good as this one's lower bound, within SLACK."""
+        """Return True if a simulated candidate is at least as good as the lower bound of the candidate with this index, within SLACK."""
         updates = {OWN, self._candidates[number].updates}
         rivals = (each for kind in updates for each in self._fronts.get(kind, ()))
         return any(each.below(self.bounds[number], slack=SLACK) for each in rivals)
 
     def _evaluate_closer(self, numbers: Sequence[int]) -> list[int]:
         """Evaluate each candidate once more: by the profile of the lightest shape of its family, then by that of its own shape, then by
-        simulation. Return those that are not yet simulated, whose bounds are now closer.
+        simulation. `numbers`: indices of the candidates. Returns those that are not yet simulated, whose bounds are now closer.
         """
         shapes = {number: self._choose_shape(number) for number in numbers}
         fully = [number for number in numbers if shapes[number] is None]
@@ -330,7 +338,7 @@ class _Search:
         return None if self._bounded_by.get(number) == own else own
 
     def _record_simulation(self, number: int, figures: Estimate) -> None:
-        """Record the result of a simulation."""
+        """Record the simulated figures of the candidate with this index, or why it is impossible."""
         candidate = self._candidates[number]
         del self.bounds[number]
         if figures.problem:
@@ -355,12 +363,12 @@ class _Search:
 
 
 def _form(candidate: Candidate) -> tuple[str, str, str]:
-    """Return architecture, platform and updates of the candidate, by which the search groups candidates."""
+    """Return architecture, platform and updates of the candidate. The search finds the cheapest candidate of each such form."""
     return candidate.architecture, candidate.on, candidate.updates
 
 
 def _rank(figures: Estimate) -> float:
-    """Return a sort key: the logarithm of seconds times dollars."""
+    """Return a sort key by which the search takes the best candidates first: the logarithm of seconds times dollars."""
     return log(max(figures.seconds, 1e-9)) + log(max(figures.usd, 1e-9))
 
 
@@ -369,8 +377,10 @@ def _rank(figures: Estimate) -> float:
 _QUESTION: list[Question] = []  # of a process that only evaluates
 
 
-def look(question: Question, job: Job) -> Any:
-    """Return the simulated estimate of a candidate, or the profile of a shape."""
+def evaluate_job(question: Question, job: Job) -> Any:
+    """Return the simulated estimate of a candidate, or the profile of a shape. `job`: the candidate or shape, and
+    whether to simulate it.
+    """
     candidate, fully = job
     return question.simulated(candidate)[0] if fully else question.profile(candidate)
 
@@ -383,16 +393,18 @@ def on_cores(question: Question, processes: int | None) -> AbstractContextManage
     return nullcontext() if count == 1 else start_pool(count, _keep_question, question)
 
 
-def _looks(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:
-    """Evaluate all jobs, in the pool if there is one, and return their results in order."""
-    return [look(question, job) for job in jobs] if working is None else list(working.map(_look, jobs))
+def _evaluate_jobs(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:
+    """Return the results of all jobs in their order, evaluated in the pool if there is one."""
+    return (
+        [evaluate_job(question, job) for job in jobs] if working is None else list(working.map(_evaluate_in_pool, jobs))
+    )
 
 
 def _keep_question(question: Question) -> None:
-    """Keep the question in a new process of the pool."""
+    """Keep the question in a new process of the pool, for its jobs."""
     _QUESTION.append(question)
 
 
-def _look(job: Job) -> Any:
-    """Evaluate one job in a process of the pool."""
-    return look(_QUESTION[0], job)
+def _evaluate_in_pool(job: Job) -> Any:
+    """Return the result of one job, in a process of the pool."""
+    return evaluate_job(_QUESTION[0], job)

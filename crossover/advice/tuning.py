@@ -13,13 +13,13 @@ from crossover.simulation.simulate import simulate
 from crossover.workflow import Step
 from crossover.workflow.architecture import architecture_of, steps
 
-EQUAL = 0.001  # dollars of a run that differ by less are the same
+TIE_SHARE = 0.001  # dollars of a run that differ by less are the same
 
 
 @dataclass(frozen=True)
-class Size:
-    """A run with one function at another size. `own`: whether it is the size in the experiment's file; `outcome`: None if the
-    function is too small, then `problem` says why.
+class SimulatedSize:
+    """The simulated run of an experiment with one function at another memory size. `own`: True for the size in the experiment's file;
+    `outcome`: None if the function is too small, then `problem` says why.
     """
 
     step: str
@@ -29,9 +29,9 @@ class Size:
     problem: str = ""
 
 
-def tuned(question: Question, sizes: Sizes) -> list[Size]:
-    """Simulate every function at every size, the experiment's own sizes included, and return the results. Raises ConfigError if the
-    experiment has no functions.
+def simulate_sizes(question: Question, sizes: Sizes) -> list[SimulatedSize]:
+    """Simulate an experiment with every function at every memory size, one function at a time, and return the results. The experiment's own
+    sizes are included. Raises ConfigError if the experiment has no functions.
     """
     base = question.base
     found = steps(architecture_of(base))
@@ -46,14 +46,14 @@ def tuned(question: Question, sizes: Sizes) -> list[Size]:
     ]
 
 
-def _drop_too_small(found: list[Size]) -> list[Size]:
-    """Return the sizes that are large enough, and before them the largest that is not."""
+def _drop_too_small(found: list[SimulatedSize]) -> list[SimulatedSize]:
+    """Return the sizes that are large enough, and before them the largest that is not. `found`: results in the order of sizes."""
     small = [each for each in found if each.outcome is None]
     return [*small[-1:], *(each for each in found if each.outcome is not None)]
 
 
 def _sizes_of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
-    """Return the sizes in MB to try for a step, ascending, the experiment's own included."""
+    """Return the memory sizes in MB to try for a step's function, in ascending order. The experiment's own size is included."""
     torch = step.needs_torch(base)
     return sorted(
         {
@@ -63,31 +63,32 @@ def _sizes_of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
     )
 
 
-def _simulate_size(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> Size:
-    """Simulate the run with one function at `memory_mb`."""
+def _simulate_size(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> SimulatedSize:
+    """Return the simulated run of the experiment with the function of one step at `memory_mb` MB."""
     base, computes = question.base, step.needs_torch(question.base)
     own = memory_mb == base.functions.memory_of(step.name, torch=computes)
     needed = sizes.step_mb(base.training.batch_size) if computes else 3 * sizes.vector_bytes / 2**20
     if needed > memory_mb:
-        return Size(step.name, memory_mb, own, None, f"needs {needed:,.0f} MB at its peak")
+        return SimulatedSize(step.name, memory_mb, own, None, f"needs {needed:,.0f} MB at its peak")
     memory = {**base.functions.memory_mb, step.name: memory_mb}
     experiment = replace(base, functions=replace(base.functions, memory_mb=memory))
     task = RepeatedRun(experiment, question.calibration, question.sizes(base), question.prices, SIMULATED_EPOCHS)
     found = simulate_draw(task, Draw(base.seed, 0.0))
-    return Size(step.name, memory_mb, own, found, next(iter(found.problems), ""))
+    return SimulatedSize(step.name, memory_mb, own, found, next(iter(found.problems), ""))
 
 
-MEASURED = 5  # sizes of one function
+MAX_MEASURED_SIZES = 5  # sizes of one function
 
 
 def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]:
-    """Return the function that costs most, the sizes to measure it at (the file's size included), and the projected seconds of one of
-    its invocations at the smallest size. Raises ConfigError as `tuned` does, and if no function has enough memory.
+    """Return three values: the function that costs most, the memory sizes to measure it at (the file's size included), and the projected
+    seconds of one invocation at the smallest size. Raises ConfigError if the experiment has no functions, or if no function has enough
+    memory.
     """
     task = RepeatedRun(
         question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS
     )
-    found = tuned(question, sizes)
+    found = simulate_sizes(question, sizes)
     used = simulate(task.experiment, task.calibration, workload=task.workload, price_list=task.price_list).steps
     dearest = max(used, key=lambda name: (used[name].billed_ms * used[name].memory_mb, name))
     fits = [each for each in found if each.step == dearest and each.outcome is not None]
@@ -96,29 +97,33 @@ def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list
         raise ConfigError(
             f"--tune: {dearest} {problem}, and no function has so much; expected a smaller training.batch_size"
         )
-    chosen = spread([each.memory_mb for each in fits], [each.memory_mb for each in fits if each.own])
+    chosen = pick_evenly([each.memory_mb for each in fits], [each.memory_mb for each in fits if each.own])
     slower = max(1.0, used[dearest].memory_mb / chosen[0])
     return dearest, chosen, slower * used[dearest].billed_ms / 1_000 / max(1, used[dearest].invocations)
 
 
-def spread(sizes: list[int], own: list[int]) -> list[int]:
-    """Return at most MEASURED of the ascending `sizes`, evenly from the first to the last; each of `own` replaces the nearest."""
-    last, parts = len(sizes) - 1, MEASURED - 1
-    places = {round(part * last / parts) for part in range(MEASURED)}
+def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
+    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, spread evenly from the first to the last. Each of `own` replaces the
+    nearest one.
+    """
+    last, parts = len(sizes) - 1, MAX_MEASURED_SIZES - 1
+    places = {round(part * last / parts) for part in range(MAX_MEASURED_SIZES)}
     for place in (sizes.index(each) for each in own):
         places = {*(places - {min(places, key=lambda each: abs(each - place))}), place}
     return [sizes[place] for place in sorted(places)]
 
 
-def best(found: list[Size]) -> dict[str, Size]:
-    """Return the cheapest possible size of each step. Among equal ones it is the file's size, otherwise the smallest."""
-    chosen: dict[str, Size] = {}
+def cheapest_sizes(found: list[SimulatedSize]) -> dict[str, SimulatedSize]:
+    """Return the cheapest possible size of each function, by step name. Among sizes of equal cost it is the file's size, otherwise the
+    smallest.
+    """
+    chosen: dict[str, SimulatedSize] = {}
     for each in found:
         known = chosen.get(each.step)
         if each.outcome is None or each.problem:
             continue
         least = inf if known is None or known.outcome is None else known.outcome.usd
         # Of equal ones what the file says, else the smallest.
-        if each.outcome.usd < least * (1 - EQUAL) or (each.own and each.outcome.usd < least * (1 + EQUAL)):
+        if each.outcome.usd < least * (1 - TIE_SHARE) or (each.own and each.outcome.usd < least * (1 + TIE_SHARE)):
             chosen[each.step] = each
     return chosen

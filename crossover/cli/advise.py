@@ -26,7 +26,7 @@ from crossover.validation import load as load_experiment
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
-    from crossover.advice.question import Wishes
+    from crossover.advice.question import Constraints
     from crossover.running.measuring import Measured, Unmeasured
 
 
@@ -41,9 +41,9 @@ def print_projected_sizes(experiment: Experiment) -> None:
     from crossover.advice import question as question_
     from crossover.advice import tuning
 
-    question, sizes, notes = question_.of(experiment)
-    found = tuning.tuned(question, sizes)
-    best = tuning.best(found)
+    question, sizes, notes = question_.build_question(experiment)
+    found = tuning.simulate_sizes(question, sizes)
+    best = tuning.cheapest_sizes(found)
     rows = [
         [
             each.step,
@@ -83,7 +83,7 @@ def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, as
         raise UserError(
             "--on aws: invokes functions, which costs; --budget says how many dollars at most, such as --budget 0.25"
         )
-    question, sizes, _ = question_.of(experiment)
+    question, sizes, _ = question_.build_question(experiment)
     step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
     budget = measuring.BudgetTracker(budget_usd, question.prices)
     found, label, as_it_was = list[measuring.Measured | measuring.Unmeasured](), "", True
@@ -246,9 +246,9 @@ def advise(
     debug: Debug = False,
 ) -> None:
     """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
-    from crossover.advice import question as wishes
+    from crossover.advice import question as asking
 
-    wished = wishes.wishes(deadline, budget, target, on_hand, gpu_quota)
+    wished = asking.parse_constraints(deadline, budget, target, on_hand, gpu_quota)
     kind: Literal["classes", "numbers"] | None = None if classes is None else "classes" if classes else "numbers"
     table = Table(label=label, kind=kind, header=header, drop=tuple(drop) if drop else None)
     config, probe_s = _find_experiment_file(config, data, epochs, table, probe=probe)
@@ -273,8 +273,8 @@ def advise(
 
     monthly = recurrence.monthly_costs(found, every, standing_usd=_standing_usd)
 
-    due = page.due(found, out, config=config)
-    answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.notes(found)]}
+    due = page.plan_files(found, out, config=config)
+    answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.list_notes(found)]}
     answer["every"] = {
         "often": every,
         "monthly": [{"label": "projected", "words": each.words, **asdict(each)} for each in monthly],
@@ -313,7 +313,7 @@ def init(
 ) -> None:
     """Ask four questions, write the experiment's YAML, and say which command answers them. Options answer a question beforehand."""
     from crossover.advice import own_model
-    from crossover.advice import question as wishes
+    from crossover.advice import question as asking
 
     answers = {"--model": model, "--data": data, "--every": every, "--gpu-quota": gpu_quota}
     for option in [each for each, answer in answers.items() if answer is None]:
@@ -326,10 +326,10 @@ def init(
     often, quota = str(answers["--every"]), str(answers["--gpu-quota"])
     if often not in get_args(Often):
         raise ConfigError(f"--every: {often!r} is unknown; expected once, hour, day or week")
-    wishes.wishes(None, None, None, None, quota)
+    asking.parse_constraints(None, None, None, None, quota)
     named = str(answers["--model"])
     chosen = named if own_model.is_model(named) else str(documents.only_factory(Path(named)))
-    path = own_model.written(chosen, str(answers["--data"]), None)
+    path = own_model.write_experiment(chosen, str(answers["--data"]), None)
     terminal.show(f"written: {path}")
     terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
 
@@ -340,7 +340,7 @@ def _verdict_lines(found: "Advice") -> list[str]:
 
     here = [found.here.words] if found.here else []
     first, *rest = advising.verdict(found)
-    lines = (first, *rest[:-1], advising.quota_line(found), advising.line(found), rest[-1], *here)
+    lines = (first, *rest[:-1], advising.quota_line(found), advising.describe_drivers(found), rest[-1], *here)
     return [f"[projected] {words}" for words in lines if words]
 
 
@@ -349,7 +349,7 @@ def _standing_usd(experiment: Experiment) -> float:
     return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
 
 
-def _load_with_first_estimate(config: Path, override: list[str], wished: "Wishes | None") -> Experiment:
+def _load_with_first_estimate(config: Path, override: list[str], wished: "Constraints | None") -> Experiment:
     """Load the experiment, and print a first estimate for the constraints `wished` before torch is imported. Raises ConfigError if the
     experiment sets training.steps.
     """
@@ -387,7 +387,7 @@ def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | 
 
 def _search(
     experiment: Experiment,
-    wished: "Wishes",
+    wished: "Constraints",
     target: float | None,
     runs: list[Path],
     *,
@@ -417,17 +417,17 @@ def _search(
         from crossover.advice import probe as probing
 
         if not told:
-            told = _print_first_estimate(explain.first_estimate(*subject.of(experiment)[:2], wished))
+            told = _print_first_estimate(explain.first_estimate(*subject.build_question(experiment)[:2], wished))
         with show_waiting("measuring this model beside MobileNet"):
             measured = probing.probe(experiment, most_s=probe_s)
     try:
         each = list[tuple[Advice, list[str]]]()
         with show_waiting("simulating candidates", whole=False):
             for setting in settings:
-                question, sizes, notes = subject.of(setting, measured=measured, gpu_row=gpu_row)
+                question, sizes, notes = subject.build_question(setting, measured=measured, gpu_row=gpu_row)
                 told = told or _print_first_estimate(explain.first_estimate(question, sizes, wished))
                 each.append((advising.advise(question, wished, sizes), notes))
-        found, notes = min(each, key=lambda one: advising.standing(one[0]))
+        found, notes = min(each, key=lambda one: advising.advice_sort_key(one[0]))
         if measured is not None:
             found = replace(found, here=explain.local_estimate_of(found, measured))
         notes = [*said, *notes, explain.caveats_of(found)]
@@ -466,7 +466,7 @@ def _find_experiment_file(
                 "--set data.table.label=..., data.table.kind, data.table.header or data.table.drop"
             )
         return config, PROBE_S * probe
-    path = own_model.written(str(config), data, epochs, table)
+    path = own_model.write_experiment(str(config), data, epochs, table)
     terminal.show(f"the experiment: {path}", stderr=True)
     return path, PROBE_S if probe else SHORT_PROBE_S
 
@@ -493,20 +493,24 @@ def print_tables(found: "Advice", notes: list[str]) -> None:
     """
     from crossover.advice import explain
 
-    terminal.show(TextTable("[projected] which one", explain.CARDS_HEAD, explain.cards(found)))
+    terminal.show(TextTable("[projected] which one", explain.CARDS_HEAD, explain.card_rows(found)))
     terminal.show(
         TextTable(
             "[projected] the Pareto front of dollars against time with start-up",
             explain.FRONT_HEAD,
-            explain.front(found.front),
+            explain.front_rows(found.front),
         )
     )
     if found.unknown:
         terminal.show(
-            TextTable("[projected] accuracy unknown: other updates", explain.FRONT_HEAD, explain.front(found.unknown))
+            TextTable(
+                "[projected] accuracy unknown: other updates", explain.FRONT_HEAD, explain.front_rows(found.unknown)
+            )
         )
     terminal.show(
-        TextTable("[projected] the best of each other architecture", explain.REJECTED_HEAD, explain.rejected(found))
+        TextTable(
+            "[projected] the best of each other architecture", explain.REJECTED_HEAD, explain.rejected_rows(found)
+        )
     )
-    for note in [*notes, *explain.notes(found)]:
+    for note in [*notes, *explain.list_notes(found)]:
         terminal.show(f"note: {note}")

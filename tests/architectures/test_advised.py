@@ -12,7 +12,7 @@ from crossover.advice import question as needs
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise, form_of
 from crossover.advice.candidates import Candidate
-from crossover.advice.question import Wishes
+from crossover.advice.question import Constraints
 from crossover.advice.search import Finalist
 from crossover.cli import plan
 from crossover.experiment import Experiment
@@ -49,9 +49,9 @@ DEPLOYED = FORMS if WHOLE else [FORMS[index] for index in drawn([[kind(form)] fo
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Advice]:
-    question, sizes, _ = subject.of(read(CONFIG / "all-reduce-s3.yaml", SMALL))
+    question, sizes, _ = subject.build_question(read(CONFIG / "all-reduce-s3.yaml", SMALL))
     with few_candidates():
-        yield advise(question, Wishes(), sizes, processes=1, repetitions=5)
+        yield advise(question, Constraints(), sizes, processes=1, repetitions=5)
 
 
 def written(found: Advice, form: str, path: Path) -> Experiment:
@@ -66,9 +66,13 @@ def written(found: Advice, form: str, path: Path) -> Experiment:
 
 def unsimulated(found: Advice, form: str) -> Candidate:
     """Of ways that make other updates only those are simulated that may be on the front: any that would run."""
-    question, sizes, _ = subject.of(found.question.base)
-    ways = candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
-    fit = (each for each in ways if form_of(each) == form and not needs.problem(each, sizes, Wishes().on_hand)[1])
+    question, sizes, _ = subject.build_question(found.question.base)
+    ways = candidates.list_candidates(
+        question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb
+    )
+    fit = (
+        each for each in ways if form_of(each) == form and not needs.find_problem(each, sizes, Constraints().on_hand)[1]
+    )
     return next(each for each in fit if not question.simulated(each)[0].problem)
 
 

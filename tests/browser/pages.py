@@ -7,7 +7,7 @@ import pytest
 
 from crossover.advice import advice, page
 from crossover.advice import question as subject
-from crossover.advice.question import Wishes
+from crossover.advice.question import Constraints
 from crossover.reports import comparison, folder, prices, report_pages
 from crossover.simulation import AWS, breakeven, breakeven_page
 from crossover.study import papers
@@ -51,9 +51,9 @@ def breakeven_page_(out: Path) -> Path:
 
 
 def advice_page(out: Path) -> Path:
-    question, sizes, notes = subject.of(small("single", workers=1, epochs=2))
+    question, sizes, notes = subject.build_question(small("single", workers=1, epochs=2))
     with few_candidates():
-        found = advice.advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=5)
+        found = advice.advise(question, Constraints(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=5)
     return page.write_page(found, out, notes)
 
 

@@ -16,8 +16,8 @@ from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise, headline, turning_point, verdict
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate
-from crossover.advice.question import Sizes, Wishes
-from crossover.advice.search import Finalist, Searched, ThisMachine, cards, chosen
+from crossover.advice.question import Constraints, Sizes
+from crossover.advice.search import Finalist, SearchResult, ThisMachine, choose_finalist, pick_cards
 from crossover.errors import ConfigError, NoProjection
 from crossover.reports import display
 from crossover.simulation.repetitions import Outcome
@@ -38,12 +38,12 @@ def _few() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def found() -> Advice:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
-    return advise(question, Wishes(on_hand=("lambda", "ec2")), sizes, processes=1, repetitions=5)
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
+    return advise(question, Constraints(on_hand=("lambda", "ec2")), sizes, processes=1, repetitions=5)
 
 
 def written(found: Advice, out: Path, *, config: Path) -> list[Path]:
-    due = page.due(found, out, config=config)
+    due = page.plan_files(found, out, config=config)
     answer = {
         **page.as_json(found),
         "data": None,
@@ -72,42 +72,45 @@ TIED = [finalist("spirt", 800, 1.004), finalist("mlless", 100.3, 4.0)]
 
 
 @pytest.mark.parametrize(
-    ("front", "wishes", "architecture"),
+    ("front", "constraints", "architecture"),
     [
-        *((FRONT, Wishes(deadline_s=s), name) for s, name in ((111, "gpu"), (400, "gpu"), (1_200, "single"))),
-        *((FRONT, Wishes(budget_usd=usd), name) for usd, name in ((1.2, "single"), (2.5, "all_reduce"), (9, "gpu"))),
-        (FRONT, Wishes(deadline_s=520), "gpu"),  # wishes hold at p95: 500 in the middle are 550 there
-        (FRONT, Wishes(deadline_s=560), "all_reduce"),
-        (FRONT, Wishes(deadline_s=50), "gpu"),  # impossible: the nearest
-        (FRONT, Wishes(budget_usd=0.1), "single"),
-        ([*FRONT, *TIED], Wishes(), "spirt"),  # where one figure ties, the other decides
-        ([*FRONT, *TIED], Wishes(budget_usd=9), "mlless"),
+        *((FRONT, Constraints(deadline_s=s), name) for s, name in ((111, "gpu"), (400, "gpu"), (1_200, "single"))),
+        *(
+            (FRONT, Constraints(budget_usd=usd), name)
+            for usd, name in ((1.2, "single"), (2.5, "all_reduce"), (9, "gpu"))
+        ),
+        (FRONT, Constraints(deadline_s=520), "gpu"),  # wishes hold at p95: 500 in the middle are 550 there
+        (FRONT, Constraints(deadline_s=560), "all_reduce"),
+        (FRONT, Constraints(deadline_s=50), "gpu"),  # impossible: the nearest
+        (FRONT, Constraints(budget_usd=0.1), "single"),
+        ([*FRONT, *TIED], Constraints(), "spirt"),  # where one figure ties, the other decides
+        ([*FRONT, *TIED], Constraints(budget_usd=9), "mlless"),
     ],
 )
-def test_a_wish_chooses(front: list[Finalist], wishes: Wishes, architecture: str) -> None:
-    assert chosen(front, wishes).candidate.architecture == architecture
+def test_a_wish_chooses(front: list[Finalist], constraints: Constraints, architecture: str) -> None:
+    assert choose_finalist(front, constraints).candidate.architecture == architecture
 
 
 def test_a_longer_deadline_never_costs_more() -> None:
-    by_deadline = [chosen([*FRONT, *TIED], Wishes(deadline_s=s)).usd.p50 for s in range(111, 1_200)]
+    by_deadline = [choose_finalist([*FRONT, *TIED], Constraints(deadline_s=s)).usd.p50 for s in range(111, 1_200)]
     assert by_deadline == sorted(by_deadline, reverse=True)
 
 
-def named(wishes: Wishes) -> dict[str, tuple[str, ...]]:
-    return {card.finalist.candidate.architecture: card.names for card in cards([*FRONT, *TIED], wishes, {})}
+def named(constraints: Constraints) -> dict[str, tuple[str, ...]]:
+    return {card.finalist.candidate.architecture: card.names for card in pick_cards([*FRONT, *TIED], constraints, {})}
 
 
 def test_the_named_ones_keep_to_the_wishes_and_are_told_once() -> None:
-    assert named(Wishes()) == {"spirt": ("cheapest",), "mlless": ("balanced", "soonest")}
-    assert named(Wishes(budget_usd=3)) == {"spirt": ("cheapest", "balanced"), "all_reduce": ("soonest",)}
-    assert named(Wishes(budget_usd=1.2, deadline_s=900)) == {"spirt": ("cheapest", "balanced", "soonest")}
-    assert named(Wishes(budget_usd=0.1)) == named(Wishes()), "where none keeps to them"
+    assert named(Constraints()) == {"spirt": ("cheapest",), "mlless": ("balanced", "soonest")}
+    assert named(Constraints(budget_usd=3)) == {"spirt": ("cheapest", "balanced"), "all_reduce": ("soonest",)}
+    assert named(Constraints(budget_usd=1.2, deadline_s=900)) == {"spirt": ("cheapest", "balanced", "soonest")}
+    assert named(Constraints(budget_usd=0.1)) == named(Constraints()), "where none keeps to them"
 
 
 @pytest.mark.slow
 def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
-    found = advise(question, Wishes(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
+    found = advise(question, Constraints(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
     assert found.winner.candidate.spot
     assert found.on_demand and found.on_demand.candidate == replace(found.winner.candidate, spot=False)
     said = verdict(found)
@@ -116,11 +119,11 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
     assert said[-1].startswith(figures)
     for card in found.cards:
         assert (card.on_demand is not None) is card.finalist.candidate.spot
-    rows = [row[0] for row in explain.cards(found)]
+    rows = [row[0] for row in explain.card_rows(found)]
     assert rows[:2] == [", ".join(found.cards[0].names), f"{', '.join(found.cards[0].names)}, on demand"]
     names = [path.name for path in written(found, tmp_path, config=tmp_path / "mine.yaml")]
-    assert {row[-1] for row in explain.cards(found)} <= set(names)
-    assert load(tmp_path / explain.cards(found)[1][-1]).gpu.spot is False
+    assert {row[-1] for row in explain.card_rows(found)} <= set(names)
+    assert load(tmp_path / explain.card_rows(found)[1][-1]).gpu.spot is False
 
 
 @pytest.mark.slow
@@ -130,21 +133,23 @@ def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) ->
     runnable = [each for each in listed if each.would_run]
     deadlines = sorted(1.001 * each.seconds.p95 for each in runnable)
     budgets = sorted(1.001 * each.usd.p95 for each in runnable)
-    by_deadline = [chosen(runnable, Wishes(deadline_s=each)).usd.p50 for each in deadlines]
-    by_budget = [chosen(runnable, Wishes(budget_usd=each)).seconds.p50 for each in budgets]
+    by_deadline = [choose_finalist(runnable, Constraints(deadline_s=each)).usd.p50 for each in deadlines]
+    by_budget = [choose_finalist(runnable, Constraints(budget_usd=each)).seconds.p50 for each in budgets]
     for figures in (by_deadline, by_budget):
         assert figures == sorted(figures, reverse=True)
         assert len(set(figures)) > 1, "the wishes change nothing here"
     monkeypatch.setattr(advice, "search", lambda *_, **__: found.searched)
-    wished = replace(found.wishes, deadline_s=deadlines[0])
-    again = advise(found.question, wished, subject.of(found.question.base)[1], processes=1, repetitions=5)
+    wished = replace(found.constraints, deadline_s=deadlines[0])
+    again = advise(found.question, wished, subject.build_question(found.question.base)[1], processes=1, repetitions=5)
     assert again.met
-    assert again.winner.candidate == chosen(runnable, wished).candidate != found.winner.candidate
+    assert again.winner.candidate == choose_finalist(runnable, wished).candidate != found.winner.candidate
 
 
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
-    again = advise(found.question, found.wishes, subject.of(found.question.base)[1], processes=2, repetitions=5)
+    again = advise(
+        found.question, found.constraints, subject.build_question(found.question.base)[1], processes=2, repetitions=5
+    )
     assert page.as_json(again) == page.as_json(found)
 
 
@@ -154,7 +159,7 @@ def test_what_is_said(found: Advice) -> None:
     kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}
     assert {"function", "instance"} <= kinds, "one function and one machine are always among the candidates"
     assert not any(each.gpu for each in found.searched.simulated)
-    thrifty = replace(found, wishes=replace(found.wishes, budget_usd=1.001 * found.winner.usd.p95))
+    thrifty = replace(found, constraints=replace(found.constraints, budget_usd=1.001 * found.winner.usd.p95))
     dear = [each for each in advice.rivals_of(found) if each.usd.p95 > 1.001 * found.winner.usd.p95]
     assert "".join(verdict(thrifty)).count("more than was asked for") == len(dear) > 0
     assert 1 <= len(advice.alternatives(found)) <= advice.MOST_ALTERNATIVES
@@ -276,22 +281,22 @@ def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice
 
 def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
     machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
-    assert "network and secrets" not in advice.parts(found.question, machine)
+    assert "network and secrets" not in advice.dollars_by_component(found.question, machine)
 
 
 def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_rounds() -> None:
     local = ("exchange.what=model", "exchange.every=8", "training.epochs=4", "workers=2", "data.limit=4096")
-    question = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", local))[0]
+    question = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", local))[0]
     own = Candidate("all_reduce", 2, 512, 8, what="model", memory_mb=3_008, channel="s3", limit=4_096)
     scattered = replace(own, architecture="scatter_reduce")
     assert question.span(own) == 2
     simulated = question.simulated(own)[0]
     assert not simulated.problem
     assert question.about(own, question.profile(question.shape(own))).below(simulated)
-    assert sum(advice.parts(question, own).values()) == pytest.approx(simulated.usd, rel=0.05)
+    assert sum(advice.dollars_by_component(question, own).values()) == pytest.approx(simulated.usd, rel=0.05)
     assert turning_point(question, own, own) is None
-    assert {round(each.smaller, 3) for each in explain.swings(question, own, own)} == {1.0}
-    assert explain.swings(question, own, scattered)
+    assert {round(each.smaller, 3) for each in explain.list_swings(question, own, own)} == {1.0}
+    assert explain.list_swings(question, own, scattered)
 
 
 def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
@@ -308,7 +313,7 @@ def test_its_page(found: Advice, tmp_path: Path) -> None:
     text = page.write_page(found, tmp_path, ["a note"]).read_text()
     assert "Train it on" in text
     assert text.count("<title>") == 1 + len(found.finalists), "each point says what it is"
-    made = page.page(found, ["a note"])
+    made = page.build_page(found, ["a note"])
     assert made.title == f"{headline(found)}." and len(made.plots) == 1
     for card in found.cards:
         assert f"{', '.join(card.names)}: " in " ".join(
@@ -331,22 +336,22 @@ def test_its_page(found: Advice, tmp_path: Path) -> None:
 def test_nonsense_is_refused(given: dict[str, str], words: str) -> None:
     asked = {"deadline": None, "budget": None, "on_hand": None, **given}
     with pytest.raises(ConfigError, match="--") as refused:
-        question_.wishes(asked["deadline"], asked["budget"], None, asked["on_hand"])
+        question_.parse_constraints(asked["deadline"], asked["budget"], None, asked["on_hand"])
     assert words in str(refused.value)
 
 
 def test_a_model_too_large_for_any_function_is_told() -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     vast = type(sizes)(vector_bytes=8 * 2**30, kept_bytes=1.0, evaluation_bytes=1)
     with pytest.raises(NoProjection, match=r"needs .* MB at its peak, and the function of 10,240 MB"):
-        advise(question, Wishes(on_hand=("lambda",)), vast, processes=1)
+        advise(question, Constraints(on_hand=("lambda",)), vast, processes=1)
 
 
 def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
     """Not the first of many that lacked memory."""
     small, large = (Candidate("single", 1, 512, 1, memory_mb=mb) for mb in (512, 10_240))
     refused = {small: ("memory", "needs more than 512 MB"), large: ("", "")}
-    reached = Searched(impossible={large: "training.precision: not there"})
+    reached = SearchResult(impossible={large: "training.precision: not there"})
     sizes = Sizes(vector_bytes=0, kept_bytes=0.0, evaluation_bytes=0)
     assert (
         advice._explain_no_candidate(refused, reached, sizes)

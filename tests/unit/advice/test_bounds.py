@@ -11,7 +11,7 @@ from crossover.advice import candidates
 from crossover.advice import question as subject
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Question
-from crossover.advice.question import ON_HAND, Sizes, problem
+from crossover.advice.question import ON_HAND, Sizes, find_problem
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -19,13 +19,13 @@ OF_EACH = 2  # cells of each architecture and kind of updates that are simulated
 
 
 def asked(name: str, *changes: str) -> tuple[Question, Sizes]:
-    question, sizes, _ = subject.of(load(CONFIG / f"{name}.yaml", changes))
+    question, sizes, _ = subject.build_question(load(CONFIG / f"{name}.yaml", changes))
     return question, sizes
 
 
 def all_of(question: Question, sizes: Sizes) -> Sequence[Candidate]:
     """All ways to train it."""
-    return list(candidates.of(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
+    return list(candidates.list_candidates(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
 
 
 def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Candidate]:
@@ -64,21 +64,21 @@ def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], m
 def test_a_minibatch_of_512_does_not_fit_into_1769_mb() -> None:
     question, sizes = asked("all-reduce-cifar10")
     shipped = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685)
-    assert problem(shipped, sizes, ON_HAND) == ("", "")
-    kind, words = problem(replace(shipped, memory_mb=1_769), sizes, ON_HAND)
+    assert find_problem(shipped, sizes, ON_HAND) == ("", "")
+    kind, words = find_problem(replace(shipped, memory_mb=1_769), sizes, ON_HAND)
     assert kind == "memory"
     assert "1,769" in words
-    assert problem(replace(shipped, memory_mb=1_769, batch_size=256, every=2), sizes, ON_HAND) == ("", "")
+    assert find_problem(replace(shipped, memory_mb=1_769, batch_size=256, every=2), sizes, ON_HAND) == ("", "")
     assert question.samples == 50_000
 
 
 def test_what_is_not_on_hand_is_not_advised() -> None:
     _, sizes = asked("all-reduce-cifar10")
     through_redis = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685, host="m7g.large")
-    assert problem(through_redis, sizes, ("lambda",))[0] == "not on hand"
-    assert problem(replace(through_redis, host="", channel="s3"), sizes, ("lambda",)) == ("", "")
+    assert find_problem(through_redis, sizes, ("lambda",))[0] == "not on hand"
+    assert find_problem(replace(through_redis, host="", channel="s3"), sizes, ("lambda",)) == ("", "")
     spot = Candidate("gpu", 4, 512, 1, instance="g4dn.xlarge", spot=True)
-    assert problem(spot, sizes, ("gpu",))[0] == "not on hand"
+    assert find_problem(spot, sizes, ("gpu",))[0] == "not on hand"
 
 
 def test_a_gpu_without_the_precision_is_no_candidate() -> None:
@@ -99,7 +99,7 @@ def test_candidates_make_the_experiments_own_updates() -> None:
     question, sizes = asked("all-reduce-cifar10")
     shapes = {
         (each.workers, each.batch_size, each.every, each.limit)
-        for each in candidates.of(
+        for each in candidates.list_candidates(
             question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb
         )
         if each.updates == candidates.OWN

@@ -8,9 +8,9 @@ import pytest
 from crossover import user_code
 from crossover.advice import candidates
 from crossover.advice import question as subject
-from crossover.advice.advice import COMPUTING, MOVED, STARTED, Advice, Drivers, advise, drivers_of, line
+from crossover.advice.advice import COMPUTING, MOVED, STARTED, Advice, Drivers, advise, describe_drivers, drivers_of
 from crossover.advice.candidates import Candidate
-from crossover.advice.question import Wishes
+from crossover.advice.question import Constraints
 from crossover.validation import load
 from tests.unit.advice.few import few_candidates
 
@@ -72,8 +72,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             fewer.setattr(candidates, "WORKERS", (1, 2))
             fewer.setattr(candidates, "MEMORY_MB", (1_769,))
             fewer.setattr(candidates, "SPLITS", (1,))
-            question, sizes, _ = subject.of(load(file))
-            return advise(question, Wishes(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=9)
+            question, sizes, _ = subject.build_question(load(file))
+            return advise(question, Constraints(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=9)
 
     yield of
     user_code.set_folders()
@@ -88,13 +88,13 @@ def test_a_table_and_a_transformer_get_different_answers(found: Callable[[str], 
         name: _share(each.drives[_function(each)], COMPUTING) for name, each in (("table", table), ("tokens", tokens))
     }
     assert shares["table"] < 0.1 < 0.5 < shares["tokens"], "on a function"
-    assert line(table) != line(tokens)
+    assert describe_drivers(table) != describe_drivers(tokens)
 
 
 @pytest.mark.parametrize("name", ["table", pytest.param("tokens", marks=pytest.mark.slow)])
 def test_the_line_says_what_the_figures_say(found: Callable[[str], Advice], name: str) -> None:
     told = found(name)
-    drives, text = told.drives[told.winner.candidate], line(told)
+    drives, text = told.drives[told.winner.candidate], describe_drivers(told)
     for parts in (drives.of_the_run, drives.usd):
         largest = max(parts, key=lambda part: parts[part])
         assert f"{parts[largest] / sum(parts.values()):.0%} of its " in text and largest in text

@@ -79,7 +79,9 @@ def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> Non
     (setting,), _ = evidence.settings_reaching(BASE, [kept(tmp_path / "local", local, [0.8, 0.9])], 0.85)
     own = [
         each
-        for each in candidates.of(setting.experiment, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769)
+        for each in candidates.list_candidates(
+            setting.experiment, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769
+        )
         if each.updates == OWN
     ]
     assert {"all_reduce", "scatter_reduce", "spirt", "p2p_serverless"} <= {each.architecture for each in own}
@@ -88,7 +90,7 @@ def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> Non
 
 def test_other_updates_stand_apart() -> None:
     """Local steps, outer optimizers and compressed gradients."""
-    found = candidates.of(BASE, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769)
+    found = candidates.list_candidates(BASE, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769)
     other = {(each.what, each.compression) for each in found if each.updates == UNKNOWN}
     assert {("model", "none"), ("delta", "none"), ("gradients", "powersgd"), ("gradients", "qsgd")} <= other
     assert ("gradients", "none") in other, "MLLess"

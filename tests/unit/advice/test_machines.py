@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from crossover.advice import candidates
-from crossover.advice.advice import Advice, capacity, room, spot_words
+from crossover.advice.advice import Advice, capacity, describe_needed_memory, spot_words
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import Sizes
@@ -24,7 +24,9 @@ GIB = 2**30
 
 def test_every_priced_machine_is_a_candidate_and_spot_only_with_a_price_of_its_own() -> None:
     base = Experiment(name="one", architecture="single", workers=1, training=Training(model="mobilenet"))
-    found = list(candidates.of(base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True))
+    found = list(
+        candidates.list_candidates(base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True)
+    )
     assert {"c7g.16xlarge", "c8g.8xlarge", "m7g.4xlarge", "g6e.2xlarge", "g6f.large"} <= {
         each.instance for each in found
     }
@@ -38,7 +40,9 @@ def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
     question = Question(base, Workload.of(base), 50_000, AWS, prices.load())
     shape = next(
         each
-        for each in candidates.of(base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True)
+        for each in candidates.list_candidates(
+            base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True
+        )
         if each.gpu
     )
     with pytest.raises(
@@ -63,7 +67,7 @@ def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
 )
 def test_a_model_that_fits_nowhere_is_told_its_memory_and_what_would_do(gib: int, words: list[str]) -> None:
     sizes = Sizes(vector_bytes=0, kept_bytes=0.0, evaluation_bytes=0, fixed_bytes=gib * GIB)
-    said = room(sizes, 8)
+    said = describe_needed_memory(sizes, 8)
     assert said.startswith(f"With minibatches of 8 it needs {sizes.step_mb(8):,.0f} MB: "), said
     for each in words:
         assert each in said, said

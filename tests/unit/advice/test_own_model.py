@@ -11,7 +11,7 @@ from crossover.advice import explain, own_model
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise
 from crossover.advice.probe import Probe
-from crossover.advice.question import Wishes
+from crossover.advice.question import Constraints
 from crossover.errors import ConfigError, OwnCodeError
 from crossover.experiment import Experiment, Table
 from crossover.learning.datasets import load as load_data
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(rows: str, *, model: str = "net.py:network") -> Experiment:
     Path("table.csv").write_text(rows)
-    return load(own_model.written(model, "table.csv", 3))
+    return load(own_model.write_experiment(model, "table.csv", 3))
 
 
 def test_a_last_column_of_few_whole_numbers_is_classes(folder: Path) -> None:
@@ -105,9 +105,9 @@ def test_what_is_missing_is_told(folder: Path) -> None:
         ("net.py:network", "a\nb.csv", "characters that cannot be printed"),
     ):
         with pytest.raises(ConfigError, match=words):
-            own_model.written(model, data, None)
+            own_model.write_experiment(model, data, None)
     with pytest.raises(OwnCodeError, match=r"data.dataset.*defines no 'rows'"):
-        own_model.written("net.py:network", "net:rows", None)
+        own_model.write_experiment("net.py:network", "net:rows", None)
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
@@ -116,17 +116,17 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     changed = "name: net\n"
     (folder / "net.yaml").write_text(changed)
     with pytest.raises(ConfigError, match=r"net\.yaml: exists and differs; `crossover advise net.yaml`"):
-        own_model.written("net.py:network", "table.csv", 3)
+        own_model.write_experiment("net.py:network", "table.csv", 3)
     assert (folder / "net.yaml").read_text() == changed
 
 
 def test_other_epochs_leave_the_file_and_other_fields_are_named(folder: Path) -> None:
     asked("1,2\n3,4\n5,6\n" * 3)
     before = (folder / "net.yaml").read_bytes()
-    assert own_model.written("net.py:network", "table.csv", 20) == Path("net.yaml")
+    assert own_model.write_experiment("net.py:network", "table.csv", 20) == Path("net.yaml")
     Path("other.csv").write_text("1,0.5\n3,1.5\n5,2\n")
     with pytest.raises(ConfigError) as refused:
-        own_model.written("net.py:network", "other.csv", 3)
+        own_model.write_experiment("net.py:network", "other.csv", 3)
     assert "data.dataset: 'table_rows:rows' in the file, 'other_rows:rows' asked for" in str(refused.value)
     assert "training.loss: 'nothing' in the file, 'mse' asked for" in str(refused.value)
     assert (folder / "net.yaml").read_bytes() == before and not Path("other_rows.py").exists()
@@ -137,7 +137,7 @@ def test_other_epochs_leave_the_file_and_other_fields_are_named(folder: Path) ->
 )
 def test_a_files_name_is_data_and_makes_a_module(name: str, folder: Path) -> None:
     Path(name).write_text("1,2\n3,4\n5,6\n" * 3)
-    found = load(own_model.written("net.py:network", name, 3))
+    found = load(own_model.write_experiment("net.py:network", name, 3))
     assert load_data(found).classes == 3 and not Path("ran").exists()
     assert (name == "2020.csv") == (found.data.dataset == "rows_of_2020:rows")
 
@@ -151,7 +151,7 @@ def test_a_wrong_first_try_leaves_nothing_in_the_way_of_the_second(folder: Path)
         asked("1,2\n3,4\n5,6\n" * 3, model="wrong.py:network")
     (folder / "far.py").write_text(FAR)
     with pytest.raises(ConfigError, match="NaN or infinity"):
-        own_model.written("net.py:network", "far.py:rows", None)
+        own_model.write_experiment("net.py:network", "far.py:rows", None)
     files = {path.name for path in folder.iterdir() if path.is_file()}
     assert files == {"net.py", "wrong.py", "far.py", "table.csv"}
     assert asked("1,2\n3,4\n5,6\n" * 3).training.model == "net:network"
@@ -162,7 +162,7 @@ def test_a_model_that_does_not_fit_the_data_is_its_owners_fault(folder: Path) ->
     found = asked("".join(f"{n},1,2,3,4,5,6,{n % 3}\n" for n in range(60)))
     wrong = replace(found, training=replace(found.training, model="wrong:network"))
     with pytest.raises(OwnCodeError, match=r"training\.model.*wrong:network.*wrong\.py.*\(7,\).*3 classes"):
-        subject.of(wrong)
+        subject.build_question(wrong)
 
 
 def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,9 +192,9 @@ def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture(scope="module")
 def found() -> Advice:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=4"]))
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=4"]))
     with few_candidates():
-        return advise(question, Wishes(on_hand=("lambda",)), sizes, processes=1, repetitions=5)
+        return advise(question, Constraints(on_hand=("lambda",)), sizes, processes=1, repetitions=5)
 
 
 def measured(seconds: float) -> Probe:
@@ -221,7 +221,8 @@ def test_this_machine_stands_beside_the_soonest_and_outside_the_front(found: Adv
     )
     beside = replace(found, here=slow)
     assert (
-        explain.cards(beside)[-1][0] == "this machine" and len(explain.cards(beside)) == len(explain.cards(found)) + 1
+        explain.card_rows(beside)[-1][0] == "this machine"
+        and len(explain.card_rows(beside)) == len(explain.card_rows(found)) + 1
     )
     assert beside.front == found.front and beside.winner is found.winner
 
@@ -234,7 +235,7 @@ FIRST = "kind,a,b\n" + "".join(f"{n % 3},0.{n % 7},{n}.5\n" for n in range(60))
 def test_what_is_told_of_a_csv_stands_in_the_yaml(folder: Path) -> None:
     Path("table.csv").write_text(FIRST)
     told = Table(label="kind", drop=("b",))
-    found = load(own_model.written("net.py:network", "table.csv", 3, told))
+    found = load(own_model.write_experiment("net.py:network", "table.csv", 3, told))
     assert found.data.table == Table(label="kind", kind="classes", header=True, drop=("b",))
     data = load_data(found)
     assert data.classes == 3 and data.train_inputs.shape == (48, 1)
@@ -242,14 +243,14 @@ def test_what_is_told_of_a_csv_stands_in_the_yaml(folder: Path) -> None:
 
 def test_another_reading_is_written_over_what_nobody_has_changed_and_over_nothing_else(folder: Path) -> None:
     Path("table.csv").write_text(FIRST)
-    found = load(own_model.written("net.py:network", "table.csv", 5))
+    found = load(own_model.write_experiment("net.py:network", "table.csv", 5))
     assert (found.training.loss, found.data.table.label) == ("mse", "b")
-    found = load(own_model.written("net.py:network", "table.csv", 3, Table(label="kind")))
+    found = load(own_model.write_experiment("net.py:network", "table.csv", 3, Table(label="kind")))
     assert (found.training.loss, found.data.table.label, found.training.epochs) == ("cross_entropy", "kind", 5)
     (folder / "net.yaml").write_text((folder / "net.yaml").read_text().replace("batch_size: 30", "batch_size: 20"))
     changed = (folder / "net.yaml").read_bytes()
     with pytest.raises(ConfigError, match=r"net\.yaml: exists and differs"):
-        own_model.written("net.py:network", "table.csv", 3, Table(label="a"))
+        own_model.write_experiment("net.py:network", "table.csv", 3, Table(label="a"))
     assert (folder / "net.yaml").read_bytes() == changed
 
 
@@ -258,7 +259,7 @@ def test_index_columns_are_left_out_beside_what_is_named_unless_none_is(folder: 
     Path("table.csv").write_text(f"Id,a,s,kind\n{rows}")
 
     def dropped(*named: str) -> tuple[str | int, ...] | None:
-        return load(own_model.written("net.py:network", "table.csv", 3, Table(drop=named))).data.table.drop
+        return load(own_model.write_experiment("net.py:network", "table.csv", 3, Table(drop=named))).data.table.drop
 
     assert dropped("s") == ("Id", "s")
     assert dropped("s", "none") == ("s",)
@@ -274,7 +275,7 @@ def test_options_of_a_csv_are_refused_elsewhere(folder: Path, capsys: pytest.Cap
 
 def test_plan_says_how_data_was_understood(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("table.csv").write_text(FIRST)
-    own_model.written("net.py:network", "table.csv", 3)
+    own_model.write_experiment("net.py:network", "table.csv", 3)
     assert status("plan", "net.yaml") == 0
     said = capsys.readouterr().out
     assert "data: table.csv: 60 rows, 2 inputs, header; label b (the last column): numbers 0.5 to 59.5" in said

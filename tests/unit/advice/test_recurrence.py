@@ -9,7 +9,7 @@ import pytest
 from crossover.advice import advice, recurrence
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice
-from crossover.advice.question import Wishes, quota
+from crossover.advice.question import Constraints, describe_needed_quota
 from crossover.advice.search import ThisMachine
 from crossover.errors import ConfigError
 from crossover.simulation import figures
@@ -28,10 +28,10 @@ def _few() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def found() -> Advice:
-    question, sizes, _ = subject.of(
+    question, sizes, _ = subject.build_question(
         load(CONFIG / "all-reduce-cifar10.yaml", ("training.epochs=2", "workers=2", "data.limit=8192"))
     )
-    return advice.advise(question, Wishes(), sizes, processes=1, repetitions=5)
+    return advice.advise(question, Constraints(), sizes, processes=1, repetitions=5)
 
 
 def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
@@ -60,12 +60,16 @@ def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
     gpus = [each.candidate for each in found.finalists if each.candidate.gpu]
     assert gpus, "the example has no candidate with a GPU"
     needed = gpus[0].workers * figures.load_instances()[gpus[0].instance].vcpus
-    assert quota(gpus[0]) and quota(gpus[0], needed - 1) and not quota(gpus[0], needed)
+    assert (
+        describe_needed_quota(gpus[0])
+        and describe_needed_quota(gpus[0], needed - 1)
+        and not describe_needed_quota(gpus[0], needed)
+    )
     today = found.startable
-    assert today is not None and not quota(today.candidate)
+    assert today is not None and not describe_needed_quota(today.candidate)
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
 def test_a_quota_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--gpu-quota: .* expected none, or the vCPUs"):
-        subject.wishes(None, None, None, None, text)
+        subject.parse_constraints(None, None, None, None, text)

@@ -22,9 +22,9 @@ CONFIG = Path(__file__).parents[3] / "config"
 
 
 def test_the_cheapest_size_of_each_function_holds_what_it_works_on() -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-cifar10.yaml", ["training.epochs=2"]))
-    found = tuning.tuned(question, sizes)
-    chosen = tuning.best(found)["train"]
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", ["training.epochs=2"]))
+    found = tuning.simulate_sizes(question, sizes)
+    chosen = tuning.cheapest_sizes(found)["train"]
     assert chosen.memory_mb == sizes.least_mb(question.base.training.batch_size) == 2_432, (
         "more would be paid for and stand idle, with one thread"
     )
@@ -34,17 +34,17 @@ def test_the_cheapest_size_of_each_function_holds_what_it_works_on() -> None:
 
 
 def test_what_is_measured_is_the_dearest_function_at_sizes_that_hold_its_work() -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
     step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
     assert step == "train"
-    assert len(chosen) == tuning.MEASURED
+    assert len(chosen) == tuning.MAX_MEASURED_SIZES
     assert 1_769 in chosen, "what the file says"
     assert min(chosen) >= sizes.step_mb(60)
     assert seconds > 0
 
 
 def test_what_no_function_could_hold_is_not_measured() -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
+    question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
     with pytest.raises(ConfigError, match=r"train needs .* expected a smaller training\.batch_size"):
         tuning.choose_sizes_to_measure(question, replace(sizes, evaluation_bytes=2**40))
 
@@ -54,24 +54,24 @@ def test_what_no_function_could_hold_is_not_measured() -> None:
 )
 def test_sizes_to_measure_reach_from_the_smallest_to_the_largest(count: int, own: int, places: list[int]) -> None:
     sizes = list(range(512, 512 + 256 * count, 256))
-    assert tuning.spread(sizes, [sizes[own]]) == [sizes[place] for place in places]
+    assert tuning.pick_evenly(sizes, [sizes[own]]) == [sizes[place] for place in places]
 
 
 def test_what_has_no_functions_is_refused() -> None:
-    question, sizes, _ = subject.of(load(CONFIG / "gpu.yaml"))
+    question, sizes, _ = subject.build_question(load(CONFIG / "gpu.yaml"))
     with pytest.raises(ConfigError, match="--tune: gpu has no functions"):
-        tuning.tuned(question, sizes)
+        tuning.simulate_sizes(question, sizes)
 
 
 def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
     asked = load(CONFIG / "all-reduce-s3.yaml")
     measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0, batch_ratio=2.0)
-    question, _, (note,) = subject.of(asked, measured=measured)
+    question, _, (note,) = subject.build_question(asked, measured=measured)
     assert question.calibration.sample_gradient_s(question.workload) == pytest.approx(
         0.5 * question.calibration.sample_s["mobilenet"]
     )
     assert note.startswith("[measured-local]")
-    counted, _, (guess,) = subject.of(asked)
+    counted, _, (guess,) = subject.build_question(asked)
     assert counted.calibration.level_sigma > question.calibration.level_sigma > 0
     assert "multiply-accumulates" in guess
     slower, cloud = apply_draw(question.calibration, Draw(1, 0.0, 1.0)), question.calibration
@@ -84,9 +84,9 @@ def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
 
 
 def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was() -> None:
-    known = subject.of(load(CONFIG / "all-reduce-cifar10.yaml"))[0]
+    known = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml"))[0]
     measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
-    probed = subject.of(load(CONFIG / "all-reduce-s3.yaml"), measured=measured)[0]
+    probed = subject.build_question(load(CONFIG / "all-reduce-s3.yaml"), measured=measured)[0]
 
     def factor(question: Question) -> float:
         drawn, cloud = apply_draw(question.calibration, Draw(1, 0.0, 1.645)), question.calibration
@@ -146,7 +146,7 @@ def test_a_probe_bounds_candidates_and_says_what_threads_are_worth() -> None:
     asked = load(CONFIG / "all-reduce-s3.yaml")
     plain = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
     hungry = replace(plain, sample_bytes=20e6, two_threads=1.0, batch_ratio=2.0)
-    (_, small, _), (question, large, _) = (subject.of(asked, measured=each) for each in (plain, hungry))
+    (_, small, _), (question, large, _) = (subject.build_question(asked, measured=each) for each in (plain, hungry))
     assert large.step_mb(60) - small.step_mb(60) > 1_000, "60 samples of 20 MB, and a third more"
     cloud = question.calibration
     assert (cloud.parallel_share, cloud.parallel_least) == (0.0, 0.0)

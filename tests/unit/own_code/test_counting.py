@@ -47,6 +47,6 @@ def test_what_is_counted_is_given_what_is_trained(folders: Folders, samples: str
     folders.experiment(shop=SHOP.format(samples=samples, layers=layers))
     dataset = load(OWN)
     learner_for(OWN, dataset).try_out(first_samples(dataset))
-    question, bounds, _ = subject.of(OWN)
+    question, bounds, _ = subject.build_question(OWN)
     assert question.workload.macs == macs and bounds.kept_bytes > 0
     assert question.workload.image_bytes == dataset.train_inputs[0].nbytes  # as it is staged

@@ -192,7 +192,7 @@ def test_what_was_measured_is_told_whatever_ended_it(
     monkeypatch.setattr(measuring, "measure_sizes", measured)
     monkeypatch.setattr("crossover.running.monitor.renewing_session", lambda: (MagicMock(), None))
     monkeypatch.setattr("crossover.cli.advise.is_aws", lambda _: False)
-    monkeypatch.setattr("crossover.advice.question.of", lambda _: (MagicMock(), None, ()))
+    monkeypatch.setattr("crossover.advice.question.build_question", lambda _: (MagicMock(), None, ()))
     monkeypatch.setattr("crossover.advice.tuning.choose_sizes_to_measure", lambda *_: ("train", [1_769], 1.0))
     with pytest.raises(CrossoverError, match="ServiceException"):
         advise.print_measured_sizes(read(CONFIG / "all-reduce-s3.yaml"), 0.25, asks="")
