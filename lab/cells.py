@@ -12,7 +12,7 @@ from statistics import median
 
 from crossover.reports import prices
 from crossover.reports.bill import gb_seconds
-from crossover.reports.display import Band, band_of, of_errors
+from crossover.reports.display import Band, band_of, describe_error_spread
 from crossover.simulation.calibration import ASSUMED, AWS, Calibration, vcpus
 from crossover.simulation.kernel import RandomFactors
 from crossover.simulation.papers import is_cell_held_out
@@ -256,8 +256,9 @@ def headline() -> str:
     cells = {each.cell for each in of}
     right = sum(not projected(cell).impossible for cell in cells)
     return (
-        f"Error over {len(of)} figures of {len(cells)} measured cells held out: {of_errors(errors)} (goal: a median of at most 25 %); "
-        f"before anything was measured {of_errors(before)}. "
+        f"Error over {len(of)} figures of {len(cells)} measured cells held out: {describe_error_spread(errors)} (goal: a median "
+        f"of at most 25 %); "
+        f"before anything was measured {describe_error_spread(before)}. "
         f"Bands hold {sum(each.held for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
         f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
     )

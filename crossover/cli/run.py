@@ -64,7 +64,7 @@ def compare(
     from crossover.reports.tables import comparison
     from crossover.simulation.repetitions import project_results
 
-    found = comparing.read(folders, at=at, mixed=mixed, simulated=project_results)
+    found = comparing.compare_folders(folders, at=at, mixed=mixed, simulated=project_results)
     report = write_comparison(found, out)
     if as_json:
         print_json(comparing.as_json(found))
@@ -119,7 +119,7 @@ def run(
         from crossover.reports import tracking  # not for --help
 
         for tool in log:
-            tracking.check(tool.value)
+            tracking.check_installed(tool.value)
     if on == "aws":
         check_deployment(experiment)
         processors.check_fits(experiment)
@@ -136,7 +136,7 @@ def run(
             raise
         _summarise(finished, shown=asked)
         for tool in log or []:
-            print(f"{tool}: {tracking.log(finished, tool.value, where=str(asked / tool.value))}")
+            print(f"{tool}: {tracking.write_curves(finished, tool.value, where=str(asked / tool.value))}")
 
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:

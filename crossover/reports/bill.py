@@ -26,8 +26,8 @@ GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from 
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """EC2 instances of one type, billed from their start. `setting`: the YAML field that holds the type; `busy`: number of vCPUs of
-    an instance that compute all the time.
+    """A group of EC2 instances of one type, billed from their start. `setting`: the YAML field that holds the type; `busy`: number of vCPUs
+    of an instance that compute all the time; `boot_s`: seconds from their start until the program works.
     """
 
     purpose: str
@@ -53,8 +53,8 @@ class Infrastructure:
 
 
 def of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
-    """Return the infrastructure that `experiment` deploys. `architecture`: the experiment's by default. Raises ConfigError for an
-    architecture that does not exist.
+    """Return the infrastructure that an experiment deploys and that is billed by the hour. `architecture`: by default the experiment's.
+    Raises ConfigError for an architecture that does not exist.
     """
     architecture = architecture or architecture_of(experiment)
     found = steps(architecture)
@@ -103,7 +103,7 @@ GB = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a bill."""
+    """One line of an AWS bill: item, quantity, unit, dollars, and date of the price."""
 
     item: str
     quantity: float
@@ -112,13 +112,13 @@ class Line:
     as_of: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the line as an entry of result.json."""
+        """Return this line of the bill as an entry of result.json."""
         return asdict(self)
 
 
 def line(prices: Prices, price_item: str, quantity: float, *, item: str) -> Line:
-    """Return a line of the bill for `quantity` units of `price_item`. `item`: its name for people; unverified prices are marked in
-    it. Raises ConfigError if there is no price.
+    """Return the line of the bill for `quantity` units of `price_item`. `item`: name of the line for people; unverified prices are marked
+    in it. Raises ConfigError if there is no price.
     """
     price = prices.of(price_item)
     name = item if price.verified else f"{item} (price not verified)"
@@ -126,30 +126,32 @@ def line(prices: Prices, price_item: str, quantity: float, *, item: str) -> Line
 
 
 def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
-    """Return the billed GB-seconds of a function; a GB is 1,024 MB here. INIT is billed with the handler since August 2025."""
+    """Return the GB-seconds that AWS bills for `billed_ms` milliseconds of a function with `memory_mb` MB. A GB is 1,024 MB here; INIT is
+    billed with the handler since August 2025.
+    """
     return billed_ms / 1_000 * memory_mb / 1_024
 
 
 def lambda_duration(prices: Prices, total_gb_seconds: float) -> Line:
-    """Return the line for the functions' GB-seconds."""
+    """Return the line of the bill for the GB-seconds of Lambda functions."""
     return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64")
 
 
 def lambda_requests(prices: Prices, invocations: int) -> Line:
-    """Return the line for the functions' invocations."""
+    """Return the line of the bill for the invocations of Lambda functions."""
     return line(prices, "lambda.request", invocations, item="Lambda requests")
 
 
 def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
-    """Return the line for Step Functions transitions. `counted`: whether `count` comes from the executions' histories; otherwise it
-    is a lower bound, one per invocation.
+    """Return the line of the bill for Step Functions transitions. `counted`: whether `count` comes from the executions' histories;
+    otherwise it is a lower bound, one per invocation.
     """
     item = "Step Functions transitions" if counted else "Step Functions transitions, at least"
     return line(prices, "stepfunctions.transition", count, item=item)
 
 
 def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Line]:
-    """Return the lines for writing and for reading requests to S3."""
+    """Return the lines of the bill for writing and for reading requests to S3."""
     return [
         line(prices, "s3.write", writes, item="S3 requests, PUT and LIST"),
         line(prices, "s3.read", reads, item="S3 requests, GET"),
@@ -157,14 +159,14 @@ def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Lin
 
 
 def object_storage_line(prices: Prices, bytes_: int, *, seconds: float) -> Line:
-    """Return the line for S3 storage: the bytes that the run wrote, kept for its duration."""
+    """Return the line of the bill for S3 storage: `bytes_` that the run wrote, kept for its duration of `seconds`."""
     return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage")
 
 
 def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
-    """Return the lines for EC2 instances: the instances, their public addresses, root volumes, and the CPU credits beyond a burstable
-    type's baseline (an upper bound: as if the instance never waited; T2 instances earn nothing at their start in unlimited mode).
-    `seconds`: from their start, boot included.
+    """Return the lines of the bill for the EC2 instances of one fleet: the instances, their public addresses, their root volumes, and the
+    CPU credits beyond a burstable type's baseline. The credits are an upper bound: as if the instance never waited; T2 instances earn
+    nothing at their start in unlimited mode. `seconds`: from their start, boot included.
     """
     hours = instance_hours(count=of.count, seconds=seconds)
     price_item = f"ec2.{of.instance_type}.spot" if of.spot else f"ec2.{of.instance_type}"
@@ -184,23 +186,23 @@ def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
 
 
 def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
-    """Return the billed instance-hours: every instance from its start, boot included, at least one minute."""
+    """Return the billed hours of `count` EC2 instances: every instance from its start, boot included, and at least one minute."""
     return count * max(MINIMUM_INSTANCE_S, seconds + boot_s) / 3_600
 
 
 def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
-    """Return the line for the Amazon MQ broker."""
+    """Return the line of the bill for an Amazon MQ broker that runs for `seconds` seconds."""
     return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}")
 
 
 def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
-    """Return the line for the interface endpoints."""
+    """Return the line of the bill for `count` interface endpoints that exist for `seconds` seconds."""
     return line(prices, "vpc.interface_endpoint", count * seconds / 3_600, item="Interface endpoint, Secrets Manager")
 
 
 def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
-    """Return the lines for secrets, by the share of a month, and for the calls that read them. `calls`: one per secret and cold
-    start.
+    """Return the lines of the bill for `count` secrets, by the share of a month that they exist, and for the calls that read them. `calls`:
+    one per secret and cold start.
     """
     return [
         line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets"),
@@ -209,7 +211,7 @@ def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> 
 
 
 def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
-    """Return the line for CloudWatch Logs. `bytes_each`: bytes that one invocation logs."""
+    """Return the line of the bill for CloudWatch Logs. `bytes_each`: bytes that one invocation logs."""
     return line(
         prices,
         "logs.ingested_gb",
@@ -219,7 +221,7 @@ def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
 
 
 def _months(prices: Prices, seconds: float) -> float:
-    """Return seconds as a share of a month."""
+    """Return a time in seconds as a share of a month, as the price list counts months."""
     return seconds / 3_600 / prices.hours_per_month
 
 
@@ -236,31 +238,31 @@ PEER_USD_PER_S = {"t2.small": 0.00000639, "t2.large": 0.00002578}  # 2023, Table
 
 
 def lambda_usd(seconds: float, *, memory_mb: float, usd_per_gb_s: float = X86_USD_PER_GB_S) -> float:
-    """Return one function's cost by the 2025 paper: seconds x GB x price, where a GB is 1,000 MB. AWS bills differently: see
-    `gb_seconds`.
+    """Return the dollars of one Lambda invocation by the 2025 paper's formula: seconds x GB x price, where a GB is 1,000 MB. AWS bills
+    differently: see `gb_seconds`.
     """
     return seconds * memory_mb / 1_000 * usd_per_gb_s
 
 
 def gpu_usd(seconds: float, *, instances: int = 1, usd_per_hour: float = GPU_USD_PER_HOUR) -> float:
-    """Return the cost of GPU instances by the 2025 paper: training time at the hourly price."""
+    """Return the dollars of GPU instances by the 2025 paper's formula: training time at the hourly price."""
     return seconds / 3_600 * instances * usd_per_hour
 
 
 def lambda_usd_per_s(memory_mb: float, *, usd_per_gb_s: float = ARM64_USD_PER_GB_S) -> float:
-    """Return the price of one function's second by the 2023 paper, Table II; here a GB is 1,024 MB."""
+    """Return the dollars of one second of a Lambda function by the 2023 paper, Table II. A GB is 1,024 MB there."""
     return memory_mb / 1_024 * usd_per_gb_s
 
 
 def peer_serverless_usd(seconds: float, *, batches: int, lambda_usd_per_s: float, ec2_usd_per_s: float) -> float:
-    """Return a peer's cost by the 2023 paper, equation 1: every batch's function, and the instance, is charged for the peer's whole
-    computation time.
+    """Return the dollars of a peer with functions by the 2023 paper, equation 1: the function of every batch, and the instance, is charged
+    for the peer's whole computation time of `seconds`.
     """
     return (lambda_usd_per_s * batches + ec2_usd_per_s) * seconds
 
 
 def peer_instance_usd(seconds: float, *, ec2_usd_per_s: float) -> float:
-    """Return a peer's cost by the 2023 paper, equation 2: the instance alone."""
+    """Return the dollars of a peer without functions by the 2023 paper, equation 2: the instance alone."""
     return ec2_usd_per_s * seconds
 
 
@@ -277,15 +279,15 @@ COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's
 
 @dataclass(frozen=True)
 class Memory:
-    """Function memory by record: the record's own if the platform reported it, otherwise what the experiment would deploy (a run in
-    one process has none).
+    """Memory of the functions behind records: the record's own if the platform reported it, otherwise what the experiment would deploy (a
+    run in one process has none).
     """
 
     experiment: Experiment
     infrastructure: Infrastructure
 
     def of(self, record: Record) -> int:
-        """Return the memory of the record's function in MB."""
+        """Return the memory in MB of the function that left the record."""
         known: Mapping[str, int] = self.infrastructure.memory_mb
         deployed = known.get(record["step"]) or self.experiment.functions.memory_of(record["step"], torch=True)
         return int(record.get("memory_mb") or deployed)
@@ -299,7 +301,9 @@ def paper_method(
     prices: Prices,
     duration_s: float,
 ) -> tuple[str, float]:
-    """Return (name of the formula, dollars): the 2023 paper's formula for peers, the 2025 paper's for functions and for GPUs."""
+    """Return the name of the papers' formula for this run and its dollars: the 2023 paper's formula for peers, the 2025 paper's for
+    functions and for GPUs. `records`: records of the run; `duration_s`: its seconds.
+    """
     fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
     memory = Memory(experiment, infrastructure)
     if machines := next((fleets[purpose] for purpose in BY_THE_HOUR if purpose in fleets), None):
@@ -315,8 +319,8 @@ def paper_method(
 
 
 def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: float) -> float:
-    """Return the cost of peers by equations 1 and 2. Computation time is the peer's stage of that name; batches are the functions'
-    invocations of that peer and epoch.
+    """Return the dollars of peers by equations 1 and 2 of the 2023 paper. Computation time is the peer's stage of that name; batches are
+    the functions' invocations of that peer and epoch. `ec2_usd_per_s`: price of an instance.
     """
     seconds: dict[tuple[int, int], float] = defaultdict(float)
     batches: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -345,13 +349,13 @@ def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: floa
 
 
 def begin(record: Record) -> float:
-    """Return when the invocation began to be billed, INIT included, in unix seconds."""
+    """Return the time at which the invocation of a record began to be billed, INIT included, in unix seconds."""
     return float(record["started_at"]) - init_s(record)
 
 
 def under_way(mark: Record, now: float) -> Record:
-    """Return a record for an invocation that has not ended, from its latest usage snapshot: it is counted as working from then until
-    `now`. `mark`: the snapshot.
+    """Return a record for an invocation that has not ended, from its latest usage snapshot `mark`. It is counted as working from then until
+    `now`.
     """
     return {**mark, "wall_s": float(mark["wall_s"]) + max(0.0, now - end(mark))}
 
@@ -414,7 +418,7 @@ PROJECTED = "projected from local seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The dollars of a run, or of the part of it until some moment."""
+    """The dollars of a run, or of the part of it until some moment: by the papers' formula, and as lines of the AWS bill."""
 
     paper_method: str
     paper_method_usd: float
@@ -422,12 +426,12 @@ class Cost:
 
     @property
     def full_usd(self) -> float:
-        """The total AWS bill in dollars."""
+        """The total AWS bill of the run in dollars."""
         return sum(line.usd for line in self.lines)
 
     def as_json(self, *, where: str) -> dict[str, Any]:
-        """Return the cost block of result.json. `where`: `aws` if the run was on AWS, so that the seconds are billed rather than
-        projected.
+        """Return the cost block of result.json. `where`: `aws` if the run was on AWS, so that the seconds are billed
+        rather than projected.
         """
         measured = where == "aws"
         return {
@@ -464,12 +468,12 @@ class BilledRun:
         self._formula, _ = self._by_paper((), duration_s=0.0)
 
     def cost(self) -> Cost:
-        """Return the cost of the whole run. Raises ConfigError if a price is missing."""
+        """Return the dollars of the whole run. Raises ConfigError if a price is missing."""
         return self.until(self.started_at + self.duration_s)
 
     def until(self, moment: float) -> Cost:
-        """Return the cost if the run had been stopped at `moment` (unix seconds). It never falls with time or with a further record, and
-        at the run's end it is the whole cost. Raises ConfigError if a price is missing.
+        """Return the dollars if the run had been stopped at `moment` (unix seconds). They never fall with time or with a further record,
+        and at the run's end they are the whole cost. Raises ConfigError if a price is missing.
         """
         elapsed_s = min(max(0.0, moment - self.started_at), self.duration_s)
         over = elapsed_s >= self.duration_s
@@ -496,11 +500,11 @@ class BilledRun:
         )
 
     def _used(self, record: Record) -> "Quantities":
-        """Return the quantities that a record is billed for."""
+        """Return the quantities that one record of the run is billed for."""
         return Quantities.of(record, memory_mb=Memory(self.experiment, self.infrastructure).of(record))
 
     def _by_paper(self, records: Sequence[Record], *, duration_s: float) -> tuple[str, float]:
-        """Return the name and the dollars of the paper's formula for these records."""
+        """Return the name of the paper's formula for this run, and its dollars for these records."""
         return paper_method(
             self.experiment,
             records,
@@ -512,7 +516,7 @@ class BilledRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantities:
-    """Quantities billed by use: of one invocation, of a whole run, or of invocations that left no record."""
+    """Quantities that AWS bills by use: those of one invocation, of a whole run, or of invocations that left no record."""
 
     gb_s: float = 0.0
     mb_s: float = 0.0  # seconds times memory without INIT: what the 2025 paper's formula takes
@@ -524,7 +528,9 @@ class Quantities:
 
     @classmethod
     def of(cls, record: Record, *, memory_mb: int) -> "Quantities":
-        """Return the quantities of a record. A program's seconds are not counted, because its instance is billed by the hour."""
+        """Return the quantities that one record is billed for. `memory_mb`: memory of its function. A program's seconds are not counted,
+        because its instance is billed by the hour.
+        """
         writes, reads = object_requests(record)
         stored = traffic([record])["object_store"]["bytes_out"]
         if on_instance(record):
@@ -540,6 +546,7 @@ class Quantities:
         )
 
     def __add__(self, other: "Quantities") -> "Quantities":
+        """Return the sums of both quantities."""
         return Quantities(
             gb_s=self.gb_s + other.gb_s,
             mb_s=self.mb_s + other.mb_s,
@@ -559,7 +566,9 @@ def bill(
     duration_s: float,
     transitions: int | None,
 ) -> list[Line]:
-    """Return every line of the bill, including those of zero quantity. Raises ConfigError if a price is missing."""
+    """Return every line of the AWS bill of a run, including those of zero quantity. `used`: quantities billed by use; `duration_s`: seconds
+    for which the infrastructure is billed; `transitions`: None if they were not counted. Raises ConfigError if a price is missing.
+    """
     lines = [
         lambda_duration(prices, used.gb_s),
         lambda_requests(prices, used.invocations),

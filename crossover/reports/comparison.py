@@ -17,8 +17,7 @@ from crossover.experiment import Experiment, Metric
 from crossover.reports import display, folder
 from crossover.reports.display import Band
 from crossover.reports.folder import Result, RunFolder
-from crossover.reports.on_aws import OnAws
-from crossover.reports.on_aws import verdict as on_aws_verdict
+from crossover.reports.on_aws import OnAws, describe_winners
 
 # --- race -------------------------------------------------------------------------------------------------------------
 
@@ -32,9 +31,9 @@ UNEVEN = 0.8  # and so much of what the best of those compared had
 
 @dataclass(frozen=True, kw_only=True)
 class RaceEntry:
-    """One run's row. `goal_*`: values at the first epoch that reached the comparison's goal, None if no epoch did. `setting`: digest,
-    equal for runs that differ only in their seed. `cpu_share`: processor seconds of computing divided by its seconds; None if nothing
-    was computed.
+    """One run's row in a comparison. `goal_*`: values at the first epoch that reached the comparison's goal, None if no epoch did.
+    `setting`: digest, equal for runs that differ only in their seed. `cpu_share`: processor seconds of computing divided by its seconds;
+    None if nothing was computed.
     """
 
     name: str
@@ -64,29 +63,29 @@ class RaceEntry:
 
     @property
     def display_name(self) -> str:
-        """The name, marked if the run failed or is incomplete."""
+        """Name of the run, marked if the run failed or is incomplete."""
         failed = "" if self.outcome == "finished" else " (failed)"
         return f"{self.name}{failed}{'' if self.complete else ' (incomplete)'}"
 
     @property
     def to_goal(self) -> list[str]:
-        """Time, dollars by the papers' method, and total AWS bill until the goal, as text."""
+        """The run's time, dollars by the papers' method, and total AWS bill until the goal, as text."""
         return [display.seconds(self.goal_s), display.usd(self.goal_paper_usd), display.usd(self.goal_full_usd)]
 
     @property
     def competes(self) -> bool:
-        """Whether the run can win: only a finished, complete run that reached the goal can."""
+        """True if the run can win: a finished, complete run that reached the goal."""
         return self.outcome == "finished" and self.complete and self.goal_s is not None
 
 
 def _values(result: Result) -> list[float]:
-    """Return the metric's values of all epochs that have one."""
+    """Return the values of the run's metric, one for each epoch that was evaluated."""
     return [epoch["val_metric"] for epoch in result["epochs"] if epoch["val_metric"] is not None]
 
 
 def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float | None, str]:
-    """Return (the metric's value at which runs are compared, its origin): `at`, or the target that all finished runs' files share;
-    (None, '') if there is neither. The goal is fixed before results are seen. Raises ConfigError if the metric cannot reach `at`.
+    """Return the metric's value at which runs are compared, and its origin in words: `at`, or the target that all finished runs' files
+    share; (None, '') if there is neither. The goal is fixed before results are seen. Raises ConfigError if the metric cannot reach `at`.
     """
     if at is not None:
         if why := display.metric_of(results[0]).explain_unreachable(at):
@@ -98,7 +97,7 @@ def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float
 
 
 def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
-    """Return a run's row. `result`: its result.json; `goal`: the metric's value to reach, or None."""
+    """Return a run's row in the comparison. `result`: its result.json; `goal`: the metric's value to reach, or None."""
     metric = display.metric_of(result)
     known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
     first: Mapping[str, Any] = next(
@@ -122,7 +121,7 @@ def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
         duration_s=result["duration_s"],
         paper_method_usd=result["cost"]["paper_method_usd"],
         full_usd=result["cost"]["full_usd"],
-        moved_bytes=display.moved(result["traffic"]),
+        moved_bytes=display.sum_moved_bytes(result["traffic"]),
         requests=sum(channel["requests"] for channel in result["traffic"].values()),
         invocations=result["invocations"]["count"],
         failed_attempts=result["invocations"]["error"] + result["invocations"]["stale"],
@@ -142,7 +141,7 @@ def setting_of(result: Result) -> str:
 
 
 def _cpu_share(result: Result) -> float | None:
-    """Return the computing stage's processor seconds divided by its wall seconds, or None if nothing was computed."""
+    """Return the processor seconds of the run's computing divided by its wall seconds, or None if nothing was computed."""
     computing = [stage for stage in result["stages"] if stage["stage"] == "compute" and stage["wall_s"] > 0]
     return computing[0]["cpu_s"] / computing[0]["wall_s"] if computing else None
 
@@ -151,8 +150,8 @@ def _cpu_share(result: Result) -> float | None:
 
 
 def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, dollars: bool = True) -> str:
-    """Return the verdict in one line: what won and by how much, or why there is no winner. `why`: origin of the goal; `dollars`:
-    whether dollars may be compared too.
+    """Return the verdict of a comparison in one line: the run that won and by how much, or why there is no winner. `goal`: the metric's
+    value to reach; `why`: origin of the goal; `dollars`: whether dollars may be compared too.
     """
     if goal is None:
         return "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85); the curves are shown side by side."
@@ -179,9 +178,14 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
         counts = ", ".join(f"{name}: {' '.join(map(str, sorted(runs)))}" for name, runs in settings.items())
         least = f"no verdict on measured seconds: it takes two settings with {SEEDS} seeds or more in common (--set seed=...)"
         return f"{least}; seeds of {counts or 'none'}.{_left_out_sentence(left)}"
-    at = "At the mean of all gradients" if goal is None else f"At {display.judged(goal, racers[0].metric)} ({why})"
+    at = (
+        "At the mean of all gradients"
+        if goal is None
+        else f"At {display.format_metric(goal, racers[0].metric)} ({why})"
+    )
 
     def draws(of: Callable[[RaceEntry], float | None]) -> dict[str, list[float]]:
+        """Return for each setting the mean logarithm of a figure by seed. `of`: returns the figure of a run."""
         return {name: [_mean_log(runs[seed], of) for seed in seeds] for name, runs in settings.items()}
 
     soonest = _compare_settings(draws(lambda entry: entry.goal_s), "soonest", "sooner", OF_TIME)
@@ -200,14 +204,16 @@ def _left_out_sentence(left: Mapping[str, str]) -> str:
 
 
 def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
-    """Return the runs on this machine whose computing waited for a core: the share of computing time that they had one, by name."""
+    """Return the runs on this machine whose computing waited for a core, by name: for each the share of its computing time that it had a
+    core.
+    """
     shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
     least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
     return {name: share for name, share in shares.items() if share < least}
 
 
 def _raced_settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[RaceEntry]]]:
-    """Return each setting's runs by seed; a setting is named after its first run."""
+    """Return the runs of each setting by seed. A setting is named after its first run."""
     found: dict[str, dict[int, list[RaceEntry]]] = {}
     for entry in racers:
         found.setdefault(entry.setting, {}).setdefault(entry.seed, []).append(entry)
@@ -215,18 +221,18 @@ def _raced_settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[Rac
 
 
 def _name_of_several(runs: Sequence[RaceEntry]) -> str:
-    """Return a name for several runs: the first one's, and how many more there are."""
+    """Return one name for several runs: the first one's, and how many more there are."""
     return runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more"
 
 
 def _mean_log(runs: Sequence[RaceEntry], of: Callable[[RaceEntry], float | None]) -> float:
-    """Return the mean logarithm of a figure over runs of one seed; `of`: returns the figure of a run."""
+    """Return the mean logarithm of a figure over runs of one seed, minus infinity if it is zero. `of`: returns the figure of a run."""
     return fmean(log(value) if (value := of(run) or 0.0) > 0 else -inf for run in runs)
 
 
 def _compare_settings(draws: Mapping[str, Sequence[float]], what: str, better: str, student: Sequence[float]) -> str:
-    """Return which setting is first, and the confidence interval of its lead over the closest other; empty if a figure is zero.
-    `draws`: logarithms by seed; `what`, `better`: such as soonest and sooner; `student`: critical values.
+    """Return in words which setting is first, and the confidence interval of its lead over the closest other; empty if a figure is zero.
+    `draws`: logarithms by seed; `what`, `better`: words such as soonest and sooner; `student`: critical values.
     """
     if any(value == -inf for values in draws.values() for value in values):
         return ""
@@ -288,8 +294,8 @@ def run_names(runs: Sequence[RunFolder]) -> list[str]:
     ]
 
 
-def incomparable(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return why the runs must not be compared: one sentence for each difference in data or model."""
+def list_mismatches(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Return why the runs must not be compared: one sentence for each difference in data or model. Empty if they may be compared."""
     found = [mark for path in MUST_AGREE if (mark := _describe_difference(runs, names, *path))]
     rises = _group_names(
         runs, names, lambda r: str(display.metric_of(r).higher_wins)
@@ -298,12 +304,12 @@ def incomparable(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
 
 
 def same_prices(results: Sequence[Result]) -> bool:
-    """Return whether all dollars are based on prices of one date and region."""
+    """Return True if the dollars of all runs are based on prices of one date and region."""
     return len({(result["cost"].get("prices_as_of"), result["cost"].get("region")) for result in results}) == 1
 
 
-def marks(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return the caveats of a comparison: what is wrong with single runs, and how the runs differ."""
+def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+    """Return the caveats of a comparison, one sentence each: what is wrong with single runs, and how the runs differ."""
     found = [mark for run, name in zip(runs, names, strict=True) for mark in _state(run, name)]
     labels = _group_names(runs, names, lambda r: str(r["label"]))
     if len(labels) > 1:
@@ -321,7 +327,7 @@ def marks(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
 
 
 def _state(run: RunFolder, name: str) -> list[str]:
-    """Return what is wrong with a single run: failed, incomplete, or records lost."""
+    """Return what is wrong with a single run, one sentence each: failed, incomplete, or records lost."""
     result, found = run.result, []
     if result["outcome"] != "finished":
         found.append(f"{name} failed: {result.get('failure') or 'no cause was recorded'}")
@@ -335,7 +341,7 @@ def _state(run: RunFolder, name: str) -> list[str]:
 
 
 def lost_records(run: RunFolder) -> str:
-    """Return how a run's metrics.jsonl differs from what its result.json was made from; empty if it does not."""
+    """Return in words how a run's metrics.jsonl differs from the records that its result.json was made from; empty if it does not."""
     counted, there = int(run.result["invocations"]["count"]), len(run.records)
     if counted != there:
         return f"metrics.jsonl has {there} records, result.json was made from {counted}"
@@ -344,7 +350,7 @@ def lost_records(run: RunFolder) -> str:
 
 
 def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return a sentence if settings were run with different sets of seeds; runs of one setting may differ in theirs."""
+    """Return a sentence, in a list, if the settings were run with different sets of seeds; otherwise an empty list."""
     by_setting: dict[str, set[int]] = {}
     for run in runs:
         by_setting.setdefault(setting_of(run.result), set()).add(run.result["experiment"].get("seed", 0))
@@ -369,6 +375,7 @@ def _describe_difference(runs: Sequence[RunFolder], names: Sequence[str], *path:
     """
 
     def at_path(value: Any, key: str) -> Any:
+        """Return the value under the key, or None if there is none."""
         return value.get(key) if isinstance(value, Mapping) else None
 
     values = _group_names(runs, names, lambda result: str(reduce(at_path, path, result)))
@@ -397,7 +404,7 @@ def _list_groups(groups: Mapping[str, Sequence[str]]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The compared runs with their rows, caveats and verdict."""
+    """Several compared runs, with their rows, caveats and verdict."""
 
     runs: tuple[RunFolder, ...]
     entries: tuple[RaceEntry, ...]
@@ -408,46 +415,48 @@ class Comparison:
 
     @property
     def to_goal(self) -> str:
-        """The goal in words, for column heads; empty if there is no goal."""
-        return "" if self.goal is None else f"to {display.judged(self.goal, self.metric)}"
+        """The goal of the comparison in words, for column heads; empty if there is no goal."""
+        return "" if self.goal is None else f"to {display.format_metric(self.goal, self.metric)}"
 
     @property
     def metric(self) -> Metric:
-        """The metric that the runs are judged by: the first run's, if they differ."""
+        """The metric by which the runs are compared: that of the first run, if they differ."""
         return self.entries[0].metric
 
 
 Simulate = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
 
 
-def read(
+def compare_folders(
     paths: Sequence[Path], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
-    """Return the comparison of the runs in the folders `paths`; the other arguments are those of `of`. Raises DataError for a folder
-    that holds no run, ConfigError if the runs are not comparable.
+    """Return the comparison of the runs in the folders `paths`; `at`, `mixed` and `simulated` are those of `compare_runs`. Raises DataError
+    for a folder that holds no run, ConfigError if the runs are not comparable.
     """
-    return of([folder.read(path) for path in paths], at=at, mixed=mixed, simulated=simulated)
+    return compare_runs([folder.read(path) for path in paths], at=at, mixed=mixed, simulated=simulated)
 
 
-def of(
+def compare_runs(
     runs: Sequence[RunFolder], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
-    """Compare `runs`. Raises ConfigError for no run, the same run twice, or different data or models. `mixed`: show different data or
-    models side by side, without a verdict. `at`: the metric's value that a run must reach. `simulated`: returns what runs
-    (result.json) would take on AWS, in the same draws. If prices differ in date or region, the verdict ignores dollars.
+    """Return the comparison of `runs`. If prices differ in date or region, the verdict ignores dollars.
+
+    `at`: the metric's value that a run must reach; `mixed`: show different data or models side by side, without a verdict; `simulated`:
+    takes result.json contents and returns what the runs would take on AWS, in the same draws. Raises ConfigError for no run, the same run
+    twice, or different data or models.
     """
     if not runs:
         raise ConfigError("compare: no run was given; give the folders of at least one run")
     results, names = [run.result for run in runs], run_names(runs)
     if len(twice := {run.path.resolve() for run in runs}) < len(runs):
         raise ConfigError(f"compare: {len(runs)} folders are {len(twice)} runs; give each once")
-    apart = incomparable(runs, names)
+    apart = list_mismatches(runs, names)
     if apart and not mixed:
         raise ConfigError(
             f"compare: these runs cannot be compared: {'; '.join(apart)}. --mixed shows them side by side, without a verdict"
         )
     goal, why = race_goal(results, at)
-    entries = tuple(_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
+    entries = tuple(_build_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
     said = simulated(results) if simulated else [None] * len(runs)
     on_aws = {name: each for name, each in zip(names, said, strict=True) if each is not None}
     here = race_verdict(entries, goal, why, dollars=same_prices(results))
@@ -455,22 +464,22 @@ def of(
         runs=tuple(runs),
         entries=entries,
         goal=goal,
-        marks=(*apart, *marks(runs, names)),
+        marks=(*apart, *list_caveats(runs, names)),
         verdict="no verdict: different data or models"
         if apart
-        else " ".join(filter(None, (here, on_aws_verdict(on_aws)))),
+        else " ".join(filter(None, (here, describe_winners(on_aws)))),
         on_aws=on_aws,
     )
 
 
-def _entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
-    """Return the run's row; runs that lost records are incomplete."""
+def _build_entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
+    """Return the run's row in the comparison. A run that lost records is marked as incomplete."""
     entry = race_entry(run.result, name, goal)
     return replace(entry, complete=entry.complete and not lost_records(run))
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as a mapping for other programs: raw seconds, dollars, bytes."""
+    """Return the comparison as a mapping for other programs, with raw seconds, dollars and bytes."""
     return {
         "verdict": comparison.verdict,
         "goal": comparison.goal,
@@ -481,7 +490,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """Return the comparison as CSV, one row per run with raw figures: seconds, dollars, bytes, the metric's values."""
+    """Return the comparison as CSV text, one row per run with raw figures: seconds, dollars, bytes, values of the metric."""
     text = io.StringIO()
     columns = [field.name for field in fields(RaceEntry)]
     projected = [f"on_aws_{figure}_{name}" for figure in ("seconds", "usd") for name in Band._fields]
@@ -492,5 +501,5 @@ def to_csv(comparison: Comparison) -> str:
         known = comparison.on_aws.get(entry.name)
         if known is not None and known.would_run:
             row |= dict(zip(projected, (*known.time, *known.dollars), strict=True))
-        writer.writerow(display.safe_row(row))
+        writer.writerow(display.escape_row(row))
     return text.getvalue()

@@ -13,7 +13,7 @@ GAP = "\u00a0"  # a unit stays on its figure's line
 
 
 def usd(value: float | None) -> str:
-    """Return dollars as text: three significant digits below a dollar, cents above; never in powers of ten."""
+    """Return dollars as text: three significant digits below a dollar, cents above; never in powers of ten. None becomes a dash."""
     if value is None:
         return DASH
     if value == 0:
@@ -84,7 +84,7 @@ def _two_digits(value: float) -> str:
 
 
 def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> str:
-    """Return the median of a projection with p5 and p95, as text. `shown`: formats one value."""
+    """Return the median of a projection with its p5 and p95, as text. `shown`: formats one value."""
     return f"{shown(p50)} ({shown(p5)} to {shown(p95)})"
 
 
@@ -113,17 +113,17 @@ def percent(value: float | None) -> str:
 
 
 def metric_of(result: Mapping[str, Any]) -> Metric:
-    """Return the metric by which the run is judged."""
+    """Return the metric by which a run is judged, from its result.json."""
     return Metric(**result["experiment"].get("training", {}).get("metric", {}))
 
 
-def judged(value: float | None, metric: Metric) -> str:
-    """Return a value of `metric` as text: a share in percent, anything else as a number."""
+def format_metric(value: float | None, metric: Metric) -> str:
+    """Return a value of `metric` as text: a share in percent, anything else as a number. None becomes a dash."""
     return percent(value) if metric.is_share else number(value)
 
 
 def number(value: float | None) -> str:
-    """Return a quantity of a bill, or a loss, as text: four significant digits, thousands separated."""
+    """Return a quantity of a bill, or a loss, as text: four significant digits, thousands separated. None becomes a dash."""
     if value is None:
         return DASH
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
@@ -136,39 +136,39 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}x" if ratio < 9.95 else f"{ratio:.0f}x"
 
 
-def moved(traffic: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the bytes received and sent over all channels."""
+def sum_moved_bytes(traffic: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the bytes that a run received and sent over all channels. `traffic`: as in result.json."""
     return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
 
 
-def subject(result: Mapping[str, Any]) -> str:
-    """Return a run's model and data set, in words."""
+def describe_subject(result: Mapping[str, Any]) -> str:
+    """Return a run's model and data set in words, such as `mobilenet on cifar10`."""
     experiment = result["experiment"]
     return f"{experiment['training']['model']} on {experiment['data']['dataset']}"
 
 
 def epochs_of(result: Mapping[str, Any]) -> int:
-    """Return how many epochs a run trained: the highest epoch number in its rows, because a round may span several epochs. Rows
-    without a number are counted in their order.
+    """Return how many epochs a run trained: the highest epoch number in the rows of its result.json, because a round may span several
+    epochs. Rows without a number are counted in their order.
     """
     return max((int(row.get("epoch", number)) for number, row in enumerate(result["epochs"], 1)), default=0)
 
 
-def made_of(result: Mapping[str, Any]) -> str:
-    """Return the run's model, data set, number of workers, number of epochs and location, in words."""
+def describe_run(result: Mapping[str, Any]) -> str:
+    """Return in words a run's model, data set, number of workers, number of epochs, and where it ran."""
     size = f"{result['experiment']['workers']} workers, {epochs_of(result)} epochs"
-    return f"{subject(result)}, {size}, {result['where']}"
+    return f"{describe_subject(result)}, {size}, {result['where']}"
 
 
-def attempts(result: Mapping[str, Any]) -> str:
-    """Return how many of the run's invocations were cold, failed, superseded (stale), retried or killed, in words."""
+def describe_attempts(result: Mapping[str, Any]) -> str:
+    """Return in words how many of the run's invocations were cold, failed, superseded (stale), retried or killed."""
     made, lost = result["invocations"], result.get("unrecorded") or {"count": 0}
     killed = f", {lost['count']} killed and billed without a record" if lost["count"] else ""
     return f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried{killed}"
 
 
-def dropped(result: Mapping[str, Any]) -> dict[int, str]:
-    """Return the rounds from which each worker was excluded, in words, by worker."""
+def describe_dropped(result: Mapping[str, Any]) -> dict[int, str]:
+    """Return by worker the rounds from which the worker's contribution was excluded, in words. `result`: the run's result.json."""
     rounds: dict[int, list[int]] = {}
     for each in result.get("dropped", []):
         for worker in each["workers"]:
@@ -185,8 +185,8 @@ def dropped(result: Mapping[str, Any]) -> dict[int, str]:
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def safe(cell: Any) -> Any:
-    """Return the cell, text that a spreadsheet would take for a formula behind an apostrophe. Numbers stay as they are."""
+def escape_formula(cell: Any) -> Any:
+    """Return a table cell that a spreadsheet cannot take for a formula: such text gets an apostrophe in front. Numbers stay as they are."""
     if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:
@@ -196,9 +196,9 @@ def safe(cell: Any) -> Any:
     return cell
 
 
-def safe_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with every cell safe."""
-    return {column: safe(cell) for column, cell in row.items()}
+def escape_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row with every cell escaped as `escape_formula` does."""
+    return {column: escape_formula(cell) for column, cell in row.items()}
 
 
 # --- bands ------------------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ OPEN = "too close to call"
 
 
 class Band(NamedTuple):
-    """Percentiles 5, 50 and 95 over the draws."""
+    """Percentiles 5, 50 and 95 of a figure over the draws of a simulation."""
 
     p5: float
     p50: float
     p95: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return the percentiles as a mapping, labelled as projected."""
+        """Return these percentiles as a mapping, labelled as projected."""
         return {"label": "projected", **self._asdict()}
 
 
@@ -230,7 +230,7 @@ def band_of(values: Sequence[float]) -> Band:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """Return a percentile of ascending values; `share`: 0 to 1."""
+    """Return a percentile of ascending values by Hazen's rule; NaN if there are none. `share`: 0 to 1."""
     if not ordered:
         return nan
     at = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
@@ -238,26 +238,26 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return low + (at - floor(at)) * (ordered[min(floor(at) + 1, len(ordered) - 1)] - low)
 
 
-def of_errors(errors: Sequence[float]) -> str:
+def describe_error_spread(errors: Sequence[float]) -> str:
     """Return the median, p90 and maximum of relative errors, as Markdown text."""
     ordered = sorted(errors)
     middle, most = (_percentile(ordered, share) for share in (0.5, 0.9))
     return f"median **{middle:.1%}**, p90 {most:.1%}, worst {ordered[-1]:.1%}"
 
 
-def ahead(ours: Sequence[float], theirs: Sequence[float]) -> int:
-    """Return in how many paired draws `ours` is the smaller."""
+def count_wins(ours: Sequence[float], theirs: Sequence[float]) -> int:
+    """Return in how many paired draws the value of `ours` is smaller than that of `theirs`."""
     return sum(mine < other for mine, other in zip(ours, theirs, strict=True))
 
 
 def is_sure(count: int, of: int) -> bool:
-    """Return whether `count` wins of `of` paired draws suffice to say which is ahead."""
+    """Return True if `count` wins in `of` paired draws suffice to say which of two is ahead: 95 %."""
     return count >= SURE * of
 
 
 class Lead(NamedTuple):
-    """The first of several by one figure, and its closest competitor `second`. `wins`: in how many of the `of` paired draws the first
-    is ahead; `ratio`: the second's median divided by the first's.
+    """The lead of the first of several names by one figure over its closest competitor `second`. `wins`: in how many of the `of` paired
+    draws the first is ahead; `ratio`: median of the second divided by that of the first.
     """
 
     first: str
@@ -268,12 +268,12 @@ class Lead(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the first leads in enough draws and by a large enough ratio."""
+        """True if the first leads in at least 95 % of the draws, and by at least 1 %."""
         return is_sure(self.wins, self.of) and self.ratio >= LEVEL
 
 
 def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
-    """Return which name has the smallest median, and its lead over the closest other; None if there are fewer than two. `draws`:
+    """Return which name has the smallest median, and its lead over the closest other; None if there are fewer than two names. `draws`:
     values of one figure by name, paired by position, infinite if a draw failed.
     """
     if len(draws) < 2:
@@ -281,15 +281,15 @@ def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
     middle = {name: band_of(each).p50 for name, each in draws.items()}
     first, *others = sorted(middle, key=lambda name: middle[name])
     found = (
-        Lead(first, other, ahead(draws[first], draws[other]), len(draws[first]), middle[other] / middle[first])
+        Lead(first, other, count_wins(draws[first], draws[other]), len(draws[first]), middle[other] / middle[first])
         for other in others
     )
     return min(found, key=lambda each: (each.is_sure, each.wins, each.ratio))
 
 
-def won(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
+def describe_winner(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
     """Return in words which name won, by how much and how surely, or that it is too close to call; empty if there are fewer than two.
-    `draws`: as for `lead`; `what`, `better`: such as cheapest and cheaper; `shown`: formats a value.
+    `draws`: values by name, paired by position; `what`, `better`: words such as cheapest and cheaper; `shown`: formats a value.
     """
     led = lead(draws)
     if led is None:
@@ -302,8 +302,10 @@ def won(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Cal
     return f"{led.first} is {what} with {band(shown, *own)}, {times(led.ratio)} {better} than {second}, {drawn}"
 
 
-def leader(draws: Mapping[str, Sequence[float]], what: str, shown: Callable[[float], str]) -> str:
-    """Return the result of `won` in a few words; empty if there are fewer than two."""
+def describe_leader(draws: Mapping[str, Sequence[float]], what: str, shown: Callable[[float], str]) -> str:
+    """Return in a few words which name leads, or that it is too close to call; empty if there are fewer than two. `draws`: values by name,
+    paired by position; `what`: a word such as cheapest; `shown`: formats a value.
+    """
     led = lead(draws)
     if led is None:
         return ""
@@ -334,8 +336,8 @@ PALETTE = (
 
 
 class SeriesLook(NamedTuple):
-    """The look of a series in plots. `colour`: index into PALETTE; `marker`: matplotlib's name; `sign`: the marker as a letter, for
-    text and for canvases.
+    """The look of one series in plots. `colour`: index into PALETTE; `marker`: matplotlib's name of the marker; `sign`: the marker as a
+    letter, for text and for canvases.
     """
 
     colour: int
@@ -367,12 +369,16 @@ PLAIN = tuple(
 MACHINES = {"function": "functions", "instance": "instances", "gpu": "GPUs"}  # that `single` is on
 
 
-def look(name: str, place: int = 0) -> SeriesLook:
-    """Return the look of an architecture or a kind of machine. `place`: index from which the look of an unknown name follows."""
+def look_of(name: str, place: int = 0) -> SeriesLook:
+    """Return the look that an architecture or a kind of machine has in plots. `place`: index from which the look of an unknown name
+    follows.
+    """
     return LOOKS.get(name) or PLAIN[place % len(PLAIN)]
 
 
-def of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
-    """Return the look of an experiment's architecture; for a single worker, that of the kind of machine in its section `single`."""
+def look_of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
+    """Return the look that an experiment has in plots: that of its architecture; for a single worker, that of the kind of machine in its
+    section `single`.
+    """
     on = (sections.get("single") or {}).get("on", "function")
-    return look(MACHINES.get(on, "") if architecture == "single" else architecture, place)
+    return look_of(MACHINES.get(on, "") if architecture == "single" else architecture, place)

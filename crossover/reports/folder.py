@@ -26,9 +26,9 @@ from crossover.reports.usage import (
     Unrecorded,
     billed_ms,
     busy_s,
-    cell,
+    cell_of,
     init_s,
-    latest,
+    latest_end,
     on_instance,
     traffic,
 )
@@ -36,13 +36,13 @@ from crossover.reports.usage import (
 # --- completeness -----------------------------------------------------------------------------------------------------
 
 
-def attempts(records: Sequence[Record]) -> dict[str, int]:
-    """Return the number of invocations by outcome, of cold starts, and of cells that succeeded only after a failed attempt
-    (`retried`).
+def count_attempts(records: Sequence[Record]) -> dict[str, int]:
+    """Return the numbers of a run's invocations by outcome, of cold starts, and of pieces of work that succeeded only after a failed
+    attempt (`retried`).
     """
     outcomes = Counter(record["outcome"] for record in records)
-    failed = {cell(record) for record in records if record["outcome"] == "error"}
-    succeeded = {cell(record) for record in records if record["outcome"] == "ok"}
+    failed = {cell_of(record) for record in records if record["outcome"] == "error"}
+    succeeded = {cell_of(record) for record in records if record["outcome"] == "ok"}
     return {
         "count": len(records),
         "ok": outcomes["ok"],
@@ -53,7 +53,7 @@ def attempts(records: Sequence[Record]) -> dict[str, int]:
     }
 
 
-def missing(
+def list_missing(
     records: Sequence[Record],
     *,
     expected: Mapping[str, int] | None,
@@ -61,16 +61,20 @@ def missing(
     span: int = 1,
     failed: bool = False,
 ) -> list[str]:
-    """Return what is missing from a run, one sentence each; empty if nothing is known to be missing. `expected`: how often the state
-    machines executed each step successfully (in a failed run the execution that ended it may be counted as well); None if that was
-    not counted, so that lost records cannot show and result.json says so. `span`: epochs from one evaluation to the next.
+    """Return what is missing from a run's records and epochs, one sentence each; empty if nothing is known to be missing.
+
+    `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended it may be counted as
+    well); None if that was not counted, so that lost records cannot show and result.json says so. `span`: epochs from one evaluation to the
+    next; `failed`: whether the run failed.
     """
-    found = _steps(records, expected=expected, failed=failed) if expected is not None else []
-    return found + _continuations(records) + _missing_epochs(epochs, span)
+    found = _missing_records(records, expected=expected, failed=failed) if expected is not None else []
+    return found + _missing_continuations(records) + _missing_epochs(epochs, span)
 
 
-def _steps(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
-    """Return a sentence for each step that has fewer records than `expected`, or records though it was not executed."""
+def _missing_records(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
+    """Return a sentence for each step that has fewer records than `expected`, or records though it was not executed. `failed`: whether the
+    run failed.
+    """
     by_step: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_step[record["step"]].append(record)
@@ -78,8 +82,8 @@ def _steps(records: Sequence[Record], *, expected: Mapping[str, int], failed: bo
     for step, count in expected.items():
         present = sum(record["outcome"] == "ok" for record in by_step[step])
         if failed:  # the step that ended the run was executed, and left its record with another outcome
-            done = {cell(record) for record in by_step[step] if record["outcome"] == "ok"}
-            present += len({cell(record) for record in by_step[step]} - done)
+            done = {cell_of(record) for record in by_step[step] if record["outcome"] == "ok"}
+            present += len({cell_of(record) for record in by_step[step]} - done)
         if present < count:
             where = _describe_holes(by_step[step])
             sentences.append(f"{step}: {count - present} of {count} records missing{where}")
@@ -94,7 +98,7 @@ def _describe_holes(records: Sequence[Record], *, shown: int = 3) -> str:
     """Return which cells of the step's grid (round x worker x minibatch) have no record, in words: a hint where to look, not a proof.
     `shown`: how many are named.
     """
-    cells = {cell(record) for record in records if record["outcome"] == "ok"}
+    cells = {cell_of(record) for record in records if record["outcome"] == "ok"}
     rounds = sorted({(epoch, round) for _, _, epoch, round, _ in cells})
     workers = sorted({worker for _, worker, *_ in cells})
     minibatches: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -114,7 +118,7 @@ def _describe_holes(records: Sequence[Record], *, shown: int = 3) -> str:
     return f" ({'; '.join(holes[:shown])}{more})"
 
 
-def _continuations(records: Sequence[Record]) -> list[str]:
+def _missing_continuations(records: Sequence[Record]) -> list[str]:
     """Return a sentence for each missing record of a long worker. An invocation's record says where it ended (`until`: round,
     minibatch), and the next must begin there. The first one begins at 0, or anywhere in a resumed attempt of the run.
     """
@@ -134,7 +138,9 @@ def _continuations(records: Sequence[Record]) -> list[str]:
 
 
 def _missing_epochs(epochs: Sequence[Mapping[str, Any]], span: int) -> list[str]:
-    """Return a sentence if epochs lack an evaluation, or if no epoch was finished."""
+    """Return a sentence, in a list, if epochs lack an evaluation, or if no epoch was finished. `span`: epochs from one evaluation to the
+    next.
+    """
     numbers = sorted(int(epoch["epoch"]) for epoch in epochs)
     if not numbers:
         return ["no epoch was finished"]
@@ -200,7 +206,7 @@ _SHAPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One finished run as stored on disk."""
+    """One finished run as stored in a folder: its result.json and its records."""
 
     path: Path
     result: Result
@@ -208,7 +214,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The folder's name, which tables use for the run."""
+        """Name of the run's folder, which tables use for the run."""
         return self.path.resolve().name
 
 
@@ -225,7 +231,7 @@ def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], m
 
 
 def is_ours(entry: Path) -> bool:
-    """Return whether a run wrote this entry of its folder. Temporary files are named `.<name>.<something>`."""
+    """Return True if a run wrote this entry of its folder. Temporary files are named `.<name>.<something>`."""
     return entry.name.removeprefix(".").startswith(_OWN) or bool(_EARLIER.fullmatch(entry.name))
 
 
@@ -235,9 +241,9 @@ def parts(path: Path) -> list[Path]:
     return [each for each in entries if is_ours(each) and not _EARLIER.fullmatch(each.name)]
 
 
-def make_way(path: Path, run: str = "") -> Path | None:
-    """Move another run's files in `path` aside to `path/<its id>`, before `run`, or a new run, writes there. Return that folder, or
-    None if there was nothing to move. If it is interrupted, the next call finishes the move.
+def move_aside(path: Path, run: str = "") -> Path | None:
+    """Move the files of another run in `path` to the subfolder `path/<its id>`, before `run`, or a new run, writes there. Returns that
+    subfolder, or None if there was nothing to move. If the move is interrupted, the next call finishes it.
     """
     found = parts(path)
     if not found or (run and run == _run_of(path)):
@@ -250,14 +256,14 @@ def make_way(path: Path, run: str = "") -> Path | None:
 
 
 def _run_of(path: Path) -> str:
-    """Return the id of the run in `path`; empty if it is not known."""
+    """Return the id of the run whose files are in `path`; empty if it is not known."""
     with contextlib.suppress(OSError, ValueError, KeyError), (path / METRICS).open(encoding="utf-8") as file:
         return str(json.loads(file.readline())["run"])
     return next((each.name for each in (path / UNFINISHED).glob("runs/*")), "")
 
 
 def read(path: Path) -> RunFolder:
-    """Return the run in `path`. Raises DataError that names the file and what is wrong with it."""
+    """Return the run stored in the folder `path`. Raises DataError that names the file and what is wrong with it."""
     result = _parse((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "is not a run's result" if result is not None else "is not there"
@@ -302,7 +308,9 @@ def experiment_of(result: Mapping[str, Any]) -> Experiment:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a temporary file beside the target, then rename it: a reader sees the old file or the new one, also after a crash."""
+    """Write `data` to the file `path` through a temporary file that is renamed: a reader sees the old file or the new one, also after a
+    crash.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -326,7 +334,7 @@ def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
 
 
 def _parse(text: bytes, *, where: str) -> Any:
-    """Parse JSON. Raises DataError. `where`: file name for the error."""
+    """Return the value of a JSON text. Raises DataError if it is not JSON. `where`: file name for the error."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -386,11 +394,11 @@ def build(
         "versions": dict(versions),
         "code": dict(code or {}),
         "data": dict(data or {}),
-        "epochs": _epochs(epochs, run),
+        "epochs": _epoch_rows(epochs, run),
         "unrecorded": asdict(unrecorded) if unrecorded else None,
         "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
-        "incomplete": missing(records, expected=expected, epochs=epochs, span=span, failed=bool(failure)),
-        **sums(records),
+        "incomplete": list_missing(records, expected=expected, epochs=epochs, span=span, failed=bool(failure)),
+        **sum_records(records),
         "dropped": [dict(each) for each in dropped],
         "damaged": list(dict.fromkeys(damaged)),
         "cost": {**run.cost().as_json(where=where), "prices_as_of": run.prices.as_of, "region": run.prices.region},
@@ -400,7 +408,7 @@ def build(
 
 
 def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure: str | None) -> dict[str, Any]:
-    """Return the head of result.json: experiment, location, label and outcome."""
+    """Return the first fields of result.json: experiment, location, label and outcome. `failure`: cause of a failed run."""
     return {
         "format": FORMAT,
         "architecture": experiment.architecture,
@@ -413,16 +421,18 @@ def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure
 
 
 def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float) -> tuple[float, float]:
-    """Return the run's begin and end, in unix seconds. A resumed run's configuration is newer than the records of its first attempt."""
+    """Return the begin and end of a run in unix seconds. The configuration of a resumed run is newer than the records
+    of its first attempt.
+    """
     began = min([started_at, *(float(record["started_at"]) for record in records)])
     agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
-    return began, max([began, latest(records) or began, *agreed])
+    return began, max([began, latest_end(records) or began, *agreed])
 
 
-def sums(records: Sequence[Record]) -> dict[str, Any]:
+def sum_records(records: Sequence[Record]) -> dict[str, Any]:
     """Return the figures of result.json that are sums over the records: invocations, stages, steps, traffic and staleness."""
     return {
-        "invocations": attempts(records),
+        "invocations": count_attempts(records),
         "stages": stages(records),
         "steps": steps(records),
         "traffic": traffic(records),
@@ -447,7 +457,7 @@ def staleness(records: Sequence[Record]) -> dict[str, float] | None:
 
 
 def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return time by stage, in order of first appearance; `other` is time of steps outside every named stage."""
+    """Return one row of time by stage, in order of first appearance; `other` is time of steps outside every named stage."""
     table: dict[str, dict[str, Any]] = {}
     for record in sorted(records, key=lambda r: float(r["started_at"])):
         for stage in record["stages"]:
@@ -462,7 +472,7 @@ def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
-    """Add a stage of a record to the table's row of that stage."""
+    """Add one stage of a record to the table's row of that stage."""
     name = stage["stage"]
     row = table.setdefault(name, {"stage": name, "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0})
     # A long invocation adds its stages up.
@@ -472,13 +482,15 @@ def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Rec
 
 
 def _grow(row: dict[str, Any], **by: float) -> None:
-    """Increase the figures of a row."""
+    """Add the numbers in `by` to the figures of a row with the same names."""
     for figure, more in by.items():
         row[figure] += more
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return billed and other time by step. `slot_wait_s` is the wait for a free core of the local machine and is in no other figure."""
+    """Return one row of billed and other time by step. `slot_wait_s` is the wait for a free core of the local machine and is in no other
+    figure.
+    """
     table: dict[str, dict[str, Any]] = {}
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
     for record in sorted(records, key=lambda r: float(r["started_at"])):
@@ -498,8 +510,10 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
     return list(table.values())
 
 
-def _epochs(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> list[dict[str, Any]]:
-    """Return one row per epoch; `elapsed_s` and dollars are cumulative, so that the metric can be plotted against both."""
+def _epoch_rows(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> list[dict[str, Any]]:
+    """Return the rows of result.json for the epochs. `elapsed_s` and dollars are cumulative, so that the metric can be plotted against
+    both. `run`: gives the dollars at a moment.
+    """
     losses = train_losses(run.records)
     begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)
     rows, moment = [], begin
@@ -527,7 +541,7 @@ def train_losses(records: Sequence[Record]) -> dict[int, float]:
     """Return the mean training loss by epoch, weighted by answers; a cell that was computed twice counts once. A long invocation's
     record has `losses`, (epoch, mean, answers) of every epoch it worked on, instead of one `loss`.
     """
-    once = {cell(r): r for r in records if r["outcome"] == "ok"}
+    once = {cell_of(r): r for r in records if r["outcome"] == "ok"}
     total: dict[int, float] = defaultdict(float)
     samples: dict[int, float] = defaultdict(float)
     for record in once.values():
@@ -543,7 +557,7 @@ def train_losses(records: Sequence[Record]) -> dict[int, float]:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with NaN and infinity replaced by None, because JSON has neither; the report then says `diverged`."""
+    """Return a value with NaN and infinity replaced by None at any depth, because JSON has neither; the report then says `diverged`."""
     match value:
         case dict():
             return {key: _finite(item) for key, item in value.items()}

@@ -10,8 +10,8 @@ from crossover.reports.display import Band, band_of
 
 @dataclass(frozen=True, kw_only=True)
 class OnAws:
-    """Simulated seconds and dollars by draw, infinite if AWS would not have run the draw. Runs that are compared have the same draws.
-    `words`: what was simulated.
+    """Projection of one run on AWS: simulated seconds and dollars by draw, infinite if AWS would not have run the draw. Runs that are
+    compared have the same draws. `words`: what was simulated.
     """
 
     seconds: tuple[float, ...]
@@ -22,33 +22,33 @@ class OnAws:
 
     @property
     def time(self) -> Band:
-        """Percentiles of seconds."""
+        """Percentiles of the projected seconds."""
         return band_of(self.seconds)
 
     @property
     def dollars(self) -> Band:
-        """Percentiles of the total AWS bill in dollars."""
+        """Percentiles of the projected total AWS bill in dollars."""
         return band_of(self.usd)
 
     @property
     def would_run(self) -> bool:
-        """Whether AWS would run it in at least one draw."""
+        """True if AWS would run it in at least one draw."""
         return self.time.p50 == self.time.p50
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Why AWS would not run it, and which assumptions lie outside what was measured."""
+        """Reasons why AWS would not run it, and assumptions that lie outside what was measured."""
         return (*self.problems, *(f"outside what was measured: {limit}" for limit in self.outside))
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Time and dollars as text, each with its percentiles."""
+        """Projected time and dollars as two texts, each with its percentiles."""
         if not self.would_run:
             return ("would not run", "would not run")
         return display.band(display.seconds, *self.time), display.band(display.usd, *self.dollars)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the projection as projection.json holds it."""
+        """Return this projection as projection.json holds it."""
         return {
             "label": "projected",
             "words": self.words,
@@ -60,13 +60,15 @@ class OnAws:
         }
 
 
-def verdict(known: Mapping[str, OnAws]) -> str:
-    """Return in words which run would be cheapest and soonest on AWS, or that it is too close to call; empty if there are fewer than
-    two.
+def describe_winners(known: Mapping[str, OnAws]) -> str:
+    """Return in words which of the runs would be cheapest and soonest on AWS, or that it is too close to call; empty if there are fewer
+    than two. `known`: projections by run name.
     """
     running = {name: each for name, each in known.items() if each.would_run}
     parts = (
-        display.won({name: each.usd for name, each in running.items()}, "cheapest", "cheaper", display.usd),
-        display.won({name: each.seconds for name, each in running.items()}, "soonest", "sooner", display.seconds),
+        display.describe_winner({name: each.usd for name, each in running.items()}, "cheapest", "cheaper", display.usd),
+        display.describe_winner(
+            {name: each.seconds for name, each in running.items()}, "soonest", "sooner", display.seconds
+        ),
     )
     return f"On AWS, whole runs, projected: {'; '.join(filter(None, parts))}." if any(parts) else ""

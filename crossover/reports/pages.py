@@ -53,12 +53,14 @@ class Plot:
 
     @property
     def download(self) -> str:
-        """The plot as a link to an SVG file; empty for a wide one, which may have a megabyte."""
+        """Link to the plot as an SVG file; empty for a wide one, which may have a megabyte."""
         return "" if self.wide else _link("image/svg+xml", as_svg_file(str(self.svg)))
 
 
 def as_svg_file(svg: str) -> str:
-    """Return the plot as a separate SVG file: with the name space, and with colours that do not come from a page."""
+    """Return a page's inline plot as the text of a separate SVG file: with the name space, and with colours that do not
+    come from a page.
+    """
     for n, (colour, _) in enumerate(PALETTE):
         svg = svg.replace(f"var(--series-{n})", colour)
     svg = svg.replace("var(--faint)", "#8886").replace("var(--card)", "none").replace("currentColor", "#777")
@@ -74,7 +76,9 @@ def _link(kind: str, text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A table of text. `words`: how many leading columns are words (aligned left); the rest are figures (aligned right)."""
+    """A table of a page. `words`: number of leading columns that are words (aligned left); the rest are figures (aligned right); `folded`:
+    whether it is closed at first.
+    """
 
     title: str
     head: Sequence[str]
@@ -86,17 +90,17 @@ class Sheet:
 
     @property
     def download(self) -> str:
-        """The table as a link to a CSV file."""
+        """Link to the table as a CSV file."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(
-            [display.safe(cell) for cell in row] for row in (self.head, *self.rows)
+            [display.escape_formula(cell) for cell in row] for row in (self.head, *self.rows)
         )
         return _link("text/csv;charset=utf-8", text.getvalue())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """One report.html."""
+    """Content of one HTML page: title, figures, plots, tables and notes."""
 
     title: str  # the finding, as a sentence with a figure
     subtitle: str
@@ -120,7 +124,7 @@ class Page:
 
     @property
     def groups(self) -> list[tuple[str, list[Tile]]]:
-        """The tiles grouped by where their figures come from, in their order."""
+        """The page's tiles grouped by where their figures come from, in their order."""
         return [(where, list(tiles)) for where, tiles in groupby(self.tiles, key=lambda tile: tile.where)]
 
 
@@ -130,7 +134,7 @@ def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: 
 
 
 def place_of(result: Mapping[str, Any]) -> str:
-    """Return the place that a run's seconds were measured in: AWS or this machine."""
+    """Return where a run's seconds were measured: on AWS or on this machine."""
     return AWS if result["label"] == "measured-aws" else HERE
 
 
@@ -141,7 +145,7 @@ def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
         [
             str(epoch["epoch"]),
             display.seconds(epoch["elapsed_s"]),
-            display.judged(epoch["val_metric"], metric),
+            display.format_metric(epoch["val_metric"], metric),
             display.number(epoch["train_loss"]),
             display.number(epoch["val_loss"]),
             display.usd(epoch["paper_method_usd"]),
@@ -154,7 +158,7 @@ def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
 
 
 def stages_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return a table of time, processor and memory by stage: the rows of the 2023 paper's Table I."""
+    """Return a table of a run's time, processor time and memory by stage: the rows of the 2023 paper's Table I."""
     rows = [
         [
             row["stage"],
@@ -177,7 +181,7 @@ def stages_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def steps_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return a table of invocations and time by step."""
+    """Return a table of a run's invocations and time by step."""
     rows = [
         [
             row["step"],
@@ -197,7 +201,7 @@ def steps_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost, line by line") -> Sheet:
-    """Return a table of the bill, the most expensive line first."""
+    """Return a table of a run's bill, the most expensive line first."""
     cost = result["cost"]
     rows = [
         [line["item"], display.usd(line["usd"]), display.number(line["quantity"]), line["unit"], line["as_of"]]
@@ -213,7 +217,7 @@ def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost, line by line") 
 
 
 def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return a table of bytes and requests by channel."""
+    """Return a table of a run's bytes and requests by channel."""
     rows = [
         [
             channel.replace("_", " "),
@@ -230,6 +234,8 @@ def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, note: str = "") -> Sheet:
-    """Return a table of names and values; nested names are joined by dots."""
+    """Return a table of names and values, with nested names joined by dots. `folded`: whether it is closed at first;
+    `note`: text below it.
+    """
     rows = [[name, str(value)] for name, value in flatten_fields(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

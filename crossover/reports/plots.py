@@ -19,7 +19,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Shape
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look
+from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look_of
 from crossover.reports.usage import Record, busy_s, end, init_s
 
 # --- plots ------------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def marks(
         axes = figure.subplots()
         groups = list(dict.fromkeys(each.group for each in found))
         for number, each in enumerate(found):
-            own = look(each.group, groups.index(each.group))
+            own = look_of(each.group, groups.index(each.group))
             colour = series(own.colour)
             axes.plot([each.x[0], each.x[2]], [each.y[1]] * 2, "-", color=colour, linewidth=1.0, alpha=0.6)
             axes.plot([each.x[1]] * 2, [each.y[0], each.y[2]], "-", color=colour, linewidth=1.0, alpha=0.6)
@@ -215,7 +215,7 @@ def marks(
             drawn = axes.plot(each.x[1], each.y[1], own.marker, color=colour, markersize=size, markeredgecolor=edge)
             drawn[0].set_gid(f"mark{number}")
         for number, group in enumerate(groups):
-            own = look(group, number)
+            own = look_of(group, number)
             axes.plot([], [], own.marker, color=series(own.colour), label=group, markersize=6.0)
         curves = {"all": [(value, other) for each in found for value, other in zip(each.x, each.y, strict=True)]}
         labelled = [each for each in found if each.label]

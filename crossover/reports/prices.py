@@ -15,7 +15,7 @@ STALE_AFTER = 180  # days, if the file does not say
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """One item of AWS's price list: `usd` for one `unit` at the date `as_of`. `confirmed`: a second source, if any."""
+    """Price of one item in AWS's list: `usd` for one `unit` at the date `as_of`. `confirmed`: a second source, if any."""
 
     item: str
     usd: float
@@ -29,7 +29,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """A dated snapshot of one region's prices."""
+    """The prices of one AWS region at one date, by item."""
 
     region: str
     as_of: str
@@ -43,7 +43,9 @@ class Prices:
         return f"prices of {self.region}, {self.as_of}"
 
     def stale(self, items: Iterable[str], today: date) -> str:
-        """Return one sentence that names the prices that are older than `stale_after` days; empty if none is."""
+        """Return one sentence that names those prices of `items` that are older than `stale_after` days at the date `today`; empty if none
+        is.
+        """
         old = sorted(
             {self.of(item).as_of for item in items if (today - _last_day(self.of(item).as_of)).days > self.stale_after}
         )
@@ -88,14 +90,16 @@ FIELDS = {"usd", "per", "unit", "as_of", "source", "verified", "confirmed", "not
 
 
 def _last_day(as_of: str) -> date:
-    """Return the last day of `2026-11`, or the day `2026-11-26`. Raises ValueError for other text."""
+    """Return the last day of a month such as `2026-11`, or the day of a date such as `2026-11-26`. Raises ValueError for other text."""
     if len(as_of) == len("2026-11"):
         return (date.fromisoformat(f"{as_of}-01") + timedelta(days=31)).replace(day=1) - timedelta(days=1)
     return date.fromisoformat(as_of)
 
 
 def _price(item: str, entry: Mapping[str, Any], *, as_of: str, where: str) -> Price:
-    """Return one item of the price list. `as_of`: date of the whole list; `where`: file name for errors. Raises ConfigError."""
+    """Return the price of one item of the price list, checked. `entry`: its mapping in the file; `as_of`: date of the whole list; `where`:
+    file name for errors. Raises ConfigError if the entry is not valid.
+    """
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: prices.{item}: expected a mapping with usd, unit and source")
     unknown = entry.keys() - FIELDS

@@ -15,7 +15,7 @@ PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One printed row. `figures`: its values by name; `deviates`: those that do not follow from the paper's own formula."""
+    """One row that a paper prints. `figures`: its values by name; `deviates`: those that do not follow from the paper's own formula."""
 
     paper: str
     table: str
@@ -27,13 +27,13 @@ class Row:
 
     @property
     def source(self) -> str:
-        """Paper, table and row of the figure."""
+        """Paper, table and row as one text, such as for a citation."""
         return f"{self.paper}, {self.table}, {self.row}"
 
 
 @cache
 def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
-    """Return every row of every table."""
+    """Return every row of every table that config/published.yaml holds."""
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(_row(table, entry) for table in plain["tables"] for entry in table["rows"])
 
@@ -41,7 +41,7 @@ def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
 def rows(
     *, paper: str | None = None, table: str | None = None, architecture: str | None = None, model: str | None = None
 ) -> list[Row]:
-    """Return the rows that match every given argument."""
+    """Return the papers' rows that match every given argument; None matches all."""
     return [
         row
         for row in load()
@@ -56,7 +56,7 @@ OF_TABLE = ("workers", "functions_per_worker", "columns")  # facts a table state
 
 
 def _row(table: Mapping[str, Any], entry: Mapping[str, Any]) -> Row:
-    """Return one row of a table of the YAML file."""
+    """Return one row of a table of the YAML file. `table`: the table's entry, with what all its rows share; `entry`: the row's."""
     shared = {name: table[name] for name in OF_TABLE if name in table}
     figures = {name: value for name, value in entry.items() if name not in ("row", "deviates", "note")}
     return Row(

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import display, folder, plots, published
 from crossover.reports.comparison import Comparison, to_csv
-from crossover.reports.display import PALETTE, Band, SeriesLook, of_experiment
+from crossover.reports.display import PALETTE, Band, SeriesLook, look_of_experiment
 from crossover.reports.folder import Result, RunFolder
 from crossover.reports.on_aws import OnAws
 from crossover.reports.pages import (
@@ -71,31 +71,31 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
 
 def subtitle(result: Result) -> str:
     """Return the run's model, data, size, start and prices in one line."""
-    return f"{display.made_of(result)}, started {result['started_at'][:19]} UTC; {prices_of(result)}"
+    return f"{display.describe_run(result)}, started {result['started_at'][:19]} UTC; {prices_of(result)}"
 
 
 def prices_of(result: Result) -> str:
-    """Return which prices a run's dollars are counted by."""
+    """Return in words which prices a run's dollars are counted by: region and date."""
     cost = result["cost"]
     return f"prices of {', '.join(filter(None, (cost.get('region'), str(cost['prices_as_of']))))}"
 
 
 def _files(path: Path, *names: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return links to those of the files that exist in the page's folder."""
+    """Return links, as (file name, words), to those of the named files that exist in the folder `path` of the page."""
     return [(name, words) for name, words in names if (path / name).is_file()]
 
 
 def _warn_if_refused(on_aws: OnAws | None) -> list[str]:
-    """Return a warning if AWS would not run it, in a list; otherwise an empty list."""
+    """Return a warning, in a list, if AWS would not run the run; otherwise an empty list."""
     return [] if on_aws is None or on_aws.would_run else [f"AWS would not run it: {'; '.join(on_aws.problems)}"]
 
 
 def answer(result: Result, on_aws: OnAws | None = None) -> str:
-    """Return the page's title: the metric that the run reached, its time and its dollars, on AWS if a projection is known, otherwise
-    where it ran.
+    """Return the title of a run's page: the metric that the run reached, its time and its dollars, on AWS if a projection is known,
+    otherwise where it ran.
     """
     metric, value = display.metric_of(result), _final_metric(result)
-    reached = f"{display.judged(value, metric)} {metric.words} after {display.epochs_of(result)} epochs"
+    reached = f"{display.format_metric(value, metric)} {metric.words} after {display.epochs_of(result)} epochs"
     begins = (
         f"{result['architecture']} reached {reached}"
         if value is not None
@@ -111,20 +111,22 @@ def answer(result: Result, on_aws: OnAws | None = None) -> str:
 
 
 def _final_metric(result: Result) -> float | None:
-    """Return the final value of the run's metric, or None."""
+    """Return the final value of the run's metric, or None if it has none."""
     epochs = result["epochs"]
     value: float | None = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     return value
 
 
 def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
-    """Return what AWS would take, if a simulation knows, and then what the run reached and took where it ran."""
+    """Return the headline figures of a run's page: what AWS would take, if a projection is known, and then what the run reached and took
+    where it ran.
+    """
     cost, metric = result["cost"], display.metric_of(result)
     best = metric.best(e["val_metric"] for e in result["epochs"] if e["val_metric"] is not None)
     judged = Tile(
         name=metric.words,
-        value=display.judged(_final_metric(result), metric),
-        note=f"best {display.judged(best, metric)}",
+        value=display.format_metric(_final_metric(result), metric),
+        note=f"best {display.format_metric(best, metric)}",
         label=result["label"],
         where=place_of(result),
     )
@@ -151,15 +153,20 @@ def _middle(name: str, band: Band, shown: Callable[[float], str]) -> Tile:
 
 
 def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
-    """Return a table of the other figures of the whole run, each with its label."""
+    """Return a table of the other figures of the whole run, each with its label. `on_aws`: the run's projection on AWS, if known."""
     cost, made = result["cost"], result["invocations"]
     requests = sum(channel["requests"] for channel in result["traffic"].values())
     rows = [
         ["time where it ran", display.seconds(result["duration_s"]), result["label"], "first start to last end"],
         ["dollars in full", display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
         ["papers' method", display.usd(cost["paper_method_usd"]), cost["label"], cost["basis"]],
-        ["moved", display.bytes_(display.moved(result["traffic"])), result["label"], f"{requests:,} requests"],
-        ["invocations", f"{made['count']:,}", result["label"], display.attempts(result)],
+        [
+            "moved",
+            display.bytes_(display.sum_moved_bytes(result["traffic"])),
+            result["label"],
+            f"{requests:,} requests",
+        ],
+        ["invocations", f"{made['count']:,}", result["label"], display.describe_attempts(result)],
     ]
     if on_aws is not None:
         time, dollars = on_aws.shown
@@ -168,13 +175,13 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
         rows.append(["staleness", f"{stale['mean']:.2f}", "", f"rounds in the mean, {stale['max']:.0f} at most"])
     rows += [
         ["dropped", f"worker {worker}", "", f"from {rounds}: its contribution was not finite"]
-        for worker, rounds in display.dropped(result).items()
+        for worker, rounds in display.describe_dropped(result).items()
     ]
     return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4)
 
 
 def _plots(result: Result) -> list[Plot]:
-    """Return the plots of metric and losses; an empty list if no epoch was evaluated."""
+    """Return the plots of a run's metric and losses; an empty list if no epoch was evaluated."""
     epochs = [epoch for epoch in result["epochs"] if epoch["val_metric"] is not None]
     if not epochs:
         return []
@@ -225,7 +232,7 @@ def _plots(result: Result) -> list[Plot]:
 
 
 def _clock_suffix(result: Result) -> str:
-    """Return what an axis of seconds says of a run on this machine; empty for a run on AWS."""
+    """Return the words that an axis of seconds adds for a run on this machine; empty for a run on AWS."""
     return " of this machine" if place_of(result) == HERE else ""
 
 
@@ -266,14 +273,14 @@ def _run_bars(result: Result) -> list[Plot]:
 
 
 def _short(item: str) -> str:
-    """Return a cost line's name, shortened to fit a plot; the table has the whole name."""
+    """Return the name of a cost line, shortened to fit a plot; the table has the whole name."""
     item = item.removesuffix(" (price not verified)")
     item = item if len(item) <= 26 else item.split(", ")[0]
     return item if len(item) <= 26 else item[:25] + "…"
 
 
 def _timeline(run: RunFolder) -> list[Plot]:
-    """Return the timeline of all invocations, and one of the first epochs if there are too many to show singly."""
+    """Return plots of all invocations of a run over time; and, if there are too many to show singly, of those of the first epochs."""
     if not run.records:
         return []
     started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
@@ -322,7 +329,7 @@ def printed(architectures: Sequence[str]) -> list[Sheet]:
 
 
 def _configuration(result: Result) -> Sheet:
-    """Return a table of the experiment's fields, with the default if a field differs from it."""
+    """Return a table of the fields of a run's experiment, with the default if a field differs from it."""
     experiment = result["experiment"]
     default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).resolved()
     usual = dict(flatten_fields(default))
@@ -347,7 +354,7 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     at = [] if found.goal is None else ["--at", f"{found.goal:g}"]
     priced = dict.fromkeys(prices_of(run.result) for run in found.runs)
-    facts = f"{display.subject(found.runs[0].result)}, {len(found.runs)} runs; {', '.join(priced)}"
+    facts = f"{display.describe_subject(found.runs[0].result)}, {len(found.runs)} runs; {', '.join(priced)}"
     return Page(
         kind="Comparison",
         title=_answer(found),
@@ -382,13 +389,13 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
 
 
 def _answer(found: Comparison) -> str:
-    """Return the page's title: which run is cheapest and soonest on AWS if projections are known, otherwise the first sentence of the
-    verdict.
+    """Return the title of a comparison's page: which run is cheapest and soonest on AWS if projections are known, otherwise the first
+    sentence of the verdict.
     """
     running = {name: each for name, each in found.on_aws.items() if each.would_run}
     leads = (
-        display.leader({name: each.usd for name, each in running.items()}, "cheapest", display.usd),
-        display.leader({name: each.seconds for name, each in running.items()}, "soonest", display.seconds),
+        display.describe_leader({name: each.usd for name, each in running.items()}, "cheapest", display.usd),
+        display.describe_leader({name: each.seconds for name, each in running.items()}, "soonest", display.seconds),
     )
     if any(leads):
         return f"On AWS, by simulation: {'; '.join(filter(None, leads))}."
@@ -396,16 +403,16 @@ def _answer(found: Comparison) -> str:
 
 
 def _looks(found: Comparison) -> dict[str, SeriesLook]:
-    """Return each run's colour and marker by name."""
+    """Return the colour and marker of each compared run by name."""
     pairs = zip(found.runs, found.entries, strict=True)
     return {
-        entry.name: of_experiment(entry.architecture, run.result["experiment"], n)
+        entry.name: look_of_experiment(entry.architecture, run.result["experiment"], n)
         for n, (run, entry) in enumerate(pairs)
     }
 
 
 def _points(found: Comparison, figure: str) -> Points:
-    """Return each run's curve by name: the metric against `figure`, a field of the epochs."""
+    """Return the curve of each compared run by name: the metric against `figure`, a field of the epochs."""
     return {
         entry.name: [
             (epoch[figure], epoch["val_metric"]) for epoch in run.result["epochs"] if epoch["val_metric"] is not None
@@ -415,7 +422,7 @@ def _points(found: Comparison, figure: str) -> Points:
 
 
 def _curves(found: Comparison) -> list[Plot]:
-    """Return the plots of the metric against time, dollars and epochs."""
+    """Return the plots of a comparison: the metric against time, dollars and epochs."""
     projected = any(entry.cost_label == "projected" for entry in found.entries)
     basis = " (projected from local seconds)" if projected else ""
     name = found.metric.words.capitalize()
@@ -445,13 +452,13 @@ def _curves(found: Comparison) -> list[Plot]:
 
 
 def _common_clock_suffix(found: Comparison) -> str:
-    """Return what an axis of seconds says of runs that were all on this machine."""
+    """Return the words that an axis of seconds adds if all compared runs were on this machine, or all on AWS; otherwise empty."""
     told = {_clock_suffix(run.result) for run in found.runs}
     return told.pop() if len(told) == 1 else ""
 
 
 def _comparison_bars(found: Comparison) -> list[Plot]:
-    """Return the bar charts of cost and traffic."""
+    """Return the bar charts of cost and traffic of the compared runs."""
     entries, looks = found.entries, list(_looks(found).values())
     moved = [(entry.name, float(entry.moved_bytes)) for entry in entries]
     full = [(entry.name, entry.full_usd) for entry in entries]
@@ -467,7 +474,7 @@ def _comparison_bars(found: Comparison) -> list[Plot]:
 
 
 def _table(found: Comparison) -> Sheet:
-    """Return the table with one row per run."""
+    """Return the table of a comparison, with one row per run."""
     goal = found.to_goal
     head = [
         "run", "label", f"best {found.metric.words}",
@@ -478,7 +485,7 @@ def _table(found: Comparison) -> Sheet:
         [
             entry.display_name,
             entry.label,
-            display.judged(entry.best_metric, found.metric),
+            display.format_metric(entry.best_metric, found.metric),
             *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
             display.usd(entry.paper_method_usd),
@@ -524,7 +531,7 @@ def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
 
 
 def write_comparison(found: Comparison, out: Path) -> Path:
-    """Write `report.html` and `comparison.csv` into `out` and return the path of the page."""
+    """Write the page and the CSV file of a comparison (report.html, comparison.csv) into `out`, and return the path of the page."""
     out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(out / CSV, to_csv(found).encode())
     reports = [(run.path / folder.REPORT, entry.name) for run, entry in zip(found.runs, found.entries, strict=True)]
@@ -535,7 +542,7 @@ def write_comparison(found: Comparison, out: Path) -> Path:
 
 
 def render(page: Page) -> str:
-    """Return `page` as HTML. Everything but the project's own SVG is escaped."""
+    """Return the HTML text of a page. Everything but the project's own SVG is escaped."""
     environment = Environment(
         loader=FileSystemLoader(SCRIPTS),
         autoescape=True,
@@ -555,10 +562,10 @@ def render(page: Page) -> str:
 
 
 def file_name(title: str) -> str:
-    """Return a title as the name of a file, without its ending."""
+    """Return a title as a file name without its ending: lower case, words joined by hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "page"
 
 
 def _hash(script: str) -> str:
-    """Return a script's hash as a content security policy names it."""
+    """Return the hash of a script as a content security policy names it."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class BudgetReached(UserError):
-    """Raised when the run's budget is reached: the run was stopped or ended itself; what it has computed is kept."""
+    """Exception: the run's budget is reached, so that the run was stopped or ended itself. What it has computed is kept."""
 
 
 def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
-    """Return why no further epoch may begin at `usd` spent: the most expensive one so far (`dearest_usd`) would exceed the limit;
-    empty if one may begin.
+    """Return why no further epoch may begin at `usd` dollars spent; empty if one may begin. An epoch may not begin if the most expensive
+    one so far (`dearest_usd`) would exceed the limit.
     """
     if usd + dearest_usd <= limit_usd:
         return ""
@@ -45,8 +45,8 @@ def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) ->
     )
 
 
-def check(limit_usd: float, usd: float) -> None:
-    """Raise BudgetReached if `usd`, spent so far within an epoch, has reached the limit."""
+def check_budget(limit_usd: float, usd: float) -> None:
+    """Raise BudgetReached if the dollars spent so far, `usd`, have reached the limit. Called within an epoch."""
     if usd >= limit_usd:
         raise BudgetReached(
             f"stopped at ${usd:.4f}: lifetime.budget_usd is {limit_usd:g}; "
@@ -65,9 +65,9 @@ Facts = Mapping[str, Any]
 TRANSITIONS_PER_S = 4  # of one worker, at most: assumed; a poll and its wait take longer
 
 
-def facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
-    """Return the money part of the run configuration: `prices`, `infrastructure`, and `most_usd_per_s`, the highest rate at which the
-    run can spend. `side_by_side`: minibatches that one worker computes at once. Raises ConfigError if a price is missing.
+def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
+    """Return the money part of the run configuration: `prices`, `infrastructure`, and `most_usd_per_s`, the highest rate at which the run
+    can spend. `side_by_side`: minibatches that one worker computes at once. Raises ConfigError if a price is missing.
     """
     listed, found = pricing.load(), infrastructures.of(experiment)
     return {
@@ -83,7 +83,9 @@ def facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
 
 
 def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Prices, *, side_by_side: int) -> float:
-    """Return the highest dollars per second: all infrastructure, and every function that may run at once working without a pause."""
+    """Return the highest dollars per second that a run can spend: all infrastructure, and every function that may run at once working
+    without a pause.
+    """
     hour_s = 3_600
     standing = sum(line.usd for line in bill(Quantities(), found, listed, duration_s=hour_s, transitions=0))
     slots = (experiment.workers + 1) * max(1, side_by_side) if found.memory_mb else 0
@@ -93,9 +95,9 @@ def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Pr
     return standing / hour_s + slots * each
 
 
-def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, now: float) -> str:
-    """Return until when a run may go on without supervision, as an RFC 3339 text, which the expiry compares. `began`, `now`: unix
-    seconds; `usd`: cost so far; `money`: from `facts`.
+def compute_deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, now: float) -> str:
+    """Return the time until which a run may go on without supervision, as an RFC 3339 text, which the expiry compares. `money`: result of
+    `pricing_facts`; `began`, `now`: unix seconds; `usd`: cost so far.
     """
     ends = began + experiment.lifetime.maximum_run_hours * 3_600
     if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
@@ -107,29 +109,31 @@ def deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, 
 def write_deadline(
     objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
 ) -> None:
-    """Write the run's deadline to the bucket, where the expiry reads it. Call it once this run is the current one."""
-    moment = deadline(experiment, money, began=began, usd=usd, now=runtime.time())
+    """Write the run's deadline to the bucket, where the expiry reads it. `money`: result of `pricing_facts`; `began`: unix seconds; `usd`:
+    cost so far. Call it once this run is the current one.
+    """
+    moment = compute_deadline(experiment, money, began=began, usd=usd, now=runtime.time())
     objects.put(keys.deadline(began), moment.encode())
 
 
-def judged(ctx: "Context", before: Facts) -> dict[str, Any]:
-    """Return the spending after an epoch, for a run that has a budget: `usd` so far, `dearest_usd` of an epoch, and `over_budget`,
-    why the run must stop, or empty. Extends the deadline by what has not been spent. `before`: the decision of the epoch before.
+def decide_spending(ctx: "Context", before: Facts) -> dict[str, Any]:
+    """Return the spending after an epoch of a run that has a budget: `usd` so far, `dearest_usd` of an epoch, and `over_budget`, why the
+    run must stop, or empty. Also extends the run's deadline by what has not been spent. `before`: the decision of the epoch before.
     """
     limit = ctx.experiment.lifetime.budget_usd
     assert limit is not None
-    usd = so_far(ctx, epochs=before["epoch"] + 1)
+    usd = sum_spent_usd(ctx, epochs=before["epoch"] + 1)
     dearest = max(before.get("dearest_usd", 0.0), usd - before.get("usd", 0.0))
     write_deadline(ctx.objects, ctx.keys, ctx.experiment, ctx.facts.money, began=ctx.facts.created_at, usd=usd)
     return {"usd": usd, "dearest_usd": dearest, "over_budget": why_no_further_epoch(limit, usd, dearest_usd=dearest)}
 
 
-def so_far(ctx: "Context", *, epochs: int) -> float:
-    """Return the dollars spent until now, from the records and usage snapshots in the bucket. `epochs`: number of epochs decided.
-    Each record is read only once per process.
+def sum_spent_usd(ctx: "Context", *, epochs: int) -> float:
+    """Return the dollars that the run has spent until now, from the records and usage snapshots in the bucket. `epochs`: number of epochs
+    decided. Each record is read only once per process.
     """
     ended = dict(ctx.resources.records.get(ctx.run, {}))  # a copy: in one process workers decide side by side
-    marks, money = read(ctx.objects, ctx.keys, ended), ctx.facts.money
+    marks, money = read_records(ctx.objects, ctx.keys, ended), ctx.facts.money
     ctx.resources.records = {ctx.run: ended}
     run = bill_running(
         ctx.experiment,
@@ -155,8 +159,8 @@ def bill_running(
     infrastructure: Infrastructure,
     prices: Prices,
 ) -> BilledRun:
-    """Return the billed run at `now` (unix seconds), for a run that is going on. `ended`: records of ended invocations; `marks`:
-    usage snapshots of running ones; `began`: unix seconds; `epochs`: number of epochs decided.
+    """Return the billed usage at `now` (unix seconds) of a run that is going on. `ended`: records of ended invocations; `marks`: usage
+    snapshots of running ones; `began`: unix seconds; `epochs`: number of epochs decided.
     """
     records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], architecture_of(experiment)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
@@ -174,19 +178,19 @@ def bill_running(
     )
 
 
-def read(
+def read_records(
     objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]], *, damaged: dict[str, Corrupt] | None = None
 ) -> list[dict[str, Any]]:
-    """Add new records to `ended`, by their keys, reading several at a time, and return the usage snapshots of invocations that have
-    not left a record. `damaged`: receives the errors of damaged records by key; without it they raise Corrupt.
+    """Read the records in the bucket that `ended` lacks, several at a time, into `ended` by their keys, and return the usage snapshots of
+    invocations that have not left a record. `damaged`: receives the errors of damaged records by key; without it they raise Corrupt.
     """
     new = [key for key in objects.list(keys.records) if key not in ended]
-    for key, body in zip(new, _bodies(partial(objects.get, key) for key in new), strict=True):
+    for key, body in zip(new, _call_in_parallel(partial(objects.get, key) for key in new), strict=True):
         with _collect_corrupt(key, damaged):
             ended[key] = documents.unseal(body, RECORD, key=key)
     known = {keys.mark(record["request_id"]) for record in ended.values()}
     marks = [key for key in objects.list(keys.marks) if key not in known]
-    found = zip(marks, _bodies(partial(_get_if_exists, objects, key) for key in marks), strict=True)
+    found = zip(marks, _call_in_parallel(partial(_get_if_exists, objects, key) for key in marks), strict=True)
     read_marks = list[dict[str, Any]]()
     for key, mark in found:
         with _collect_corrupt(key, damaged):
@@ -196,7 +200,7 @@ def read(
 
 @contextmanager
 def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[None]:
-    """Put a Corrupt raised in the block into `damaged`, or let it pass if that is None."""
+    """Put a Corrupt error raised in the block into `damaged` under `key`, or let it pass if `damaged` is None."""
     try:
         yield
     except Corrupt as error:
@@ -205,7 +209,7 @@ def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[N
         damaged[key] = error
 
 
-def _bodies(gets: Iterable[Callable[[], T]]) -> list[T]:
+def _call_in_parallel(gets: Iterable[Callable[[], T]]) -> list[T]:
     """Call all functions, several at a time, and return their results in order. Raises the error of the first that failed."""
     found, failed = run_in_threads(gets, slots=8)
     if failed:
@@ -214,8 +218,8 @@ def _bodies(gets: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def _get_if_exists(objects: ObjectStore, key: str) -> bytes | None:
-    """Return a usage snapshot, or None if it is gone: it is deleted when its invocation's record is written, which the next read
-    finds.
+    """Return the body of a usage snapshot, or None if it is gone: it is deleted when its invocation's record is written, which the next
+    read finds.
     """
     with suppress(Missing):
         return objects.get(key)
@@ -223,12 +227,12 @@ def _get_if_exists(objects: ObjectStore, key: str) -> bytes | None:
 
 
 def _infrastructure(plain: Facts) -> Infrastructure:
-    """Return the infrastructure stored in the run configuration."""
+    """Return the infrastructure that the run configuration holds as plain data."""
     return Infrastructure(**{**plain, "fleets": tuple(Fleet(**fleet) for fleet in plain["fleets"])})
 
 
 def _prices(plain: Facts) -> Prices:
-    """Return the prices stored in the run configuration."""
+    """Return the price list that the run configuration holds as plain data."""
     items = {
         item: Price(item=item, usd=usd, unit=unit, as_of=plain["as_of"], source="the run's facts")
         for item, (usd, unit) in plain["items"].items()

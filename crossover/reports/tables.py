@@ -30,13 +30,15 @@ _FIGURE = re.compile(r"[-+$<(±]?[\s$]*\d")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal or as COLUMNS; for a pipe without COLUMNS the width is unlimited."""
+    """Return a console for standard output or error, as wide as the terminal or as COLUMNS; for a pipe without COLUMNS the width is
+    unlimited.
+    """
     known = (sys.stderr if stderr else sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
     return Console(stderr=stderr, highlight=False, emoji=False, markup=False, width=None if known else ENDLESS)
 
 
 def show(*parts: RenderableType | str, stderr: bool = False) -> None:
-    """Print the parts one below the other; text is broken between words, never inside a figure."""
+    """Print the parts one below the other. Text is broken between words, never inside a figure. `stderr`: print to standard error."""
     screen = console(stderr=stderr)
     for part in parts:
         screen.print(
@@ -47,18 +49,19 @@ def show(*parts: RenderableType | str, stderr: bool = False) -> None:
 
 @dataclass(frozen=True)
 class WholeLine:
-    """Text that is broken only between figures, paths and words."""
+    """Text for the terminal that is broken only between figures, paths and words."""
 
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines of this text for the console's width."""
         yield from _unwrapped(lines_of(self.text, options.max_width, console))
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """`rows` under `head` if they fit, the last column of words wrapped; otherwise each row as a block. Columns of figures are
-    aligned right.
+    """Table for the terminal: `rows` under `head` if they fit, the last column of words wrapped; otherwise each row as a block. Columns of
+    figures are aligned right.
     """
 
     title: str
@@ -66,6 +69,7 @@ class TextTable:
     rows: Sequence[Sequence[Cell]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines of this table for the console's width."""
         if self.title:
             yield from _unwrapped(
                 lines_of(Text(quote_controls(self.title), style="italic"), options.max_width, console)
@@ -88,7 +92,9 @@ class TextTable:
             yield from _unwrapped([line, *(hanging + each for each in more)])
 
     def _records(self, rows: Sequence[Sequence[Text]], width: int, console: Console) -> list[Text]:
-        """Return each row as a block: its first cell, and below it each other cell that is not empty, after its column's name."""
+        """Return the lines of each row as a block: its first cell, and below it each other cell that is not empty,
+        after its column's name.
+        """
         found = []
         begin = max(map(len, self.head[1:]), default=0) + 4
         for row in rows:
@@ -103,8 +109,8 @@ class TextTable:
 
 
 def lines_of(text: Text, width: int, console: Console) -> list[Text]:
-    """Return the text's lines, at least one, broken between words and never inside a figure; a word that is longer than a line stays
-    whole.
+    """Return the lines of a text, at least one, broken at `width` between words and never inside a figure. A word that is longer than a
+    line stays whole.
     """
     held = text.copy()
     held.plain = _INSIDE.sub(_HELD, held.plain.replace(GAP, _HELD))
@@ -123,14 +129,14 @@ def lines_of(text: Text, width: int, console: Console) -> list[Text]:
 
 
 def _text(cell: Cell) -> Text:
-    """Return a copy of the cell whose control characters are written out."""
+    """Return a table cell as a text whose control characters are written out."""
     if isinstance(cell, str):
         return Text(quote_controls(cell))
     return cell.copy() if quote_controls(cell.plain) == cell.plain else Text(quote_controls(cell.plain), cell.style)
 
 
 def _pad(cell: Text, width: int, right: bool) -> Text:
-    """Return the cell padded to `width`; `right`: align right."""
+    """Return the cell padded to `width` columns. `right`: align right."""
     cell.plain = cell.plain.replace(GAP, " ")
     (cell.pad_left if right else cell.pad_right)(width - cell.cell_len)
     return cell
@@ -155,13 +161,13 @@ LABEL_STYLES = {
 
 
 def label(name: str) -> Text:
-    """Return a label in brackets, always in the same colour."""
+    """Return the label of a figure in brackets, always in the same colour."""
     return Text(f"[{name}]", style=LABEL_STYLES.get(name, "red"))
 
 
 def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
-    """Return one run as text: its projection on AWS; then outcome, time, cost both ways, traffic and stages where it ran; and
-    warnings. Each group of figures is under the place that it comes from.
+    """Return one run as text for the terminal: its projection on AWS; then outcome, time, cost both ways, traffic and stages where it ran;
+    and warnings. Each group of figures is under the place that it comes from.
     """
     parts: list[RenderableType] = [_title(result), Text()]
     if on_aws is not None:
@@ -194,14 +200,15 @@ def warnings(result: Result) -> list[str]:
 
 def _title(result: Result) -> Text:
     """Return the run's architecture, model, data and size as a title."""
-    return Text.assemble((result["architecture"], "bold"), f"  {display.made_of(result)}")
+    return Text.assemble((result["architecture"], "bold"), f"  {display.describe_run(result)}")
 
 
 def _figures(result: Result) -> TextTable:
-    """Return the table of the run's outcome, time, cost and traffic."""
+    """Return the table of a run's outcome, time, cost and traffic."""
     rows = list[tuple[Cell, ...]]()
 
     def add(*cells: Cell) -> None:
+        """Append one row to the table."""
         rows.append(cells)
 
     cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
@@ -211,7 +218,7 @@ def _figures(result: Result) -> TextTable:
     value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
     waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
-    add(metric.words, display.judged(value, metric), "on the validation set")
+    add(metric.words, display.format_metric(value, metric), "on the validation set")
     add("time", display.seconds(result["duration_s"]), waits)
     add(
         "cost, papers' method",
@@ -219,11 +226,11 @@ def _figures(result: Result) -> TextTable:
         Text.assemble(label(cost["label"]), f" {cost['paper_method']}"),
     )
     add("cost, in full", display.usd(cost["full_usd"]), basis)
-    add("invocations", f"{made['count']:,}", display.attempts(result))
+    add("invocations", f"{made['count']:,}", display.describe_attempts(result))
     if stale := result.get("staleness"):
         rounds = f"rounds old at most, {stale['mean']:.2f} in the mean of {stale['gradients']:,} of peers' gradients"
         add("staleness", f"{stale['max']:.0f}", rounds)
-    for worker, rounds in display.dropped(result).items():
+    for worker, rounds in display.describe_dropped(result).items():
         add("dropped", f"worker {worker}", f"from {rounds}, where its contribution was not finite")
     for channel, moved in result["traffic"].items():
         facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
@@ -232,13 +239,13 @@ def _figures(result: Result) -> TextTable:
 
 
 def _stages(result: Result) -> TextTable:
-    """Return the table of time by stage."""
+    """Return the table of a run's time by stage."""
     sheet = stages_sheet(result)
     return TextTable("stages", sheet.head, sheet.rows)
 
 
 def comparison(found: Comparison) -> RenderableType:
-    """Return several runs as text: one row each, the caveats, and the verdict last."""
+    """Return a comparison of several runs as text for the terminal: one row each, the caveats, and the verdict last."""
     metric, goal = found.metric, found.to_goal
     labels = {entry.label for entry in found.entries}
     apart = len(labels) > 1  # else the label stands once, above
@@ -255,7 +262,7 @@ def comparison(found: Comparison) -> RenderableType:
         [
             Text(entry.display_name, style="bold"),
             *([label(entry.label)] if apart else []),
-            display.judged(entry.best_metric, metric),
+            display.format_metric(entry.best_metric, metric),
             *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
             display.usd(entry.full_usd),

@@ -30,8 +30,8 @@ MLFLOW_NAME = 250  # characters that MLflow takes for a parameter's value and mo
 PROJECTED = ("paper_method_usd", "full_usd")
 
 
-def check(to: Logger) -> None:
-    """Raise MissingTool if the library is not installed. Call it before training."""
+def check_installed(to: Logger) -> None:
+    """Raise MissingTool if the library of a tracking tool is not installed. Call it before training."""
     if importlib.util.find_spec(to) is None:
         raise MissingTool(
             f"--log {to}: its library is not installed here; pip install 'crossover[{to}]', or in a checkout "
@@ -39,16 +39,16 @@ def check(to: Logger) -> None:
         )
 
 
-def log(run: RunFolder, to: Logger, *, where: str) -> str:
-    """Write the curves of `run` and return what to open. `where`: a folder (TensorBoard), or a tracking URI or folder (MLflow).
-    Raises MissingTool with the command that installs the library.
+def write_curves(run: RunFolder, to: Logger, *, where: str) -> str:
+    """Write the curves of a run for a tracking tool, and return words that say what to open. `where`: a folder (TensorBoard), or a tracking
+    URI or folder (MLflow). Raises MissingTool with the command that installs the library.
     """
     return _tensorboard(run, Path(where)) if to == "tensorboard" else _mlflow(run, where)
 
 
-def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Yield (epoch, unix seconds of its end, figures) of every epoch; a diverged loss has no figure. The names of projected dollars
-    end in `_projected`.
+def iter_points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Yield (epoch, unix seconds of its end, figures by name) of every epoch of a run; a diverged loss has no figure. The names of
+    projected dollars end in `_projected`.
     """
     began = datetime.fromisoformat(run.result["started_at"]).timestamp()
     projected = run.result["cost"]["label"] == "projected"
@@ -62,14 +62,14 @@ def points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
 
 
 def _tensorboard(run: RunFolder, folder: Path) -> str:
-    """Write the curves for TensorBoard and return the command that opens them."""
-    check("tensorboard")
+    """Write the curves of a run for TensorBoard, and return the command that opens them."""
+    check_installed("tensorboard")
     from tensorboard.summary import Writer
 
     target = folder / run.name
     writer = Writer(str(target))
     try:
-        for epoch, at, figures in points(run):
+        for epoch, at, figures in iter_points(run):
             for name, value in figures.items():
                 writer.add_scalar(name, value, epoch, wall_time=at)
     finally:
@@ -78,8 +78,8 @@ def _tensorboard(run: RunFolder, folder: Path) -> str:
 
 
 def _mlflow(run: RunFolder, where: str) -> str:
-    """Write the curves to MLflow and return how to open them."""
-    check("mlflow")
+    """Write the curves of a run to MLflow, and return words that say how to open them. `where`: a tracking URI or folder."""
+    check_installed("mlflow")
     import mlflow
 
     uri = where
@@ -96,7 +96,7 @@ def _mlflow(run: RunFolder, where: str) -> str:
     made = client.create_run(experiment_id, tags=tags, run_name=run.name)
     for name, value in flatten_fields(facts):
         client.log_param(made.info.run_id, name, str(value)[:MLFLOW_NAME])
-    for epoch, at, figures in points(run):
+    for epoch, at, figures in iter_points(run):
         for name, value in figures.items():
             client.log_metric(made.info.run_id, name, value, timestamp=int(1_000 * at), step=epoch)
     client.set_terminated(made.info.run_id, "FINISHED" if run.result["outcome"] == "finished" else "FAILED")

@@ -34,40 +34,42 @@ FIGURES = ("bytes_in", "bytes_out", "requests")
 
 @dataclass(frozen=True, kw_only=True)
 class Unrecorded:
-    """Billed invocations of functions that were killed before they left a record."""
+    """Billed invocations of functions that were killed before they left a record: how many, and their GB-seconds."""
 
     count: int
     gb_s: float
 
 
-def cell(record: Record) -> StepPosition:
-    """Return the piece of work that the invocation was for. A poll or a retry has the same cell."""
+def cell_of(record: Record) -> StepPosition:
+    """Return the piece of work that the invocation of a record was for: step, worker, epoch, round, minibatch. A poll or a retry has the
+    same piece of work.
+    """
     return (record["step"], record["worker"], record["epoch"], record["round"], record["minibatch"])
 
 
 def on_instance(record: Record) -> bool:
-    """Return whether the record is of a program on an EC2 instance (it has `instance_type`) rather than of a function's invocation."""
+    """Return True if the record is of a program on an EC2 instance (it has `instance_type`), False if it is of a function's invocation."""
     return bool(record.get("instance_type"))
 
 
 def busy_s(record: Record) -> float:
-    """Return the wall seconds from the handler's start to its end, waits for a local compute slot included."""
+    """Return the wall seconds from the start of an invocation's handler to its end, waits for a local compute slot included."""
     return float(record["wall_s"]) + float(record.get("slot_wait_s") or 0.0)
 
 
 def end(record: Record) -> float:
-    """Return when the invocation ended, in unix seconds."""
+    """Return the time at which the invocation of a record ended, in unix seconds."""
     return float(record["started_at"]) + busy_s(record)
 
 
 def init_s(record: Record) -> float:
-    """Return the seconds of INIT before the handler of a cold start; 0 for a warm one."""
+    """Return the seconds of INIT before the handler of a record's cold start; 0 for a warm one."""
     return float(record.get("init_s") or 0.0) if record.get("cold") else 0.0
 
 
 def billed_ms(record: Record) -> int:
-    """Return the milliseconds that AWS bills: the platform's own figure if it was added (`billed_ms`), otherwise handler and INIT,
-    rounded up.
+    """Return the milliseconds that AWS bills for a record's invocation: the platform's own figure if it was added (`billed_ms`), otherwise
+    handler and INIT, rounded up.
     """
     if record.get("billed_ms") is not None:
         return int(record["billed_ms"])
@@ -75,13 +77,13 @@ def billed_ms(record: Record) -> int:
     return max(1, math.ceil(round((float(record["wall_s"]) + init_s(record)) * 1_000, 6)))
 
 
-def latest(records: Iterable[Record]) -> float | None:
-    """Return the last end in unix seconds, or None without records."""
+def latest_end(records: Iterable[Record]) -> float | None:
+    """Return the time at which the last invocation ended, in unix seconds, or None without records."""
     return max((end(record) for record in records), default=None)
 
 
 def traffic(records: Iterable[Record]) -> dict[str, dict[str, int]]:
-    """Return bytes and requests by channel, summed. `bytes_in` were received by steps, `bytes_out` sent by them."""
+    """Return the sums of bytes and requests of all records by channel. `bytes_in` were received by steps, `bytes_out` sent by them."""
     total = {channel: dict.fromkeys(FIGURES, 0) for channel in CHANNELS}
     for record in records:
         for channel, counted in record.get("traffic", {}).items():
@@ -95,8 +97,8 @@ WRITES = ("put", "create", "list", "copy")  # S3 charges these like PUT
 
 
 def object_requests(record: Record) -> tuple[int, int]:
-    """Return (writes, reads) of the object store. If a record does not split its requests, all count as writes, the more expensive
-    kind.
+    """Return a record's numbers of writes and of reads to the object store. If a record does not split its requests, all count as writes,
+    the more expensive kind.
     """
     counted = record.get("traffic", {}).get("object_store", {})
     operations = counted.get("operations")
@@ -118,8 +120,8 @@ WAIT_S, LOOK_EVERY_S = 180.0, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The platform's report of one invocation. `init_ms`: None if the environment was warm; `logged_at`: unix seconds when it reached
-    the log.
+    """Lambda's own report of one invocation. `init_ms`: None if the environment was warm; `logged_at`: unix seconds when it reached the
+    log.
     """
 
     request_id: str
@@ -132,9 +134,9 @@ class Report:
     init_ms: float | None
 
 
-def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
-    """Return the reports of all functions whose names start with the stack's, by request id. `since_s`: unix seconds from which to
-    read the logs.
+def read_reports(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
+    """Return Lambda's reports of all functions whose names start with the stack's, by request id, from CloudWatch Logs. `since_s`: unix
+    seconds from which to read the logs.
     """
     found = dict[str, Report]()
     wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
@@ -145,13 +147,13 @@ def read(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
         for event in deployed_clients.list_items(
             session, "logs", "filter_log_events", "events", logGroupName=group, **wanted
         ):
-            if report := _report(group.removeprefix(GROUPS), event):
+            if report := _parse_report(group.removeprefix(GROUPS), event):
                 found[report.request_id] = report
     return found
 
 
-def _report(function: str, event: Mapping[str, Any]) -> Report | None:
-    """Return the report in a log event, or None if the event is not a report."""
+def _parse_report(function: str, event: Mapping[str, Any]) -> Report | None:
+    """Return Lambda's report in a log event of a function, or None if the event is not a report."""
     try:
         record = json.loads(event["message"])
     except ValueError:  # what a function printed
@@ -174,30 +176,32 @@ def _report(function: str, event: Mapping[str, Any]) -> Report | None:
 def wait_for(
     session: Any, stack: str, records: Sequence[Record], *, wait_s: float = WAIT_S, every_s: float = LOOK_EVERY_S
 ) -> dict[str, Report]:
-    """Wait until all functions' records have their reports, or until `wait_s` have passed, and return all reports of the stack's
-    functions from a minute before the first of `records`. `every_s`: time between two checks.
+    """Wait until Lambda's reports of all functions' records are in the logs, or until `wait_s` seconds have passed, and return all reports
+    of the stack's functions from a minute before the first of `records`. `every_s`: seconds between two checks.
     """
     wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
     since_s = min((float(each["started_at"]) for each in records), default=runtime.time()) - 60
     pause = Pauses(every_s, within_s=wait_s)
     while True:
-        found = read(session, stack, since_s=since_s)
+        found = read_reports(session, stack, since_s=since_s)
         if wanted <= found.keys() or not pause():
             return found
 
 
-def joined(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dict[str, Any]]:
-    """Return the records with `billed_ms`, `init_s` and `max_rss_mb` replaced by the platform's figures if there is a report."""
+def add_reports(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dict[str, Any]]:
+    """Return the records with `billed_ms`, `init_s` and `max_rss_mb` replaced by Lambda's own figures if there is a report. `reports`: by
+    request id.
+    """
     return [
         {**record, **(_figures(report) if (report := reports.get(str(record.get("request_id")))) else {})}
         for record in records
     ]
 
 
-def unrecorded(
+def find_unrecorded(
     records: Iterable[Record], reports: Mapping[str, Report], *, functions: Iterable[str], since_s: float
 ) -> list[Report]:
-    """Return the reports of invocations of `functions` that left no record, because a timeout or lack of memory killed them.
+    """Return Lambda's reports of invocations of `functions` that left no record, because a timeout or lack of memory killed them.
     `since_s`: unix seconds; earlier reports are ignored.
     """
     left, names = {each.get("request_id") for each in records}, set(functions)
@@ -209,7 +213,7 @@ def unrecorded(
 
 
 def _figures(report: Report) -> dict[str, Any]:
-    """Return the fields of a record that a report replaces."""
+    """Return the fields of a record that Lambda's report replaces."""
     figures: dict[str, Any] = {"billed_ms": report.billed_ms, "max_rss_mb": float(report.max_memory_mb)}
     if report.init_ms is not None:
         figures |= {"cold": True, "init_s": report.init_ms / 1_000}
@@ -221,15 +225,17 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:
-    """Return the minimum number of records that each step must have left after `epochs`. A poll counts once per round and a long
-    worker's step once per worker, because they run at least that often.
+    """Return the minimum number of records that each step must have left after `epochs` epochs. A poll counts once per round and a long
+    worker's step once per worker, because they run at least that often. `days`: calendar of the run.
     """
     counts: Counter[str] = Counter()
     rounds = days.rounds_until(days.epoch_of_decision(epochs))
     minibatches = sum(map(days.minibatches_in, range(rounds)))
 
     def visit(node: Node, workers_: int, turns: int) -> None:
-        """`workers_`: iterations over the workers around the node; `turns`: how often a step that ends with its round runs."""
+        """Count the steps at and below a node. `workers_`: iterations over the workers around the node; `turns`: how often a step that ends
+        with its round runs.
+        """
         match node:
             case Step(name=name):
                 # A long worker's step goes on for as many rounds as its time limit allows.
@@ -258,8 +264,8 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
 def state_transitions(
     architecture: Architecture, records: Iterable[Mapping[str, Any]], *, workers: int, epochs: int
 ) -> int:
-    """Return the number of states entered by all executions of a run, retries included: the quantity that Standard workflows are
-    billed by. Counted as `crossover/workflow/state_machines.py` lays the tree out; loop counts follow from the records of the loop's
+    """Return the number of states that all executions of a run entered, retries included: the quantity that Standard workflows are billed
+    by. States are counted as `crossover/workflow/state_machines.py` lays the tree out; loop counts follow from the records of the loop's
     steps.
     """
     records = list(records)
@@ -267,6 +273,9 @@ def state_transitions(
     retried = sum(1 for record in records if record["outcome"] != "ok")
 
     def entered(node: Node, times: int, last: bool) -> int:
+        """Return the number of states entered at and below a node that is entered `times` times. `last`: whether the node ends its state
+        machine.
+        """
         match node:
             case Step():
                 return times
@@ -288,12 +297,14 @@ def state_transitions(
         raise TypeError(f"not a node: {node!r}")
 
     def begun(body: Node) -> int:
-        """Epochs that began with an invocation, over all workers: a long one goes on through several in one execution."""
+        """Return the number of epochs that began with an invocation, over all workers. A long invocation goes on through several in one
+        execution.
+        """
         first = next(node.name for node in walk(body) if isinstance(node, Step))
         return len({(record["worker"], record["epoch"]) for record in records if record["step"] == first})
 
     def executions(machine: Node) -> int:
-        """Of a machine that programs start, once per worker and round."""
+        """Return the number of executions of a state machine that programs start, once per worker and round."""
         names = {node.name for node in walk(machine) if isinstance(node, Step)}
         return len({(record["worker"], record["round"]) for record in records if record["step"] in names})
 
@@ -302,7 +313,7 @@ def state_transitions(
 
 
 def _first_step(node: Node) -> Step | None:
-    """Return the first step that runs once per iteration of `node`, not one inside a further loop."""
+    """Return the first step that runs once per iteration of `node`, not one inside a further loop; None if there is none."""
     match node:
         case Step():
             return node

@@ -238,8 +238,8 @@ def fetch_lambda_reports(prepared: Prepared, *, session: Any, where: str) -> Non
     wait_s = usage.WAIT_S if where == "aws" else _LOCAL_WAIT_S
     found = usage.wait_for(session, stack, records, wait_s=wait_s)
     if where == "aws":
-        prepared.records.update(zip(list(prepared.records), usage.joined(records, found), strict=True))
-    lost = usage.unrecorded(records, found, functions=functions, since_s=prepared.facts["created_at"])
+        prepared.records.update(zip(list(prepared.records), usage.add_reports(records, found), strict=True))
+    lost = usage.find_unrecorded(records, found, functions=functions, since_s=prepared.facts["created_at"])
     gb_s = sum(gb_seconds(each.billed_ms, memory_mb=each.memory_mb) for each in lost)
     prepared.unrecorded = Unrecorded(count=len(lost), gb_s=gb_s)
 

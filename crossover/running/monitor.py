@@ -23,7 +23,7 @@ from crossover.errors import DISK_FULL_ERRNOS, ConfigError, CrossoverError, RunF
 from crossover.experiment import Experiment, Metric
 from crossover.reports import spending
 from crossover.reports.bill import Cost
-from crossover.reports.folder import RunFolder, make_way, train_losses
+from crossover.reports.folder import RunFolder, move_aside, train_losses
 from crossover.reports.spending import BudgetReached
 from crossover.running import resume as resumption
 from crossover.running.preparing import Prepared
@@ -288,7 +288,7 @@ def finish(
     folder is written.
     """
     if where == "aws":  # on this machine that happened before the run started
-        make_way(out, prepared.run)
+        move_aside(out, prepared.run)
     try:
         follow(prepared, execution, on_progress, retry=retry)
     except KeyboardInterrupt:  # whoever pressed Ctrl-C does not want to wait for logs
@@ -356,7 +356,7 @@ def _poll_until_end(prepared: Prepared, execution: Execution, on_progress: OnPro
             retry(lambda: read_records(prepared))
             now = runtime.time()
             usd = bill_so_far(prepared, now=now).until(now).full_usd
-            spending.check(limit_usd, usd)
+            spending.check_budget(limit_usd, usd)
             if looked - put > DEADLINE_EVERY_S:  # the dollars not spent allow more time
                 put = looked
                 retry(partial(extend_deadline, prepared, usd=usd))
@@ -436,7 +436,7 @@ def _read_next_decision(prepared: Prepared) -> bool:
 
 def read_records(prepared: Prepared) -> None:
     """Read records that are new since the last call, and the usage snapshots of invocations without a record."""
-    prepared.under_way = spending.read(prepared.objects, prepared.keys, prepared.records)
+    prepared.under_way = spending.read_records(prepared.objects, prepared.keys, prepared.records)
 
 
 def _make_progress(prepared: Prepared, *, seconds: float) -> Progress:

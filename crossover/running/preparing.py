@@ -284,7 +284,7 @@ def prepare(
         **sizes,
         "constants": bool(constants),
         "created_at": runtime.time(),
-        "money": spending.facts(experiment, side_by_side=calendar.count_parallel(0)),
+        "money": spending.pricing_facts(experiment, side_by_side=calendar.count_parallel(0)),
         "versions": made_of.versions,
         "code": made_of.code,
     }
@@ -366,7 +366,7 @@ def _check_whole(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
         raise UserError(
             f"--resume: {error}; nothing was changed; put it back from a copy, or start a new run"
         ) from error
-    spending.read(objects, keys, {}, damaged=damaged)
+    spending.read_records(objects, keys, {}, damaged=damaged)
     return damaged
 
 

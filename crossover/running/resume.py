@@ -19,7 +19,7 @@ from crossover.data.keys import Keys
 from crossover.data.protocols import ObjectStore, TensorStore, Traffic
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
 from crossover.experiment import Experiment, flatten_fields, from_resolved
-from crossover.reports.folder import MODEL, RESULT, UNFINISHED, make_way, parts
+from crossover.reports.folder import MODEL, RESULT, UNFINISHED, move_aside, parts
 from crossover.training import checkpoints
 from crossover.training.databases import find_resumable_round, kept_name, own_keys, state_keys
 from crossover.training.progress import calendar_of
@@ -320,7 +320,7 @@ def begin_run(folder: Path, *, where: str) -> Iterator[None]:
     """Mark a new run in `folder` as begun, moving an earlier run in it aside. If the new run leaves nothing, the earlier run is moved back
     at the end. `where`: inline or local.
     """
-    earlier = make_way(folder)
+    earlier = move_aside(folder)
     if earlier:
         print(f"note: the earlier run in {folder} was moved to {earlier}", file=sys.stderr, flush=True)
     _mark_begun(folder, where)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.reports import display, plots
-from crossover.reports.display import SeriesLook, lead, of_experiment
+from crossover.reports.display import SeriesLook, lead, look_of_experiment
 from crossover.reports.folder import write_atomically
 from crossover.reports.pages import Page, Plot, Sheet, as_svg_file
 from crossover.reports.prices import Prices
@@ -112,7 +112,7 @@ def to_csv(found: Breakeven) -> str:
         facts = [point.label, point.axis, point.value, point.name, point.rival, point.workers]
         writer.writerow(
             [
-                *map(display.safe, facts),
+                *map(display.escape_formula, facts),
                 *shown,
                 moved,
                 len(point.outcomes),
@@ -128,7 +128,7 @@ def describe_winner(found: Breakeven) -> str:
     parts = [
         part
         for figure in ("dollars", "time")
-        if (part := display.won(figures_by_draw(found.here, figure), *WORDS[figure], SHOWN[figure]))
+        if (part := display.describe_winner(figures_by_draw(found.here, figure), *WORDS[figure], SHOWN[figure]))
     ]
     if not parts:
         return "[projected] no verdict: fewer than two of these would run on AWS"
@@ -237,7 +237,7 @@ def _list_extrapolations(found: Breakeven) -> Iterator[str]:
 
 def _describe_leaders(points: Sequence[Point]) -> str:
     """Return one sentence: which of the points is cheapest and which is fastest. Empty if fewer than two would run on AWS."""
-    leads = [display.leader(figures_by_draw(points, figure), what, SHOWN[figure]) for figure, what in LEADS]
+    leads = [display.describe_leader(figures_by_draw(points, figure), what, SHOWN[figure]) for figure, what in LEADS]
     return f"With these settings {'; '.join(filter(None, leads))}." if any(leads) else ""
 
 
@@ -246,7 +246,7 @@ NO_LEADER = "Nothing to compare: fewer than two of these would run on AWS."
 
 def choose_looks(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
     """Return the colour, line and mark with which each experiment is drawn, by the experiment's name."""
-    return {each.name: of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
+    return {each.name: look_of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
 
 
 def _build_page(found: Breakeven, command: str = "") -> Page:

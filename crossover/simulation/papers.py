@@ -15,7 +15,7 @@ import yaml
 from crossover.errors import DataError
 from crossover.experiment import Database, Exchange, Experiment, Functions, Gpu, PeerToPeer, Training
 from crossover.learning.sizes import DATA
-from crossover.reports.display import of_errors
+from crossover.reports.display import describe_error_spread
 from crossover.reports.published import Row, rows
 from crossover.simulation.calibration import ASSUMED, FREE, REFERENCE_SAMPLE_S, Calibration, Service
 from crossover.simulation.simulate import Simulated, simulate
@@ -576,6 +576,6 @@ def describe_errors() -> str:
     errors, figures = row_errors(), [each.error for each in compare_figures() if each.held_out]
     off = sum(each > 0.15 for each in figures)
     return (
-        f"Error over the {len(errors)} rows held out: {of_errors(list(errors.values()))} (goal: a median of at most 15 %). "
-        f"Over their {len(figures)} figures by themselves: {of_errors(figures)}, {off} of them off by more than 15 %."
+        f"Error over the {len(errors)} rows held out: {describe_error_spread(list(errors.values()))} (goal: a median of at most 15 %). "
+        f"Over their {len(figures)} figures by themselves: {describe_error_spread(figures)}, {off} of them off by more than 15 %."
     )

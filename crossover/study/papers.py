@@ -423,7 +423,7 @@ def to_csv(book: Book) -> str:
                 section.name, cell.row, cell.figure, cell.unit, cell.published, cell.formula, cell.deviation, ours, cell.label,
                 cell.ratio, cell.simulated, cell.simulated_ratio, cell.remarks, cell.command,
             )  # fmt: skip
-            writer.writerow(["" if value is None else display.safe(value) for value in row])
+            writer.writerow(["" if value is None else display.escape_formula(value) for value in row])
     return file.getvalue()
 
 

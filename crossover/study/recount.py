@@ -13,8 +13,8 @@ from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import bill as infrastructure
 from crossover.reports import prices
 from crossover.reports.bill import BilledRun
-from crossover.reports.folder import sums
-from crossover.reports.usage import FIGURES, RECORD, Record, Unrecorded, latest, state_transitions
+from crossover.reports.folder import sum_records
+from crossover.reports.usage import FIGURES, RECORD, Record, Unrecorded, latest_end, state_transitions
 from crossover.workflow.architecture import architecture_of
 
 MAX_RECORD_BYTES = 2**20  # bytes of one record
@@ -106,7 +106,7 @@ def recount(
     trial's settings according to the study.
     """
     began, ended = _find_span(result, records)
-    counted: dict[str, Any] = {**sums(records), "duration_s": ended - began}
+    counted: dict[str, Any] = {**sum_records(records), "duration_s": ended - began}
     differing = [*_find_other_settings(experiment, varied, seed), *_find_late_start(result, records, began)]
     faults = {
         name: list(
@@ -151,7 +151,7 @@ def _are_same_name(one: Any, other: Any) -> bool:
 def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[float, float]:
     """Return when the run began and ended, in unix seconds. The end is the last record, or the last epoch's decision if that is later."""
     said = datetime.fromisoformat(result["started_at"]).timestamp()
-    last = latest(records)
+    last = latest_end(records)
     exact = [float(record["started_at"]) for record in records]
     if last is not None:
         exact.append(last - float(result["duration_s"]))

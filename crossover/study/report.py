@@ -294,7 +294,7 @@ def write(
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["trial"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(map(display.safe_row, lines))
+    writer.writerows(map(display.escape_row, lines))
     folder.write_atomically(out / CSV, text.getvalue().encode())
     folder.write_atomically(out / CELLS, json.dumps([asdict(cell) for cell in cells], indent=1).encode() + b"\n")
     page = _build_page(study, rows, cells, missing, spent_usd=spent_usd, drawn=drawn)
@@ -377,7 +377,7 @@ def find_metric(rows: Sequence[TrialRow]) -> Metric:
 
 def _find_format(measure: str, metric: Metric) -> Callable[[float | None], str]:
     """Return the function that formats a measure."""
-    return MEASURE_FORMATS.get(measure) or (lambda value: display.judged(value, metric))
+    return MEASURE_FORMATS.get(measure) or (lambda value: display.format_metric(value, metric))
 
 
 def _format_with_interval(

@@ -294,7 +294,7 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
     if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
         from crossover.reports import spending  # imports the prices: only if needed
 
-        agreed |= spending.judged(ctx, decision(ctx, before))
+        agreed |= spending.decide_spending(ctx, decision(ctx, before))
         if not reason and agreed["over_budget"]:
             agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
     ctx.objects.create(ctx.keys.decision(epoch), documents.seal(agreed))

@@ -72,7 +72,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
 def test_no_run_costs_more_than_the_highest_rate(architecture: str, tmp_path: Path) -> None:
     """The deadline rests on it."""
     found = run_inline(small(architecture, epochs=2), tmp_path, lambda progress: None)
-    money = spending.facts(small(architecture), side_by_side=8)
+    money = spending.pricing_facts(small(architecture), side_by_side=8)
     first_minute = sum(line["usd"] for line in found.result["cost"]["lines"] if line["unit"] in BY_TIME)
     assert (
         found.result["cost"]["full_usd"]

@@ -16,7 +16,7 @@ from crossover.reports import bill as infrastructure
 from crossover.reports import prices
 from crossover.reports.bill import BilledRun, Cost
 from crossover.reports.folder import RunFolder
-from crossover.reports.usage import Record, cell, latest, state_transitions
+from crossover.reports.usage import Record, cell_of, latest_end, state_transitions
 from crossover.running import run_inline
 from crossover.workflow.architecture import load
 from tests.architectures.harness import small
@@ -33,7 +33,7 @@ def experiment(architecture: str, epochs: int) -> Experiment:
 
 def in_seconds_of(long: RunFolder, record: Record) -> dict[str, Any]:
     """The record of the run that was ended, as long as the long run took for the same work."""
-    same = next((each for each in long.records if cell(each) == cell(record) and each["outcome"] == "ok"), None)
+    same = next((each for each in long.records if cell_of(each) == cell_of(record) and each["outcome"] == "ok"), None)
     if same is None or record["step"] in ("initialise", "collect"):
         return dict(record)
     marks, wall_s = record.get("marks", ()), float(same["wall_s"])
@@ -48,7 +48,7 @@ def in_seconds_of(long: RunFolder, record: Record) -> dict[str, Any]:
 def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
     """Of the run that was ended, in the long run's seconds."""
     setting, records = experiment(architecture, ENDED), [in_seconds_of(long, each) for each in ended.records]
-    begun_s = latest(ended.records) or 0.0
+    begun_s = latest_end(ended.records) or 0.0
     agreed_s = min(float(each["started_at"]) for each in ended.records) + ended.result["epochs"][-1]["elapsed_s"]
     return BilledRun(
         experiment=setting,

@@ -14,7 +14,7 @@ import pytest
 from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Storage
-from crossover.reports.folder import missing
+from crossover.reports.folder import list_missing
 from crossover.running import run_inline
 from crossover.runtime import STEP
 from crossover.training import synchronous
@@ -479,5 +479,5 @@ def test_the_report_has_every_epochs_loss_and_misses_any_record(architecture: st
     for lost in lives:
         if lost["until"] != [6, 0]:  # the last one's end nobody takes up
             rest = [record for record in records if record is not lost]
-            found = missing(rest, expected={"train": 2}, epochs=result["epochs"])
+            found = list_missing(rest, expected={"train": 2}, epochs=result["epochs"])
             assert any(f"train, worker {lost['worker']}" in sentence for sentence in found)

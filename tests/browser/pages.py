@@ -33,7 +33,7 @@ def comparison_page(out: Path) -> Path:
         folder.write(out / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records),
         folder.write(out / "all-reduce", result=FAST.result(), records=FAST.records),
     ]
-    return report_pages.write_comparison(comparison.of(runs), out / "comparison")
+    return report_pages.write_comparison(comparison.compare_runs(runs), out / "comparison")
 
 
 def replication_page(out: Path) -> Path:

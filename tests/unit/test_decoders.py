@@ -62,7 +62,7 @@ def heartbeat(body: bytes) -> Any:
 
 
 def of_records(body: bytes) -> Any:
-    return spending.read(stored(f"{Keys(RUN).records}x", body), Keys(RUN), {})
+    return spending.read_records(stored(f"{Keys(RUN).records}x", body), Keys(RUN), {})
 
 
 def facts_of(body: bytes) -> Any:

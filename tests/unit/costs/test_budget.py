@@ -19,9 +19,9 @@ def test_an_epoch_starts_only_where_the_dearest_so_far_still_fits(epochs: list[f
 
 
 def test_within_an_epoch_it_stops_at_the_limit() -> None:
-    spending.check(0.5, 0.49)
+    spending.check_budget(0.5, 0.49)
     with pytest.raises(spending.BudgetReached, match=r"stopped at \$0\.5000: lifetime\.budget_usd is 0\.5"):
-        spending.check(0.5, 0.5)
+        spending.check_budget(0.5, 0.5)
 
 
 def test_no_room_for_another_epoch() -> None:

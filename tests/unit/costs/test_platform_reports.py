@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from crossover.reports.usage import Report, billed_ms, joined, read, unrecorded, wait_for
+from crossover.reports.usage import Report, add_reports, billed_ms, find_unrecorded, read_reports, wait_for
 
 
 def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1_000.0) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def record(request_id: str, **more: Any) -> dict[str, Any]:
 
 def test_reports_are_found_among_what_functions_print() -> None:
     session = Session([event("a", init_ms=1_500.2), event("b")])
-    found = read(session, "crossover-spirt", since_s=940.0)
+    found = read_reports(session, "crossover-spirt", since_s=940.0)
     assert found["a"] == Report(
         request_id="a", logged_at=1_000.0, function="crossover-spirt-compute-gradients", duration_ms=100.4, billed_ms=1_601,
         memory_mb=1_769, max_memory_mb=402, init_ms=1_500.2,
@@ -70,16 +70,18 @@ def test_waiting_ends() -> None:
 
 
 def test_a_joined_record_is_billed_as_lambda_says() -> None:
-    reports = read(Session([event("a", init_ms=1_500.0)]), "crossover-spirt", since_s=0)
-    first, second = joined([record("a"), record("b")], reports)
+    reports = read_reports(Session([event("a", init_ms=1_500.0)]), "crossover-spirt", since_s=0)
+    first, second = add_reports([record("a"), record("b")], reports)
     assert billed_ms(first) == 1_601 and (first["cold"], first["init_s"], first["max_rss_mb"]) == (True, 1.5, 402.0)
     assert second == record("b") and billed_ms(second) == 100
 
 
 def test_the_killed_are_those_of_this_run_that_left_no_record() -> None:
     looked = [event("a"), event("killed"), event("of the run before", logged_at=999.0)]
-    reports = read(Session(looked), "crossover-spirt", since_s=0)
+    reports = read_reports(Session(looked), "crossover-spirt", since_s=0)
     of_steps = {"crossover-spirt-compute-gradients"}
-    found = unrecorded([record("a")], reports, functions=of_steps, since_s=1_000.0)
+    found = find_unrecorded([record("a")], reports, functions=of_steps, since_s=1_000.0)
     assert [each.request_id for each in found] == ["killed"]
-    assert unrecorded([record("a")], reports, functions=set(), since_s=1_000.0) == []  # the guard's function is no step
+    assert (
+        find_unrecorded([record("a")], reports, functions=set(), since_s=1_000.0) == []
+    )  # the guard's function is no step

@@ -56,7 +56,7 @@ def paired(rng: Random, seeds: int, *, times: float = 1.0, least_share: float = 
 
 
 def verdict(drawn: list[RunFolder]) -> str:
-    return comparison.of(drawn, at=GOAL).verdict
+    return comparison.compare_runs(drawn, at=GOAL).verdict
 
 
 def winners(said: str) -> set[str]:

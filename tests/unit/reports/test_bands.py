@@ -5,7 +5,7 @@ from math import inf, isnan
 import pytest
 
 from crossover.reports import display
-from crossover.reports.display import Band, ahead, band_of, is_sure, lead, won
+from crossover.reports.display import Band, band_of, count_wins, describe_winner, is_sure, lead
 
 SESSIONS = [1.0 + n / 20 for n in range(20)]  # a factor of two from the fastest to the slowest
 
@@ -21,16 +21,16 @@ def test_percentiles_lie_in_the_middles_of_their_parts() -> None:
 def test_ahead_is_who_is_so_in_95_of_100_paired_draws() -> None:
     session = [0.01 * n for n in range(30)]
     ours, theirs = ([level + value for value in session] for level in (1.0, 1.1))
-    assert ahead(ours, theirs) == 30  # though their bands overlap almost wholly
+    assert count_wins(ours, theirs) == 30  # though their bands overlap almost wholly
     assert [is_sure(count, 30) for count in (28, 29, 30)] == [False, True, True]
-    assert ahead([1.0, 2.0], [1.0, 3.0]) == 1  # level is not ahead
+    assert count_wins([1.0, 2.0], [1.0, 3.0]) == 1  # level is not ahead
 
 
 def test_cheaper_is_said_of_paired_draws_and_not_of_bands_that_overlap() -> None:
     draws = {"theirs": [1.1 * each for each in SESSIONS], "ours": SESSIONS}
     led = lead(draws)
     assert led is not None and led[:4] == ("ours", "theirs", 20, 20) and led.is_sure
-    said = won(draws, "cheapest", "cheaper", display.usd)
+    said = describe_winner(draws, "cheapest", "cheaper", display.usd)
     best, other = "$1.48 ($1.02 to $1.92)", "$1.62 ($1.13 to $2.12)"
     assert said == f"ours is cheapest with {best}, 1.10x cheaper than theirs at {other}, in 20 of 20 paired draws"
 
@@ -40,7 +40,7 @@ def test_who_comes_closest_is_who_is_beaten_least_often() -> None:
     led = lead({"ours": SESSIONS, "middle": [1.2 * each for each in SESSIONS], "closest": closest})
     assert led is not None and (led.second, led.wins) == ("closest", 19)
     level = {"ours": SESSIONS, "theirs": [1.004 * each for each in SESSIONS], "far": [3.0 * each for each in SESSIONS]}
-    assert won(level, "soonest", "sooner", display.seconds).endswith(
+    assert describe_winner(level, "soonest", "sooner", display.seconds).endswith(
         "too close to call as soonest: ours is in 20 of 20 paired draws"
     )
-    assert lead({"alone": SESSIONS}) is None and won({}, "cheapest", "cheaper", display.usd) == ""
+    assert lead({"alone": SESSIONS}) is None and describe_winner({}, "cheapest", "cheaper", display.usd) == ""

@@ -45,7 +45,7 @@ def by_seed(run: RunFolder, *, seeds: tuple[int, ...] = (1, 2, 3)) -> list[RunFo
 
 
 def test_what_won_and_by_how_much(save: Save) -> None:
-    found = comparison.of([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))], at=0.8)
+    found = comparison.compare_runs([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))], at=0.8)
     slow, fast = found.entries[0], found.entries[3]
     assert found.goal == 0.8 and slow.goal_s and fast.goal_s
     ratio = f"{slow.goal_s / fast.goal_s:.2f}x"
@@ -57,17 +57,17 @@ def test_what_won_and_by_how_much(save: Save) -> None:
 
 def test_single_runs_never_win(save: Save) -> None:
     """Not by any margin, and not three of one setting and seed."""
-    pair = comparison.of([save("spirt", SPIRT), save("fast", FAST)], at=0.8)
+    pair = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], at=0.8)
     assert pair.verdict == (
         "no verdict on measured seconds: it takes two settings with 3 seeds or more in common (--set seed=...); "
         "seeds of spirt: 1, fast: 1."
     )
-    same = comparison.of([save(name, SPIRT) for name in ("same1", "same2", "same3")], at=0.8)
+    same = comparison.compare_runs([save(name, SPIRT) for name in ("same1", "same2", "same3")], at=0.8)
     assert same.verdict.startswith("no verdict on measured seconds") and same.verdict.endswith("same1 and 2 more: 1.")
 
 
 def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> None:
-    found = comparison.of([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))])
+    found = comparison.compare_runs([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))])
     assert found.goal is None and found.to_goal == ""
     assert found.verdict.startswith(
         "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85)"
@@ -85,7 +85,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
         slow = OnAws(seconds=tuple(1.1 * each for each in sessions), usd=close, words="of a test")
         return [slow, OnAws(seconds=tuple(sessions), usd=tuple(sessions), words="of a test", problems=("too [large]",))]
 
-    found = comparison.of([save("spirt", SPIRT), save("fast", FAST)], simulated=simulated)
+    found = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], simulated=simulated)
     _, said = found.verdict.split(" On AWS, whole runs, projected: ")
     assert "are too close to call as cheapest: fast is in 18 of 20 paired draws; fast is soonest with" in said
     assert "cheaper" not in found.verdict  # one run's local seconds do not say it either
@@ -103,7 +103,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
 
 
 def test_of_what_nobody_can_simulate_nothing_is_said(save: Save) -> None:
-    found = comparison.of([save("spirt", SPIRT), save("fast", FAST)], simulated=lambda results: [None, None])
+    found = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], simulated=lambda results: [None, None])
     assert found.on_aws == {} and "On AWS" not in found.verdict
     assert not [each for each in report_pages.comparison_page(found).sheets if each.title == "On AWS, by simulation"]
 
@@ -112,9 +112,9 @@ def test_a_margin_that_repeats_do_not_show_is_no_victory(save: Save) -> None:
     first, second = save("a", SPIRT), save("b", changed_name(SPIRT))
     runs = by_seed(first)
     level = [*by_seed(second, seeds=(1, 2)), *by_seed(slowed(second, 0.9), seeds=(3,))]
-    assert "are too close to call as soonest: 1.0" in comparison.of([*runs, *level], at=0.8).verdict
+    assert "are too close to call as soonest: 1.0" in comparison.compare_runs([*runs, *level], at=0.8).verdict
     slower = by_seed(slowed(second, 1.06))
-    assert "a-1 and 2 more is soonest, 1.06x" in comparison.of([*runs, *slower], at=0.8).verdict
+    assert "a-1 and 2 more is soonest, 1.06x" in comparison.compare_runs([*runs, *slower], at=0.8).verdict
 
 
 def changed_name(example: Example) -> Example:
@@ -132,10 +132,10 @@ def test_goals_are_named_by_hand_or_the_target_of_all(save: Save) -> None:
         return changed(run, experiment=experiment | {"training": training})
 
     pair = [save("a", SPIRT), save("b", FAST)]
-    assert comparison.of([with_target(run, 0.6) for run in pair]).goal == 0.6
-    assert comparison.of([with_target(run, 0.6) for run in pair], at=0.7).goal == 0.7
-    assert comparison.of(pair).goal is None
-    assert comparison.of([with_target(pair[0], 0.6), with_target(pair[1], 0.7)]).goal is None
+    assert comparison.compare_runs([with_target(run, 0.6) for run in pair]).goal == 0.6
+    assert comparison.compare_runs([with_target(run, 0.6) for run in pair], at=0.7).goal == 0.7
+    assert comparison.compare_runs(pair).goal is None
+    assert comparison.compare_runs([with_target(pair[0], 0.6), with_target(pair[1], 0.7)]).goal is None
 
 
 def changed(run: RunFolder, **changes: Any) -> RunFolder:
@@ -169,8 +169,8 @@ def test_different_data_or_models_are_refused_or_stand_without_verdict(
     first, second = save("a", SPIRT), save("b", FAST)
     other = changed(second, **change(second.result))
     with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*--mixed shows"):
-        comparison.of([first, other])
-    found = comparison.of([first, other], mixed=True)
+        comparison.compare_runs([first, other])
+    found = comparison.compare_runs([first, other], mixed=True)
     assert found.verdict == "no verdict: different data or models"
     assert found.marks[0].startswith(words)
 
@@ -184,7 +184,7 @@ def test_everything_else_that_differs_is_marked(save: Save) -> None:
         versions={**second.result["versions"], "torch": "2.10.0"},
         cost=second.result["cost"] | {"prices_as_of": "2026-12"},
     )
-    assert comparison.of([first, other]).marks == (
+    assert comparison.compare_runs([first, other]).marks == (
         "seed differs: 1 in a, 2 in b",
         "training.batch_size differs: 60 in a, 30 in b",
         "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared",
@@ -199,8 +199,8 @@ def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
         ({"region": "eu-west-1"}, "prices' regions differ: us-east-1 (a), eu-west-1 (b); dollars are not compared"),
     ):
         other = changed(second, cost=second.result["cost"] | changes)
-        assert comparison.of([first, other]).marks == (mark,)
-        found = comparison.of([*by_seed(first), *by_seed(other)], at=0.8)
+        assert comparison.compare_runs([first, other]).marks == (mark,)
+        found = comparison.compare_runs([*by_seed(first), *by_seed(other)], at=0.8)
         assert "b-1 and 2 more is soonest" in found.verdict and "lowest" not in found.verdict
         assert found.verdict.endswith("Dollars are not compared: their prices differ.")
 
@@ -218,7 +218,7 @@ def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
             "faults": experiment["faults"] | {"attack": "sign_flip", "workers": [0]},
         },
     )
-    assert comparison.of([first, other]).marks == (
+    assert comparison.compare_runs([first, other]).marks == (
         "recipe differs: none in a, fast in b",
         "data.augment differs: none in a, crop_flip in b",
         "aggregation.rule differs: mean in a, median in b",
@@ -232,21 +232,23 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
     metrics = second.path / folder.METRICS
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(lines[:-1]))
-    found = comparison.read([first.path, second.path])
+    found = comparison.compare_folders([first.path, second.path])
     assert found.marks == (
         f"b is incomplete: metrics.jsonl has {len(lines) - 1} records, result.json was made from {len(lines)}",
     )
     assert found.entries[1].display_name == "b (incomplete)"
-    assert comparison.read([first.path, second.path], at=0.8).verdict.endswith("Left out: b.")
+    assert comparison.compare_folders([first.path, second.path], at=0.8).verdict.endswith("Left out: b.")
     metrics.write_text("".join(lines[:-1]) + lines[-1].replace('"run": "example"', '"run": "another"'))
-    assert comparison.read([first.path, second.path]).marks == ("b is incomplete: metrics.jsonl has records of 2 runs",)
+    assert comparison.compare_folders([first.path, second.path]).marks == (
+        "b is incomplete: metrics.jsonl has records of 2 runs",
+    )
 
 
 def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
     run = save("a", SPIRT)
     (tmp_path / "same").symlink_to(run.path)
     with pytest.raises(ConfigError, match=r"compare: 2 folders are 1 runs; give each once"):
-        comparison.read([run.path, tmp_path / "same"])
+        comparison.compare_folders([run.path, tmp_path / "same"])
 
 
 def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
@@ -257,15 +259,15 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
         DataError,
         match=r"result\.json: (invocations|steps) is not there: it is damaged, or another version wrote it; run it again",
     ):
-        comparison.read([run.path])
+        comparison.compare_folders([run.path])
     epochs = [{name: value for name, value in epoch.items() if name != "val_metric"} for epoch in run.result["epochs"]]
     folder.write(run.path, result=run.result | {"epochs": epochs}, records=run.records)
     with pytest.raises(DataError, match=r"epochs\[0\]\.val_metric is not there"):
-        comparison.read([run.path])
+        comparison.compare_folders([run.path])
 
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
-    found = comparison.of([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")], at=0.8)
+    found = comparison.compare_runs([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")], at=0.8)
     assert found.verdict.startswith("no verdict: seconds and dollars of different labels")
     assert "local seconds are not AWS seconds" in found.marks[0]
 
@@ -278,7 +280,7 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
         save("lossy", FAST, records=lost),
         save("uncounted", FAST, expected=None),
     ]
-    found = comparison.of(runs, at=0.8)
+    found = comparison.compare_runs(runs, at=0.8)
     assert found.marks[:3] == (
         "failed failed: out of memory",
         "lossy is incomplete: update_model: 24 of 24 records missing",
@@ -287,33 +289,33 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
     assert found.verdict.endswith("Left out: failed, lossy.")
     assert "seeds of a: 1, uncounted: 1." in found.verdict
     assert [entry.display_name for entry in found.entries][1:3] == ["failed (failed)", "lossy (incomplete)"]
-    alone = comparison.of(runs[:3], at=0.8)
+    alone = comparison.compare_runs(runs[:3], at=0.8)
     assert alone.verdict == "no verdict: fewer than two finished, complete runs to compare. Left out: failed, lossy."
 
 
 def test_a_run_that_never_got_anywhere(save: Save) -> None:
     nothing = save("nothing", FAST, records=[], epochs=[], final=None, failure="the broker is gone")
-    found = comparison.of([save("a", SPIRT), nothing])
+    found = comparison.compare_runs([save("a", SPIRT), nothing])
     assert found.entries[1].goal_s is None and found.entries[1].best_metric is None
-    assert comparison.of([nothing]).goal is None
+    assert comparison.compare_runs([nothing]).goal is None
 
 
 def test_folders_of_the_same_name_are_told_apart(save: Save) -> None:
-    found = comparison.of([save("x/spirt", SPIRT), save("y/spirt", SPIRT)])
+    found = comparison.compare_runs([save("x/spirt", SPIRT), save("y/spirt", SPIRT)])
     assert [entry.name for entry in found.entries] == ["x/spirt", "y/spirt"]
 
 
 def test_reading_folders(save: Save, tmp_path: Path) -> None:
     save("a", SPIRT)
-    assert [entry.name for entry in comparison.read([tmp_path / "a"]).entries] == ["a"]
+    assert [entry.name for entry in comparison.compare_folders([tmp_path / "a"]).entries] == ["a"]
     with pytest.raises(DataError, match=r"result\.json: is not there"):
-        comparison.read([tmp_path / "b"])
+        comparison.compare_folders([tmp_path / "b"])
     with pytest.raises(ConfigError, match="no run was given"):
-        comparison.read([])
+        comparison.compare_folders([])
 
 
 def test_the_csv_has_raw_figures(save: Save) -> None:
-    found = comparison.of([save("a", SPIRT), save("b, really", FAST)], at=0.8)
+    found = comparison.compare_runs([save("a", SPIRT), save("b, really", FAST)], at=0.8)
     rows = list(csv.DictReader(comparison.to_csv(found).splitlines()))
     assert [row["name"] for row in rows] == ["a", "b, really"]
     assert float(rows[0]["full_usd"]) == found.entries[0].full_usd
@@ -326,7 +328,7 @@ def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
         changed(save(name, SPIRT), experiment=experiment | {"mine": {"outer": outer}})
         for name, outer in (("a", 0.7), ("b", 0.9))
     ]
-    assert "mine.outer differs: 0.7 in a, 0.9 in b" in comparison.of(runs).marks
+    assert "mine.outer differs: 0.7 in a, 0.9 in b" in comparison.compare_runs(runs).marks
 
 
 @pytest.mark.slow
@@ -342,11 +344,14 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
         return changed(run, experiment=experiment | {"training": training}, epochs=epochs, final=final)
 
     runs = [save("spirt", SPIRT), save("fast", FAST)]
-    plain, found = comparison.of(runs, at=0.8), comparison.of([by_error(run) for run in runs], at=4.0)
+    plain, found = (
+        comparison.compare_runs(runs, at=0.8),
+        comparison.compare_runs([by_error(run) for run in runs], at=4.0),
+    )
     assert [e.goal_s for e in found.entries] == [e.goal_s for e in plain.entries]
     assert [e.goal_full_usd for e in found.entries] == [e.goal_full_usd for e in plain.entries]
     raced = [by_error(each) for run in runs for each in by_seed(run)]
-    assert "fast-1 and 2 more is soonest" in comparison.of(raced, at=4.0).verdict
+    assert "fast-1 and 2 more is soonest" in comparison.compare_runs(raced, at=4.0).verdict
     errors = [epoch["val_metric"] for epoch in found.runs[0].result["epochs"]]
     assert found.entries[0].best_metric == min(errors) < max(errors)
     text = rendered(tables.comparison(found)) + rendered(tables.summary(found.runs[0].result))
@@ -354,16 +359,16 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
     for told in (text, page):
         assert "mean error" in told and "ccuracy" not in told.split("What the papers printed")[0]
     with pytest.raises(ConfigError, match=r"training\.metric\.name differs"):
-        comparison.of([runs[0], by_error(runs[1])])
+        comparison.compare_runs([runs[0], by_error(runs[1])])
     with pytest.raises(ConfigError, match=r"training\.metric\.higher_is_better differs"):
-        comparison.of([by_error(runs[0]), by_error(runs[1], higher_is_better=True)])
+        comparison.compare_runs([by_error(runs[0]), by_error(runs[1], higher_is_better=True)])
 
 
 def test_a_direction_that_is_said_is_the_one_that_the_metrics_name_implies(save: Save) -> None:
     silent, said = (
         judged_upwards(save(name, run), said) for name, run, said in (("a", SPIRT, None), ("b", FAST, True))
     )
-    assert not any("metric" in mark for mark in comparison.of([silent, said]).marks)
+    assert not any("metric" in mark for mark in comparison.compare_runs([silent, said]).marks)
 
 
 def judged_upwards(run: RunFolder, said: bool | None) -> RunFolder:

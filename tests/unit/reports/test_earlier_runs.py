@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import DataError
-from crossover.reports.folder import make_way, parts, read
+from crossover.reports.folder import move_aside, parts, read
 
 FIRST, SECOND = "20261124-063051-44302a", "20261124-070000-0a0b0c"
 
@@ -27,25 +27,25 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_it_is_moved_as_it_is_and_what_is_the_user_s_stays(tmp_path: Path) -> None:
     before = run_in(tmp_path, FIRST)
-    assert make_way(tmp_path) == tmp_path / FIRST
+    assert move_aside(tmp_path) == tmp_path / FIRST
     assert files(tmp_path / FIRST) | {"notes.txt": b"mine"} == before
     assert parts(tmp_path) == [] and (tmp_path / "notes.txt").read_text() == "mine"
-    assert make_way(tmp_path) is None
+    assert move_aside(tmp_path) is None
 
 
 def test_the_run_itself_stays_where_it_is(tmp_path: Path) -> None:
     """One that is followed again, or gone on with."""
     before = run_in(tmp_path, FIRST)
-    assert make_way(tmp_path, FIRST) is None and files(tmp_path) == before
-    assert make_way(tmp_path, SECOND) == tmp_path / FIRST
+    assert move_aside(tmp_path, FIRST) is None and files(tmp_path) == before
+    assert move_aside(tmp_path, SECOND) == tmp_path / FIRST
 
 
 def test_each_keeps_a_folder_of_its_own(tmp_path: Path) -> None:
     run_in(tmp_path, FIRST)
-    make_way(tmp_path)
+    move_aside(tmp_path)
     (tmp_path / "notes.txt").unlink()
     run_in(tmp_path, SECOND)
-    assert make_way(tmp_path) == tmp_path / SECOND
+    assert move_aside(tmp_path) == tmp_path / SECOND
     assert (tmp_path / FIRST / "result.json").is_file() and (tmp_path / SECOND / "result.json").is_file()
 
 
@@ -62,24 +62,24 @@ def test_cut_off_at_any_move_the_next_one_goes_on(at: int, tmp_path: Path, monke
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", cut_off)
         try:
-            make_way(tmp_path)
+            move_aside(tmp_path)
         except KeyboardInterrupt:
             make_way_again = True
         else:
             make_way_again = False
-    assert not make_way_again or make_way(tmp_path) == tmp_path / FIRST
+    assert not make_way_again or move_aside(tmp_path) == tmp_path / FIRST
     assert files(tmp_path / FIRST) | {"notes.txt": b"mine"} == before
 
 
 def test_what_tells_no_run_is_kept_as_well(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("cut off")
-    (earlier,) = [make_way(tmp_path)]
+    (earlier,) = [move_aside(tmp_path)]
     assert earlier is not None and (earlier / "report.html").read_text() == "cut off"
 
 
 def test_who_looks_for_a_run_is_told_of_the_earlier_one(tmp_path: Path) -> None:
     run_in(tmp_path, FIRST)
-    make_way(tmp_path)
+    move_aside(tmp_path)
     with pytest.raises(
         DataError, match=rf"is not there; give the folder of a run, such as .*{FIRST}, which is an earlier one"
     ):

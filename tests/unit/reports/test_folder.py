@@ -98,7 +98,7 @@ def test_a_result_of_another_shape_is_compared_or_refused(result: object) -> Non
         (run / "result.json").write_text(json.dumps(result))
         said = "result.json: "
         try:
-            found = comparison.read([run])
+            found = comparison.compare_folders([run])
             report_pages.write_comparison(found, Path(name) / "comparison")
             tables.comparison(found)
         except DataError as error:

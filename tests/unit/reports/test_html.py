@@ -121,7 +121,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     for text in (
         report_pages.write_report(run).read_text(),
         report_pages.write_report(other).read_text(),
-        report_pages.write_comparison(comparison.of([run, other]), tmp_path / "out").read_text(),
+        report_pages.write_comparison(comparison.compare_runs([run, other]), tmp_path / "out").read_text(),
     ):
         page = outline(text)
         assert not page.tags & {"script", "img", "b>"}

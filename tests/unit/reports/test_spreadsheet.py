@@ -2,14 +2,14 @@
 
 import pytest
 
-from crossover.reports.display import safe
+from crossover.reports.display import escape_formula
 
 
 @pytest.mark.parametrize("text", ["=cmd|'calc'!A1", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1"])
 def test_a_formula_is_shown(text: str) -> None:
-    assert safe(text) == f"'{text}"
+    assert escape_formula(text) == f"'{text}"
 
 
 @pytest.mark.parametrize("cell", [-1.5, -3, "-1.5", "+2e-3", "spirt", "", None, True])
 def test_numbers_and_other_text_stay(cell: object) -> None:
-    assert safe(cell) == cell
+    assert escape_formula(cell) == cell

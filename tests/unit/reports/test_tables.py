@@ -109,7 +109,7 @@ def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
         folder.write(tmp_path / "[b]", result=fast.result(failure="gone"), records=[]),
         folder.write(tmp_path / "fast", result=fast.result(), records=[]),
     ]
-    found = comparison.of(runs)
+    found = comparison.compare_runs(runs)
     text = printed(tables.comparison(found), width=300)
     assert text.count("[measured-local]") == 1  # the same for all
     assert "[projected] dollars are projected from local seconds" in text

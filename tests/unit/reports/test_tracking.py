@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_every_epoch_has_its_figures_at_its_time(run: RunFolder) -> None:
-    found = list(tracking.points(run))
+    found = list(tracking.iter_points(run))
     assert [epoch for epoch, _, _ in found] == [1, 2, 3]
     for (_, at, figures), row, given in zip(found, run.result["epochs"], EXAMPLE.epochs, strict=True):
         assert at == pytest.approx(given["at"], abs=2e-3) and at > STARTED_AT
@@ -31,7 +31,7 @@ def test_every_epoch_has_its_figures_at_its_time(run: RunFolder) -> None:
 def test_dollars_that_aws_billed_are_not_called_projected(tmp_path: Path) -> None:
     result = EXAMPLE.result(where="aws", label="measured-aws")
     billed = folder.write(tmp_path / "aws", result=result, records=EXAMPLE.records)
-    (_, _, figures), *_ = tracking.points(billed)
+    (_, _, figures), *_ = tracking.iter_points(billed)
     assert "full_usd" in figures and "full_usd_projected" not in figures
 
 
@@ -40,7 +40,10 @@ def test_without_its_library_it_says_what_to_install(
     tool: tracking.Logger, run: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for attempt in (lambda: tracking.check(tool), lambda: tracking.log(run, tool, where=str(tmp_path / "x"))):
+    for attempt in (
+        lambda: tracking.check_installed(tool),
+        lambda: tracking.write_curves(run, tool, where=str(tmp_path / "x")),
+    ):
         with pytest.raises(MissingTool, match=rf"--log {tool}: .* pip install 'crossover\[{tool}\]'"):
             attempt()
     assert not (tmp_path / "x").exists()
@@ -51,13 +54,13 @@ def test_tensorboard_reads_what_was_written(run: RunFolder, tmp_path: Path) -> N
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    opened = tracking.log(run, "tensorboard", where=str(tmp_path / "board"))
+    opened = tracking.write_curves(run, "tensorboard", where=str(tmp_path / "board"))
     assert opened == f"tensorboard --logdir {tmp_path / 'board'}"
     events = EventAccumulator(str(tmp_path / "board" / "spirt"))
     events.Reload()
     for name in ("val_accuracy", "full_usd_projected"):
         read = [(each.step, each.tensor_proto.float_val[0]) for each in events.Tensors(name)]
-        given = [(epoch, figures[name]) for epoch, _, figures in tracking.points(run)]
+        given = [(epoch, figures[name]) for epoch, _, figures in tracking.iter_points(run)]
         assert read == [(step, pytest.approx(value, rel=1e-6)) for step, value in given]
 
 
@@ -65,7 +68,7 @@ def test_tensorboard_reads_what_was_written(run: RunFolder, tmp_path: Path) -> N
 def test_mlflow_reads_what_was_written(run: RunFolder, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
-    opened = tracking.log(run, "mlflow", where=str(tmp_path / "flow"))
+    opened = tracking.write_curves(run, "mlflow", where=str(tmp_path / "flow"))
     uri = opened.removeprefix("mlflow ui --backend-store-uri ")
     client = mlflow.MlflowClient(tracking_uri=uri)
     (found,) = client.search_runs([client.get_experiment_by_name("crossover").experiment_id])

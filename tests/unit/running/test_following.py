@@ -102,7 +102,7 @@ def test_what_was_killed_is_told_and_billed(
     )
     assert run.result["unrecorded"] == {"count": 1, "gb_s": 6.0}
     assert ("billed_ms" in run.records[0]) == (where == "aws")  # here a report holds waits for a core
-    assert "1 killed and billed without a record" in display.attempts(run.result)
+    assert "1 killed and billed without a record" in display.describe_attempts(run.result)
 
 
 def test_ctrl_c_does_not_wait_for_reports(prepared: Prepared, tmp_path: Path) -> None:

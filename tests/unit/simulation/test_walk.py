@@ -10,7 +10,7 @@ import pytest
 
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment
-from crossover.reports.folder import missing
+from crossover.reports.folder import list_missing
 from crossover.reports.usage import expected_records, state_transitions
 from crossover.running import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
@@ -65,7 +65,7 @@ def test_invocations_end_before_the_time_limit_and_go_on(architecture: str) -> N
     days = calendar(load(architecture).resolve(experiment), simulated.workload)
     expected = expected_records(load(architecture), workers=3, days=days, epochs=experiment.training.epochs)
     epochs = [{"epoch": epoch} for epoch in simulated.epochs_end_s]
-    assert missing(simulated.records, expected=expected, epochs=epochs) == []
+    assert list_missing(simulated.records, expected=expected, epochs=epochs) == []
     assert simulated.steps["train"].invocations > 3 * experiment.training.epochs
     assert simulated.steps["train"].longest_s < 30
     assert simulated.problems == ()

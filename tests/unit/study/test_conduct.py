@@ -36,7 +36,7 @@ class Machine:
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         failure = self.attempts.pop(0)
-        folder.make_way(out)
+        folder.move_aside(out)
         result = EXAMPLE.result(failure=failure or None)
         found = folder.write(out, result=result, records=EXAMPLE.records, model=None)
         if failure:
