@@ -128,7 +128,7 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an answer is chosen from does not depend on the wishes."""
+    """What an answer is chosen from does not depend on the constraints."""
     listed = (found.winner, *found.front, *(each.best for each in found.rejected if each.best))
     runnable = [each for each in listed if each.would_run]
     deadlines = sorted(1.001 * each.seconds.p95 for each in runnable)

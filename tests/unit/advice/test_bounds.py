@@ -85,12 +85,12 @@ def test_a_gpu_without_the_precision_is_no_candidate() -> None:
     """The others are still advised: before, one T4 among them ended the command."""
     _, sizes = asked("all-reduce-cifar10")
     t4 = Candidate("gpu", 4, 512, 1, instance="g4dn.xlarge")
-    assert problem(t4, sizes, ON_HAND, precision="bf16") == (
+    assert find_problem(t4, sizes, ON_HAND, precision="bf16") == (
         "precision",
         "a T4 has no bf16; expected one of fp32, fp16",
     )
-    assert problem(t4, sizes, ON_HAND, precision="fp16") == ("", "")
-    assert problem(replace(t4, instance="g6.xlarge"), sizes, ON_HAND, precision="bf16") == ("", "")
+    assert find_problem(t4, sizes, ON_HAND, precision="fp16") == ("", "")
+    assert find_problem(replace(t4, instance="g6.xlarge"), sizes, ON_HAND, precision="bf16") == ("", "")
 
 
 @pytest.mark.slow
