@@ -6,9 +6,8 @@ from crossover.runtime import ThisProcess
 
 
 class Passing(ThisProcess):
-    """A process whose time passes by its sleeping alone.
-
-    `now_s`: its monotonic clock, which a test may set. `slept_s`: its pauses; in each, all of `called` are called.
+    """A runtime whose time passes by sleeping alone. `now_s`: its monotonic clock, which a test may set; `slept_s`: its pauses so far;
+    `called`: functions that are called in each pause.
     """
 
     def __init__(self) -> None:
@@ -18,9 +17,11 @@ class Passing(ThisProcess):
         self.called: list[Callable[[], None]] = []
 
     def monotonic(self) -> float:
+        """Return the seconds of this runtime's clock."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
+        """Move the clock forward at once, and call the functions in `called`."""
         self.now_s += seconds
         self.slept_s.append(seconds)
         for each in self.called:
@@ -28,11 +29,12 @@ class Passing(ThisProcess):
 
 
 class Stepping:
-    """A clock that is `step_s` further at each look."""
+    """A clock that moves forward by `step_s` seconds at each look."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         self.now_s, self.step_s = 1000.0, step_s
 
     def __call__(self) -> float:
+        """Return the seconds of the clock after one more step."""
         self.now_s += self.step_s
         return self.now_s

@@ -6,7 +6,7 @@ from crossover.cli.main import main
 
 
 def status(*arguments: str) -> int:
-    """What `crossover` with these arguments ends with."""
+    """Run `crossover` with these arguments in this process, and return its exit status."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     return int(ended.value.code or 0)

@@ -49,7 +49,7 @@ hypothesis.settings.load_profile("crossover")
 
 
 def pytest_report_header() -> str:
-    """What to set in order to run the same sample again, another one, or everything."""
+    """Return a line that says how to run the same sample of the sweeps again, another one, or everything."""
     return (
         "sweeps: whole"
         if sampling.WHOLE
@@ -59,8 +59,8 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)  # of what `-k` has left
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without CROSSOVER_EVERY_CALL: no test marked `deep`, and of one marked `sampled` so many that each value of each of its parameters
-    occurs. Who names a test gets all of it.
+    """Leave out tests by their marks, unless CROSSOVER_EVERY_CALL is set: all marked `deep`, and of those marked `sampled` as many as can
+    go while each value of each parameter still occurs. A test that is named on the command line runs whole.
     """
     if sampling.WHOLE or any("::" in argument for argument in config.args):
         return
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected stays to the end: the garbage collector need not go through it again and again, which took a
+    """Freeze the garbage collector's objects: what has been imported and collected stays to the end, and looking through it again took a
     quarter of the processor time.
     """
     gc.collect()
@@ -85,7 +85,7 @@ def pytest_collection_finish() -> None:
 
 
 def _parameters(item: pytest.Item) -> list[tuple[str, str]]:
-    """Each parameter of a test and its value; those that one `parametrize` gives together are one."""
+    """Return each parameter of a test and its value. Parameters that one `parametrize` gives together count as one."""
     given: dict[str, Any] = item.callspec.params  # type: ignore[attr-defined]
     together = [mark.args[0] for mark in item.iter_markers("parametrize")]
     names = [each.replace(" ", "").split(",") if isinstance(each, str) else each for each in together]
@@ -93,13 +93,15 @@ def _parameters(item: pytest.Item) -> list[tuple[str, str]]:
 
 
 def datasets_folder() -> Path:
-    """Where the data sets lie: CROSSOVER_DATA, else shared/datasets beside the checkout."""
+    """Return the folder of the data sets: CROSSOVER_DATA, else shared/datasets beside the checkout."""
     return Path(os.environ.get("CROSSOVER_DATA") or ROOT.parent / "shared" / "datasets")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Pictures take nine tenths of a small run's time: they are drawn in tests/unit, tests/browser, and by commands of their own."""
+    """Replace the plots of run pages by none outside tests/unit and tests/browser, because drawing takes nine tenths of
+    a small run's time.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if not any(request.path.is_relative_to(ROOT / "tests" / each) for each in ("unit", "browser")):
             patch.setattr("crossover.reports.report_pages._plots", lambda result: [])
@@ -108,7 +110,7 @@ def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["LocalCloud"]:
-    """The cloud on one machine, without stacks; one per module, because there is one per process."""
+    """Yield the cloud on this machine, without stacks; one per module, because a process can have only one."""
     from crossover.local.cloud import LocalCloud
 
     with LocalCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
@@ -117,7 +119,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["LocalCloud"]:
 
 @pytest.fixture(scope="module")
 def account_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["AccountCloud"]:
-    """The same as a double of an account; a module asks for this one or for `cloud`, not for both."""
+    """Yield the cloud on this machine as a double of an AWS account. A module asks for this one or for `cloud`, not for both."""
     from tests.moto_patches import AccountCloud
 
     with AccountCloud(tmp_path_factory.mktemp("cloud"), cores=2) as running:
@@ -126,7 +128,7 @@ def account_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Account
 
 @pytest.fixture(scope="session")
 def datasets() -> Path:
-    """The folder with mnist/ and cifar-10/; skips where it is absent."""
+    """Return the folder with mnist/ and cifar-10/. Skips the test if it is absent."""
     folder = datasets_folder()
     if not folder.is_dir():
         pytest.skip(f"{folder}: no data sets here; CROSSOVER_DATA names their folder")

@@ -4,9 +4,8 @@ import socket
 
 
 def held_port() -> tuple[int, socket.socket]:
-    """A free port and the socket that keeps it until it is closed: bound, and nobody listens.
-
-    A connection to it is refused. A server that sets SO_REUSEADDR before it binds, as Redis does, can listen there all the same.
+    """Return a free port and the socket that keeps it until the socket is closed: bound, and not listening. A connection to the port is
+    refused. A server that sets SO_REUSEADDR before it binds, as Redis does, can listen there all the same.
     """
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def mean(inputs: Sequence[Floats], weights: Sequence[int] | None = None) -> Floats:
-    """Sum in the given order, one division; products and sums rounded separately."""
+    """Return the weighted mean of the vectors: summed in the given order, one division, products and sums rounded separately."""
     counts = weights or [1] * len(inputs)
     if len(inputs) == 1:
         return inputs[0].copy()
@@ -25,6 +25,7 @@ def mean(inputs: Sequence[Floats], weights: Sequence[int] | None = None) -> Floa
 
 
 def trimmed_mean(inputs: Sequence[Floats], trim: int) -> Floats:
+    """Return the mean of each element without its `trim` smallest and largest values."""
     rows = np.sort(np.stack(inputs), axis=0)[trim : len(inputs) - trim]
     total = rows[0].copy()
     for row in rows[1:]:
@@ -33,6 +34,7 @@ def trimmed_mean(inputs: Sequence[Floats], trim: int) -> Floats:
 
 
 def median(inputs: Sequence[Floats]) -> Floats:
+    """Return the median of each element."""
     rows = np.sort(np.stack(inputs), axis=0)
     middle = len(inputs) // 2
     both = rows[middle] if len(inputs) % 2 else (rows[middle - 1] + rows[middle]) * np.float32(0.5)
@@ -40,7 +42,9 @@ def median(inputs: Sequence[Floats]) -> Floats:
 
 
 def krum(inputs: Sequence[Floats], *, faulty: int, select: int = 1) -> list[int]:
-    """The chosen inputs' indexes, ascending."""
+    """Return the indexes of the vectors that Krum chooses, in ascending order. `faulty`: number of assumed faulty vectors; `select`: number
+    to choose.
+    """
     rows = np.stack(inputs).astype(np.float64)
     distances = ((rows[:, None, :] - rows[None, :, :]) ** 2).sum(axis=2)
     scores = [sum(sorted(np.delete(row, i))[: len(inputs) - faulty - 2]) for i, row in enumerate(distances)]

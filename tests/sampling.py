@@ -9,7 +9,9 @@ SEED = int(os.environ.get("CROSSOVER_SAMPLE", "1"))
 
 
 def drawn(kinds: Sequence[Collection[Hashable]], *, seed: int = SEED) -> list[int]:
-    """Where in `kinds` a small sample lies in which everything that occurs at all occurs: by seed, in order."""
+    """Return the indexes of a small random sample of `kinds` in which every kind that occurs at all occurs. The sample
+    depends on `seed`.
+    """
     order, missing, sample = list(range(len(kinds))), {kind for each in kinds for kind in each}, list[int]()
     random.Random(seed).shuffle(order)
     while missing:
@@ -20,7 +22,9 @@ def drawn(kinds: Sequence[Collection[Hashable]], *, seed: int = SEED) -> list[in
 
 
 def chosen(operations: Sequence[str]) -> Sequence[int]:
-    """Which calls to disturb, counted from 1, of a run that makes these: a drawn one of each operation; all of them in the whole sweep."""
+    """Return the numbers, from 1, of the calls to disturb in a run that makes these operations: one random call of each operation, or all
+    calls in the whole sweep.
+    """
     if WHOLE:
         return range(1, len(operations) + 1)
     return [1 + index for index in drawn([[name] for name in operations])]

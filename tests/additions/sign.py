@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sign(Codec):
-    """The mean magnitude as float32, then a bit for each element."""
+    """Codec that sends the mean magnitude as float32, then one bit per element."""
 
     name = "sign"
     feeds_back = True

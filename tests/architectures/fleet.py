@@ -22,7 +22,9 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Fleet:
-    """`hooks(number)`: what is told of every call of program `number` (members first, then replacements)."""
+    """A fleet of programs of one run, each in a thread of its own; a killed program is replaced. `hooks(number)`: hook that is told of
+    every call of program `number` (members first, then replacements).
+    """
 
     job: Job
     hooks: Callable[[int], Hook] = lambda number: silent
@@ -37,7 +39,7 @@ class Fleet:
     started: int = 0
 
     def run(self, monkeypatch: pytest.MonkeyPatch) -> bytes:
-        """The trained model's bytes, once the run is finished and every program has ended."""
+        """Run the fleet until the run is finished and every program has ended, and return the bytes of the trained model."""
         self.begin(monkeypatch)
         self.attempt()
         self.await_end()
@@ -45,11 +47,12 @@ class Fleet:
         return self.job.model()
 
     def join(self) -> None:
+        """Wait until every program of the fleet has ended."""
         for thread in list(self.threads):
             thread.join(timeout=30)
 
     def attempt(self) -> None:
-        """A fleet of programs for the run's next attempt."""
+        """Start a fleet of programs for the next attempt of the run."""
         announce(
             self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=self.job.experiment.workers
         )
@@ -57,6 +60,7 @@ class Fleet:
             self._start()
 
     def await_end(self) -> None:
+        """Wait until the run is finished. Fails if all programs have ended before."""
         store, end_s = self.job.clients.object_store, time.monotonic() + PATIENCE_S
         while not store.exists(self.job.prepared.keys.finished_marker):
             assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
@@ -67,6 +71,7 @@ class Fleet:
             time.sleep(0.005)
 
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Patch the membership of programs, so that this fleet knows which thread holds which lease, and prepare the members."""
         experiment, fleet = self.job.experiment, self
         self.members = self.members or experiment.workers
         claim, enter = Membership.claim, Membership.__enter__
@@ -89,6 +94,7 @@ class Fleet:
         )
 
     def _start(self) -> None:
+        """Start one more program in a thread of its own."""
         clients = WatchedClients(self.job.clients)
         clients.hook = self.hooks(self.started)
         clients.run_machine = self.job.clients.run_machine
@@ -98,6 +104,7 @@ class Fleet:
         thread.start()
 
     def _program(self, clients: WatchedClients) -> None:
+        """Serve the run as one program; if the program is killed, expire its lease and start a replacement."""
         program = architecture_of(self.job.experiment).program
         assert program is not None
         settings = ServingSettings(
@@ -117,7 +124,7 @@ class Fleet:
             self.errors.append(error)
 
     def _expire(self) -> None:
-        """As if the lease's time were over, also where it died while it claimed one; a test of its own waits for that."""
+        """Let the lease of this thread's program expire at once, also if the program died while it claimed the lease."""
         me = self.leases.get(threading.current_thread())
         if me is None or not self.at_once:
             return
@@ -136,30 +143,33 @@ class Fleet:
                 held._put(beat=0, over=True)
 
     def left_behind(self) -> list[str]:
-        """Objects that the run should have cleared away."""
+        """Return the keys of objects that the run should have deleted."""
         keys, store = self.job.prepared.keys, self.job.clients.object_store
         return [key for prefix in (keys.bodies, keys.peer_work, keys.checkpoints) for key in store.list(prefix)]
 
 
 def member(job: Job, rank: int = 0, *, attempt: int = 0, look_s: float | None = None) -> Membership:
-    """Who holds a rank of the run, as its lease says; `look_s`: between two looks, where the settings' own is not meant."""
+    """Return a membership that holds a rank of the job's run. `look_s`: seconds between two looks at the lease, by default the settings'
+    own.
+    """
     settings = ServingSettings(fleet="test", **({} if look_s is None else {"look_s": look_s}))
     members, store = job.experiment.workers, job.clients.object_store
     return Membership(store, run=job.prepared.run, members=members, rank=rank, attempt=attempt, settings=settings)
 
 
 def only(program: int, hook: Hook) -> Callable[[int], Hook]:
-    """The hooks of a fleet in which one program is disturbed."""
+    """Return the hooks of a fleet in which one program has the given hook and the others have none."""
     return lambda number: hook if number == program else silent
 
 
 class Counted(list[FailAt]):
-    """The hooks of a fleet that note what its programs call."""
+    """Hooks of a fleet that record the operations of each of its programs."""
 
     def __call__(self, number: int) -> Hook:
+        """Return a new recording hook for program `number`."""
         self.append(FailAt())
         return self[-1]
 
     def longest(self) -> list[str]:
-        """The operations of whichever program made the most calls."""
+        """Return the operations of the program that made the most calls."""
         return max((counter.operations for counter in self), key=len)

@@ -38,7 +38,7 @@ def kept_objects(folder: Path, kind: str) -> dict[int, list[Path]]:
 
 
 def victim_of(folder: Path, kind: str, age: str, rng: random.Random) -> Path:
-    """Return one of the files of a kind and an age."""
+    """Return one of the files of a kind and an age in an unfinished run's folder, chosen by `rng`."""
     found = kept_objects(folder, kind)
     ages = sorted(found)
     return rng.choice(found[ages[max(AGES[age], -len(ages))]])
@@ -50,18 +50,19 @@ def round_of(path: Path) -> int:
 
 
 def damaged(whole: bytes, rng: random.Random, *, begin: int = 0) -> bytes:
-    """Return the bytes with one bit flipped, anywhere from the byte `begin` on."""
+    """Return the bytes with one bit flipped at a random place, from the byte `begin` on."""
     body = bytearray(whole)
     body[rng.randrange(begin, len(body))] ^= 1 << rng.randrange(8)
     return bytes(body)
 
 
 def damage(path: Path, rng: random.Random) -> None:
+    """Flip one random bit of the file."""
     path.write_bytes(damaged(path.read_bytes(), rng))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the files' bytes by name, but for the facts, which say when the run was prepared last."""
+    """Return the bytes of the folder's files by name, without the run configuration, which changes whenever the run is prepared."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != "experiment.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -75,8 +76,9 @@ def flip_and_judge(
     resume: Callable[[], RunFolder],
     whole: str,
 ) -> dict[str, Any]:
-    """Flip a bit of `victim` and resume. What is needed is refused by name and nothing changes; without all else the run ends with the bits
-    of an undisturbed one, `whole`, and says what it did without. Return its result; nothing of one that was refused.
+    """Flip a bit of `victim`, resume the run and check the outcome. A file that is needed must be refused by name, with nothing changed;
+    without any other file the run must end with the bits of an undisturbed run, `whole`, and say what it did without. Returns the resumed
+    run's result, or None if the run was refused.
     """
     damage(victim, rng)
     key, before = victim.relative_to(folder / UNFINISHED).as_posix(), contents(folder / UNFINISHED)
@@ -97,7 +99,7 @@ def flip_and_judge(
 
 
 def _is_noticed(path: Path, key: str) -> bool:
-    """Return whether a reader can notice it: a bit of a header's padding says nothing."""
+    """Return True if a reader can notice damage to the file: a bit of a header's padding says nothing."""
     body = path.read_bytes()
     try:
         if "/checkpoint/" in key:

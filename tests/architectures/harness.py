@@ -29,21 +29,23 @@ READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a
 
 
 class Killed(BaseException):
-    """The process is gone: nothing catches this, nothing is said, nothing is cleaned up."""
+    """Exception: the process of a step is gone. No code catches it, so that nothing is cleaned up."""
 
 
 def silent(moment: str, operation: str) -> None:
-    """The hook of what is left alone."""
+    """Do nothing: the hook of a client that is not disturbed."""
 
 
 def claiming(claim: str) -> list[str]:
-    """The architectures that claim it, of crossover/architecture's CLAIMS."""
+    """Return the names of the architectures that make a claim, such as "equals_reference"."""
     assert claim in CLAIMS
     return [name for name in architectures() if claim in load(name).claims]
 
 
 def tree_architectures(claim: str | None = None) -> list[str]:
-    """Those that are trees of steps, and claim it; programs on EC2 have tests of their own."""
+    """Return the names of the architectures that are trees of steps, and that make the claim if one is given. Programs on EC2 have tests of
+    their own.
+    """
     return [name for name in (claiming(claim) if claim else architectures()) if load(name).run is not None]
 
 
@@ -56,7 +58,9 @@ def small(
     every: int | Literal["epoch"] | None = None,
     **training: Any,
 ) -> Experiment:
-    """A few real digits: milliseconds a step, and still ragged minibatches, BatchNorm and momentum. One that is alone has all of them."""
+    """Return an experiment on a few real digits that takes milliseconds a step, and still has ragged minibatches, BatchNorm and momentum.
+    An architecture with a single worker gets all of the data.
+    """
     settings: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4} | training
     return Experiment(
         name="small",
@@ -70,7 +74,9 @@ def small(
 
 
 def most_to_lose(architecture: str) -> Exchange | None:
-    """Local steps that keep each worker's own velocity, the outer one and what top-k left out, as far as the architecture has them."""
+    """Return exchange settings with local steps that keep as much state as the architecture has: each worker's velocity, the outer one, and
+    what top-k left out. None if it takes no local steps.
+    """
     compressions = load(architecture).exchanges.get("delta")
     if compressions is None:
         return None
@@ -78,12 +84,13 @@ def most_to_lose(architecture: str) -> Exchange | None:
 
 
 class Proxy:
-    """A client whose every call tells `hook` before and after it."""
+    """A client that tells a hook of every call, before and after the call."""
 
     def __init__(self, client: Any, hook: Hook) -> None:
         self._client, self._hook = client, hook
 
     def __getattr__(self, name: str) -> Any:
+        """Return the client's attribute; a method is wrapped so that the hook is told of each call."""
         method = getattr(self._client, name)
         if not callable(method) or name in ("with_traffic", "close"):
             return method
@@ -99,7 +106,7 @@ class Proxy:
 
 @dataclass
 class WatchedClients(MemoryClients):
-    """Memory stores that tell `hook` of every call; `stores` are the plain ones, for looking at them afterwards."""
+    """Memory stores that tell `hook` of every call. Their `stores` are not watched, for assertions afterwards."""
 
     hook: Hook = silent
 
@@ -123,12 +130,13 @@ class WatchedClients(MemoryClients):
         return Proxy(super().bus(traffic), self._call)
 
     def _call(self, moment: str, operation: str) -> None:
+        """Tell the hook of a call."""
         self.hook(moment, operation)
 
 
 @dataclass
 class Job:
-    """An experiment staged in memory, ready to run once."""
+    """An experiment whose data is staged in memory, ready to run once."""
 
     experiment: Experiment
     clients: WatchedClients = field(init=False)
@@ -142,44 +150,45 @@ class Job:
         self.clients = WatchedClients(plain)
 
     def run(self) -> bytes:
-        """The trained model's bytes."""
+        """Run the whole tree, and return the bytes of the trained model."""
         self.execute()
         return self.model()
 
     def execute(self, *, attempt: int = 0, **options: Any) -> None:
-        """The tree, or another attempt of it; `options` of its context."""
+        """Run the tree as an attempt of the run. `options`: further arguments of its context."""
         tree = architecture_of(self.experiment).run
         assert tree is not None
         ctx = Context(Resources(self.clients), run=self.prepared.run, **options)
         execute(tree, ctx, first_event(self.prepared.run, workers=self.experiment.workers, attempt=attempt))
 
     def model(self) -> bytes:
+        """Return the bytes of the trained model of the finished run."""
         store, keys = self.clients.object_store, self.prepared.keys
         key = keys.final_model(json.loads(store.get(keys.outcome))["parameters_sha256"])
         return bytes(decode(store.get(key), key=key, kind=VectorKind.MODEL).data)
 
     def decisions(self) -> list[dict[str, Any]]:
-        """What was agreed after each epoch."""
+        """Return the decisions of the run, one per epoch that was decided."""
         store = self.clients.object_store
         return [json.loads(store.get(key)) for key in store.list(self.prepared.keys.decisions)]
 
     def object_keys(self, *parts: str) -> list[str]:
-        """What is left of some parts of the run in the object store."""
+        """Return the keys of the run that are left in the object store, below the given parts."""
         return [key for part in parts for key in self.clients.object_store.list(f"{self.prepared.keys.prefix}{part}/")]
 
     def queues(self) -> dict[str, Any]:
-        """What is left on the bus."""
+        """Return the mailboxes and barriers that are left on the bus."""
         state = self.clients.message_bus.with_traffic(Traffic())._state
         return {**state.mailboxes, **state.barriers}
 
     def tensor_keys(self) -> list[str]:
-        """What is left in the tensor stores."""
+        """Return the keys that are left in the tensor stores."""
         return [key for store in self.clients.tensor_stores for key in store._vectors]
 
 
 @contextmanager
 def standing(cloud: "LocalCloud", experiment: Experiment, folder: Path) -> Iterator[None]:
-    """The experiment's stacks on the cloud on this machine, for the length of the block; shared ones stay."""
+    """Deploy the experiment's stacks on the cloud on this machine for the time of the block. Shared stacks stay afterwards."""
     from stacks.synthesis import synthesize
 
     cloud.deploy(synthesize(experiment, folder))
@@ -191,14 +200,14 @@ def standing(cloud: "LocalCloud", experiment: Experiment, folder: Path) -> Itera
 
 @contextmanager
 def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Step.run wrapped, for the length of the block."""
+    """Replace Step.run by `wrap(Step.run)` for the time of the block."""
     with monkeypatch.context() as patch:
         patch.setattr(Step, "run", wrap(Step.run))
         yield
 
 
 class FailAt:
-    """Raises at the k-th call (0: never), before or after it took effect; once. Heartbeats are not counted."""
+    """A hook that raises `error` once, at the k-th call (0: never), before or after the call takes effect. Heartbeats are not counted."""
 
     def __init__(self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable) -> None:
         self.k, self.moment, self.error = k, moment, error
@@ -206,6 +215,7 @@ class FailAt:
         self.failed = ""
 
     def __call__(self, moment: str, operation: str) -> None:
+        """Count the call, and raise the error if it is the k-th."""
         if threading.current_thread().name.startswith("heart") or moment != self.moment:
             return
         with self.lock:
@@ -217,7 +227,7 @@ class FailAt:
 
 
 class Beside:
-    """Attempts of `step` in threads of their own, beside those whose answers count; some wait at their k-th call."""
+    """Runs attempts of `step` in threads of their own, beside the attempts whose answers count. Some wait at their k-th call."""
 
     def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
         self.step, self.k = step, k
@@ -227,16 +237,18 @@ class Beside:
         clients.hook = self._hook
 
     def _hook(self, moment: str, operation: str) -> None:
+        """Count a call of an attempt that this object started."""
         mine = getattr(self.local, "mine", None)
         if mine is not None and moment == "before":
             mine["calls"] += 1
             self.called(mine)
 
     def called(self, mine: dict[str, Any]) -> None:
+        """React to a call of such an attempt. `mine`: state of the attempt, with its number of calls."""
         raise NotImplementedError
 
     def start(self, run: Callable[[Context], Event], ctx: Context, mine: dict[str, Any], *, then: str) -> None:
-        """An attempt in a context of its own; when it has ended, the event `then` is set."""
+        """Start an attempt in a thread and a context of its own. `then`: name of the event that is set when the attempt has ended."""
 
         def attempt() -> None:
             self.local.mine = mine
@@ -253,6 +265,7 @@ class Beside:
         self.threads[-1].start()
 
     def finish(self) -> None:
+        """Wait until all attempts have ended. Fails if one of them ended with an error other than a refusal."""
         for thread in self.threads:
             thread.join(timeout=60)
         assert not any(thread.is_alive() for thread in self.threads)
@@ -262,8 +275,8 @@ class Beside:
 
 
 class Zombies(Beside):
-    """The first attempt of every `step` stops at its k-th call until the second attempt is through (`until_end`: the whole run), then goes
-    on.
+    """Attempts that are overtaken: the first attempt of every `step` stops at its k-th call until the second attempt has ended
+    (`until_end`: until the whole run has), then goes on.
     """
 
     def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
@@ -271,11 +284,14 @@ class Zombies(Beside):
         self.until_end, self.late = until_end, list[threading.Event]()
 
     def called(self, mine: dict[str, Any]) -> None:
+        """Stop the attempt at its k-th call until it may resume."""
         if mine["calls"] == self.k:
             mine["paused"].set()
             mine["resume"].wait(timeout=60)
 
     def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
+        """Return Step.run with a zombie attempt before each attempt of the step."""
+
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
             if step.name != self.step:
                 return run(step, ctx, event)
@@ -291,6 +307,7 @@ class Zombies(Beside):
         return attempt
 
     def finish(self) -> None:
+        """Resume all attempts that still stop, and wait until they have ended."""
         for resume in self.late:
             resume.set()
         super().finish()

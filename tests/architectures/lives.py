@@ -18,7 +18,9 @@ LONG = ("train", "supervise")
 
 
 def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
-    """What Lambda and Step Functions do about a dead process: the same event again, in a context of its own."""
+    """Return Step.run that treats a killed step as Lambda and Step Functions do: it runs again with the same event, in a context of its
+    own.
+    """
 
     def attempt(step: Step, ctx: Context, event: Event) -> Event:
         while True:
@@ -32,10 +34,8 @@ def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, 
 
 
 class ShortLives:
-    """Every invocation of a long step has time for `looks` looks at the clock beyond what it reserves for leaving.
-
-    The clock is the test's own: each look takes a second, so an invocation leaves wherever the looks run out, mostly in the middle of a
-    wait.
+    """Gives every invocation of a long step time for `looks` looks at the clock beyond what it reserves for leaving. The clock is the
+    test's own: each look takes a second, so an invocation leaves wherever the looks run out, mostly in the middle of a wait.
     """
 
     def __init__(self, looks: int, *, reserve_s: float) -> None:
@@ -44,9 +44,12 @@ class ShortLives:
         self.events: list[tuple[str, Event, Event]] = []  # (step, event in, event out)
 
     def invocations(self, step: str, worker: int) -> int:
+        """Return how many invocations of the step a worker has had."""
         return sum(name == step and event["worker"] == worker for name, event, _ in self.events)
 
     def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
+        """Return Step.run with short invocations of the long steps."""
+
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
             if step.name not in LONG:
                 return run(step, ctx, event)
@@ -62,23 +65,25 @@ class ShortLives:
 
 
 class Hurry:
-    """A clock that runs `factor` times as fast from `begin` on, for waits that take minutes: those for the dead, not those for whoever is
-    slow to start on a busy machine.
+    """A clock that runs `factor` times as fast from `begin` on. It shortens waits for workers that are dead, not waits for workers that are
+    slow to start.
     """
 
     def __init__(self, factor: float) -> None:
         self.factor, self.since_s = factor, math.inf
 
     def begin(self) -> None:
+        """Let the clock hurry from now on."""
         self.since_s = min(self.since_s, time.time())
 
     def __call__(self) -> float:
+        """Return the time in unix seconds by this clock."""
         now_s = time.time()
         return now_s + max(0.0, now_s - self.since_s) * (self.factor - 1)
 
 
 def mortal(monkeypatch: pytest.MonkeyPatch, worker: int, clock: Hurry) -> Callable[..., Any]:
-    """What Step.run is wrapped in where `worker` dies for good in round 3; from then on the clock hurries."""
+    """Return a wrapper of Step.run by which `worker` dies for good in round 3. From then on the clock hurries."""
 
     def wrap(run: Callable[..., Event]) -> Callable[..., Event]:
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
@@ -100,7 +105,7 @@ def mortal(monkeypatch: pytest.MonkeyPatch, worker: int, clock: Hurry) -> Callab
 
 
 def twice(run: Callable[..., Event]) -> Callable[..., Event]:
-    """Every step runs twice, and answers alike."""
+    """Return Step.run that runs every step twice and checks that both answers are equal."""
 
     def both(step: Step, ctx: Context, event: Event) -> Event:
         with ctx.child() as own:

@@ -15,7 +15,9 @@ from tests.architectures.harness import Hook, Job, Killed, silent
 
 @dataclass(frozen=True)
 class Trained:
-    """`calls`: the data plane's operations that a tree's run takes, or whichever of its programs made the most."""
+    """A run that was trained to its end. `model`: bytes of the trained model; `calls`: operations of the data plane that a tree's run
+    takes, or those of the program that made the most.
+    """
 
     model: bytes
     job: Job
@@ -27,7 +29,9 @@ _RUNS: dict[str, Trained] = {}
 
 
 def trained(experiment: Experiment) -> Trained:
-    """The run's end, after which nothing of it is left but what a result needs."""
+    """Return the finished run of an experiment, trained once per process, after a check that nothing is left of it but
+    what a result needs.
+    """
     name = repr(experiment)
     if name not in _RUNS:
         job, calls = Job(experiment), Counted()
@@ -38,7 +42,9 @@ def trained(experiment: Experiment) -> Trained:
 
 
 def run(job: Job, hooks: Callable[[int], Hook] = lambda number: silent) -> bytes:
-    """The model of a tree, or of programs in threads of their own. `hooks(number)`: told of a program's calls."""
+    """Run the job as a tree, or as programs in threads of their own, and return the bytes of the trained model. `hooks(number)`: hook that
+    is told of a program's calls.
+    """
     if architecture_of(job.experiment).run is not None:
         job.clients.hook = hooks(0)
         model = job.run()
@@ -53,7 +59,9 @@ def run(job: Job, hooks: Callable[[int], Hook] = lambda number: silent) -> bytes
 
 
 def assert_equal_to_reference(experiment: Experiment) -> Job:
-    """Model and metrics of a new run, bit for bit, are those of one process that trains alone."""
+    """Run the experiment and check that model and metrics equal, bit for bit, those of one process that trains alone. Returns the finished
+    job.
+    """
     job = Job(experiment)
     model = run(job)
     reference, _, history = train_reference(job.prepared.experiment, load_dataset(experiment))

@@ -11,7 +11,9 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def written(page: str, folder: Path) -> list[str]:
-    """The page's files in `folder`, each called as its first line says; its console blocks."""
+    """Write the code blocks of a page in docs/ into `folder`, each under the name in its first line, and return the
+    page's console blocks.
+    """
     consoles = []
     for language, text in BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
         name = text.partition("\n")[0].removeprefix("# ")
@@ -24,13 +26,12 @@ def written(page: str, folder: Path) -> list[str]:
 
 
 def words(line: str) -> str:
-    """A line without what depends on the machine: figures, their width, the break where a terminal ends; the training loss, whose records
-    may come after an epoch's end.
-    """
+    """Return a line of output without what depends on the machine: figures, their width, line breaks, the training loss."""
     return " ".join(re.sub(r"\d[\d.,]*", "0", re.sub("  loss [0-9.]+", "", line)).split())
 
 
 def run(command: str, folder: Path) -> str:
+    """Run a command of a page in `folder`, and return what it prints. Fails if the command fails."""
     program, *arguments = shlex.split(command)
     called = {"python": [sys.executable], "crossover": [sys.executable, "-m", "crossover.cli"]}[program]
     done = subprocess.run([*called, *arguments], cwd=folder, capture_output=True, text=True, check=False)
@@ -39,7 +40,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def check(console: str, folder: Path) -> None:
-    """Run the block's commands; every line that it shows is printed, in that order."""
+    """Run the commands of a console block in `folder`, and check that each line that the block shows is printed."""
     printed: list[str] = []
     for line in console.splitlines():
         if line.startswith("$ "):

@@ -21,14 +21,14 @@ Shape = tuple[int, ...]
 
 
 def rows(experiment: Experiment) -> Samples:
-    """(64, 4, 8) float32, three classes that a random projection decides."""
+    """Return 64 samples of shape (4, 8) float32 with three classes, which a random projection decides."""
     random_ = torch.Generator().manual_seed(1)
     inputs = torch.randn(64, PLACES, WIDTH, generator=random_)
     return Samples(inputs, (inputs.mean(1) @ torch.randn(WIDTH, CLASSES, generator=random_)).argmax(1), CLASSES)
 
 
 def tokens(experiment: Experiment) -> Samples:
-    """(64, 4) int64; asked for is the next token, at the first places of each sample: 1 to 4 answers."""
+    """Return 64 sequences of 4 tokens, int64. The labels are the next tokens, at the first places of each sample: 1 to 4 answers."""
     random_ = torch.Generator().manual_seed(2)
     words = torch.randint(WORDS, (64, PLACES + 1), generator=random_)
     lengths = torch.randint(1, PLACES + 1, (64, 1), generator=random_)
@@ -40,7 +40,7 @@ LONGEST = 9
 
 
 def ragged(experiment: Experiment) -> Samples:
-    """64 sequences of 1 to 9 tokens; asked for is each token itself."""
+    """Return 64 sequences of 1 to 9 tokens. The label of each token is the token itself."""
     random_ = torch.Generator().manual_seed(4)
     lengths = torch.randint(1, LONGEST + 1, (64,), generator=random_).tolist()
     rows_ = [torch.randint(WORDS, (length,), generator=random_) for length in [*lengths[:-1], LONGEST]]
@@ -48,14 +48,14 @@ def ragged(experiment: Experiment) -> Samples:
 
 
 def beyond(experiment: Experiment) -> Samples:
-    """With a label that is none of the vocabulary's."""
+    """Return `ragged` with one label outside the vocabulary."""
     made = ragged(experiment)
     made.labels[3][0] = WORDS
     return made
 
 
 class Pooled(nn.Module):
-    """Each token beside the mean of its sequence, which padding is no part of."""
+    """Model of each token beside the mean of its sequence, from which padding is left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def pooled(classes: int, shape: Shape) -> nn.Module:
 
 
 class Model(nn.Module):
-    """`body` on (N, 4, 8), the mean over the places, `head`."""
+    """Model of `body` on inputs (N, 4, 8), the mean over the places, and a linear head."""
 
     def __init__(self, body: nn.Module, width: int = WIDTH) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Model(nn.Module):
 
 
 class Flat(nn.Sequential):
-    """Its layers on (N, 32)."""
+    """Layers on inputs flattened to (N, 32)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = super().forward(inputs.flatten(1))
@@ -95,6 +95,7 @@ class Flat(nn.Sequential):
 
 
 def flat(*layers: nn.Module) -> nn.Module:
+    """Return a model of the given layers on inputs flattened to (N, 32)."""
     return Model(Flat(*layers), 16)
 
 
@@ -149,7 +150,7 @@ def dropout(classes: int, shape: Shape) -> nn.Module:
 
 
 class Fourier(nn.Module):
-    """Random features (Rahimi and Recht 2007), drawn once: a buffer in the file, and one that is not."""
+    """Layer of random Fourier features (Rahimi and Recht 2007), drawn once: one buffer is in the state_dict, one is not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +176,7 @@ def random_features_in_the_file(classes: int, shape: Shape) -> nn.Module:
 
 
 class Masked(nn.Linear):
-    """Of its first weights the larger half stays."""
+    """Linear layer that keeps the larger half of its first weights."""
 
     def __init__(self) -> None:
         super().__init__(32, 16)
@@ -209,7 +210,7 @@ def parametrized(classes: int, shape: Shape) -> nn.Module:
 
 
 class Anchored(nn.Linear):
-    """What the first weights are taken from, as L2-SP does (Li et al. 2018)."""
+    """Linear layer whose first weights are subtracted in part, as L2-SP does (Li et al. 2018)."""
 
     def __init__(self) -> None:
         super().__init__(32, 16)
@@ -224,7 +225,7 @@ def anchored(classes: int, shape: Shape) -> nn.Module:
 
 
 class Listed(nn.Module):
-    """Holds its parameters a second time, where torch does not look."""
+    """Layers whose parameters are also held in a list, where torch does not look."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,14 +243,14 @@ def listed(classes: int, shape: Shape) -> nn.Module:
 
 
 class Extractor(nn.Sequential):
-    """The usual recipe for a frozen body: in eval, whatever the model is in."""
+    """Frozen body that stays in evaluation mode, whatever mode the model is in."""
 
     def train(self, mode: bool = True) -> "Extractor":
         return super().train(False)
 
 
 def _body() -> list[nn.Module]:
-    """As if it had been trained elsewhere: statistics, and the layer's own momentum, are what they are."""
+    """Return a body with running statistics as if it had been trained elsewhere."""
     norm = nn.BatchNorm1d(16, momentum=0.01)
     norm.running_mean, norm.running_var = torch.randn(16), torch.rand(16) + 0.5
     return [nn.Flatten(), nn.Linear(32, 16), norm, nn.ReLU()]
@@ -264,7 +265,7 @@ def extractor_whose_weights_train(classes: int, shape: Shape) -> nn.Module:
 
 
 class Quiet(nn.Sequential):
-    """As many write it: `train` returns nothing."""
+    """Model whose `train` returns nothing, as many users write it."""
 
     def train(self, mode: bool = True) -> None:  # type: ignore[override]
         super().train(mode)
@@ -280,7 +281,7 @@ def batch_norm(classes: int, shape: Shape) -> nn.Module:
 
 
 def frozen_batch_norm_in_training(classes: int, shape: Shape) -> nn.Module:
-    """Frozen by requires_grad alone: its statistics train, in torch too."""
+    """Return a model whose BatchNorm is frozen by requires_grad alone: its statistics train, as in torch."""
     model = batch_norm(classes, shape)
     model.get_submodule("body").requires_grad_(False)
     return model
@@ -291,7 +292,7 @@ def frozen_first_layer(classes: int, shape: Shape) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """Low rank beside a frozen layer (Hu et al. 2021)."""
+    """Low-rank adapter beside a frozen layer (Hu et al. 2021)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +309,7 @@ def adapters(classes: int, shape: Shape) -> nn.Module:
 
 
 def perceptron(classes: int, shape: Shape) -> nn.Module:
-    """On images of any size."""
+    """Return a perceptron for images of any size."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.Tanh(), nn.Linear(16, classes))
 
 
@@ -321,7 +322,7 @@ TUNED: dict[str, Any] = {
 
 
 class Language(nn.Module):
-    """Next tokens, the words' weights used twice."""
+    """Model of the next token, which uses the weights of its embedding twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -362,7 +363,7 @@ def spectral_norm(classes: int, shape: Shape) -> nn.Module:
 
 
 class Codebook(nn.Module):
-    """Moved by an exponential average, as in VQ-VAE (van den Oord et al. 2017)."""
+    """Layer of codes that move by an exponential average, as in VQ-VAE (van den Oord et al. 2017)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -398,7 +399,7 @@ def step_counter(classes: int, shape: Shape) -> nn.Module:
 
 
 class Remembering(nn.Module):
-    """Carries on where the minibatch before ended, in a place that no state_dict has."""
+    """Layer that keeps the end of the minibatch before in a place that no state_dict has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -416,7 +417,7 @@ def remembering(classes: int, shape: Shape) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """By the deviation of the first minibatch that it sees, whichever that is."""
+    """Layer that divides by the deviation of the first minibatch that it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -441,7 +442,7 @@ class Clipped(nn.Embedding):
 
 
 class Centred(nn.Module):
-    """Begins where the first minibatch is, as an ActNorm does (Kingma and Dhariwal 2018)."""
+    """Layer that begins at the mean of the first minibatch, as an ActNorm does (Kingma and Dhariwal 2018)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -463,7 +464,7 @@ def embedding_with_a_largest_norm(classes: int, shape: Shape) -> nn.Module:
 
 
 class Kept(nn.Module):
-    """Makes what it needs when it is first called, the same in every process; and shows what it saw last."""
+    """Layer that makes a constant when it is first called, the same in every process, and keeps the last inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -533,7 +534,7 @@ def norm_used_twice(classes: int, shape: Shape) -> nn.Module:
 
 
 class Depth(Twice):
-    """Stochastic (Huang et al. 2016): the layer is left out of some passes, not of the first."""
+    """Layer with stochastic depth (Huang et al. 2016): it is left out of some passes, not of the first."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = inputs if self.training and len(inputs) == 8 else self.norm(inputs)
@@ -586,19 +587,19 @@ REFUSED = {
 
 
 def sparse(experiment: Experiment) -> Samples:
-    """As `tokens`, 0 to 4 answers: of two thirds of the samples none, so that whole minibatches, and whole steps, have none."""
+    """Return `tokens` with 0 to 4 answers: two thirds of the samples have none, so that whole minibatches and whole steps have none."""
     made, random_ = tokens(experiment), torch.Generator().manual_seed(3)
     silent = torch.rand(64, 1, generator=random_) < 2 / 3
     return Samples(made.inputs, made.labels.masked_fill(silent, -100), WORDS)
 
 
 def summed(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy as a sum, and over how many answers."""
+    """Return the sum of the cross entropy, and the number of answers."""
     return nn.functional.cross_entropy(outputs, labels, reduction="sum"), (labels != -100).sum()
 
 
 class Sided(Language):
-    """Its logits with the places first, and beside them what is of no sample."""
+    """Language model that returns its logits with the places first, and beside them values that belong to no sample."""
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, float]:  # type: ignore[override]
         logits = super().forward(tokens)
@@ -618,11 +619,12 @@ def right_beside(outputs: tuple[Tensor, Tensor, float], labels: Tensor) -> tuple
 
 
 def right(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
+    """Return the number of right answers, and the number of answers."""
     answered = labels != -100
     return int((outputs.argmax(1) == labels).logical_and(answered).sum()), int(answered.sum())
 
 
 def moody(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts what the model is sure of: nobody can know that before the run."""
+    """Return a loss over the answers of which the model is sure: their number cannot be known before the run."""
     sure = outputs.detach().softmax(1).amax(1) > 0.2
     return (nn.functional.cross_entropy(outputs, labels, reduction="none") * sure).sum(), sure.sum()

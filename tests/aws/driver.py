@@ -124,9 +124,8 @@ def refuse_price(walk: ProofWalk) -> None:
 
 
 def refuse(walk: ProofWalk, *, take_over: bool) -> None:
-    """Before anything costs: what a deployment would refuse, and an experiment that stands, because it would be destroyed.
-
-    What an interrupted verification left of its own experiment is taken up. Raises UserError.
+    """Refuse the verification before anything costs money, for the reasons for which a deployment would be refused, and if the experiment
+    is deployed already, because it would be destroyed. Stacks that an interrupted verification left are reused. Raises UserError.
     """
     if not walk.whole and account.find_stack(walk.session, walk.stack) is not None:
         raise UserError(
@@ -139,7 +138,7 @@ def refuse(walk: ProofWalk, *, take_over: bool) -> None:
 
 
 def refusal(experiment: Experiment, *, take_over: bool) -> str:
-    """Why the account does not take the experiment now; "" where it does."""
+    """Return why the account does not take the experiment now; "" if it does."""
     try:
         deploying.check_before_deploying(
             experiment, config=PROOF, tell=lambda line: None, take_over=take_over, command=NAME
@@ -150,7 +149,9 @@ def refusal(experiment: Experiment, *, take_over: bool) -> str:
 
 
 def cost_after(walk: ProofWalk) -> str:
-    """What the steps that were taken were predicted to cost, and what they came to by the minutes that they lasted."""
+    """Return a sentence about the steps that were taken: what they were predicted to cost, and what they came to by the minutes that they
+    lasted.
+    """
     usd = dollars(walk)
     return (
         f"predicted ${usd['predicted']:.2f}, ${usd['by_minutes']:.2f} by the minutes that the steps lasted, at the prices of "
@@ -173,7 +174,9 @@ def whole_usd(walk: ProofWalk) -> float:
 
 
 def cost_before(walk: ProofWalk) -> str:
-    """One line: dollars and minutes of the whole, before anything is done. Each step says its own again before it begins."""
+    """Return one line with the dollars and minutes of the whole verification, before anything is done. Each step says its own again before
+    it begins.
+    """
     experiment, steps = walk.experiment, [step for step in STEPS if not step.left_out(walk)]
     hourly = running_costs.sum_usd(running_costs.list_hourly_costs(experiment, running=True))
     minutes = sum(step.minutes for step in steps)
@@ -186,6 +189,7 @@ def cost_before(walk: ProofWalk) -> str:
 
 
 def _train(experiment: Experiment, out: Path) -> RunFolder:
+    """Run the experiment on AWS with progress lines, and return its folder."""
     from crossover.running import run_aws
 
     with show_progress(experiment, where="aws", out=out) as on_progress:
@@ -193,14 +197,16 @@ def _train(experiment: Experiment, out: Path) -> RunFolder:
 
 
 def others_stand(walk: ProofWalk) -> bool:
-    """Whether the project has experiments beside this one that lean on the shared stacks: none that stands alone, as the smallest."""
+    """Return True if the project has other experiments that use the shared stacks."""
     project = walk.experiment.project
     standing = {each.name for each in account.load_owner(walk.session, project).standing}
     return bool(standing - {walk.stack, *(f"{project}-{kind}" for kind in account.SHARED_KINDS)})
 
 
 def destroy_and_look(walk: ProofWalk) -> None:
-    """Everything goes, the shared stacks too where no other experiment of the project stands. Raises CrossoverError for what is left."""
+    """Delete everything that the verification deployed, the shared stacks too if no other experiment of the project uses them, and check
+    the rest. Raises CrossoverError if something is left.
+    """
     experiment, session = walk.experiment, walk.session
     try:
         smallest = load(SMALLEST)

@@ -13,7 +13,7 @@ Verdict = Literal["proven", "refuted", "not covered"]
 
 @dataclass(frozen=True)
 class Observed:
-    """`value` in `unit` where what was seen is a number."""
+    """Result of checking one fact: a verdict, and what was seen. `value`: what was seen as a number in `unit`, if it is one."""
 
     verdict: Verdict
     seen: str
@@ -25,11 +25,12 @@ Check = Callable[[Evidence], Observed]
 
 
 def judged(holds: bool, seen: str, *, value: float | None = None, unit: str = "") -> Observed:
+    """Return the result of a check: proven if `holds`, else refuted. `seen`: what was seen, in words."""
     return Observed("proven" if holds else "refuted", seen, value, unit)
 
 
 def check(look: Check) -> Check:
-    """A check whose evidence may be lacking: then the fact is not covered, for the reason that is raised."""
+    """Decorate a check whose evidence may be lacking: the fact then counts as not covered, for the reason that was raised."""
 
     @functools.wraps(look)
     def looked(evidence: Evidence) -> Observed:
@@ -42,6 +43,6 @@ def check(look: Check) -> Check:
 
 
 def checks_in(module: str) -> dict[str, Check]:
-    """Those of a module, by the facts' ids in docs/aws.md, which their names are."""
+    """Return the checks of a module by the ids of their facts in docs/aws.md, which are the names of the functions."""
     found = vars(sys.modules[module]).items()
     return {name.replace("_", "-"): each for name, each in found if hasattr(each, "__wrapped__")}

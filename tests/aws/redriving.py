@@ -17,7 +17,9 @@ ADOPTING = "adopt "  # how the states' names begin that take up a child (crossov
 
 
 def _stopped(evidence: Evidence, *, run: str, children: Sequence[str], over: threading.Event) -> list[str]:
-    """Stops the run as soon as a child of it works. ARNs, the run's and those of such children; none where it is `over` before."""
+    """Stop the run as soon as a child of it works, and return the ARN of the run and those of its working children. Returns none if `over`
+    is set before.
+    """
     while not over.wait(POLL_S):
         with suppress(Exception):  # a listing that failed is asked again
             working = [
@@ -31,6 +33,7 @@ def _stopped(evidence: Evidence, *, run: str, children: Sequence[str], over: thr
 
 
 def _stop(states: Any, arn: str) -> None:
+    """Stop one execution."""
     states.stop_execution(executionArn=arn, cause="stopped to be redriven")
 
 
@@ -42,10 +45,10 @@ def redrive(
     start: Callable[[], object],
     children_first: bool,
 ) -> Redriven | None:
-    """`start` runs the experiment and raises RunFailed when its execution is stopped. None where it ended before a child was seen.
+    """Run the experiment, stop it while a child works, redrive it, and return what was seen; None if it ended before a child was seen.
 
-    `children_first`: the children are redriven before the run, so that it finds them at work or done; else it finds them stopped. Raises
-    CrossoverError where an execution does not end.
+    `start`: runs the experiment and raises RunFailed when its execution is stopped; `children_first`: redrive the children before the run,
+    so that the run finds them working or done; else it finds them stopped. Raises CrossoverError if an execution does not end.
     """
     over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -71,6 +74,7 @@ def redrive(
 
 
 def _ended(states: Any, arn: str) -> Mapping[str, Any]:
+    """Wait until an execution has ended, and return its description. Raises CrossoverError if it does not end."""
     pause = Pauses(POLL_S, within_s=WAIT_S)
     while (found := states.describe_execution(executionArn=arn))["status"] in ACTIVE:
         if not pause():
@@ -79,6 +83,7 @@ def _ended(states: Any, arn: str) -> Mapping[str, Any]:
 
 
 def _adopted(states: Any, arn: str) -> bool:
+    """Return True if the execution entered a state that waits for a child which exists already."""
     pages = states.get_paginator("get_execution_history").paginate(executionArn=arn, includeExecutionData=False)
     entered = (event.get("stateEnteredEventDetails", {}).get("name", "") for page in pages for event in page["events"])
     return any(name.startswith(ADOPTING) for name in entered)

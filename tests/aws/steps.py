@@ -34,7 +34,9 @@ FUNCTIONS_USD = 0.01  # of one small run: generous
 
 @dataclass(kw_only=True)
 class ProofWalk(Evidence):
-    """What the steps share. `whole`: the project's own proof, of which everything is tried; another CONFIG is deployed, run, destroyed."""
+    """State that the steps of the verification share. `whole`: True for the project's own proof, of which everything is tried; another
+    configuration is deployed, run and destroyed.
+    """
 
     config: Path
     out: Path
@@ -52,16 +54,17 @@ class ProofWalk(Evidence):
 
     @property
     def most(self) -> Experiment:
-        """What stands after the update, if there was one."""
+        """The experiment that is deployed after the update, if there was one."""
         return _more(self.experiment) if self.updated else self.experiment
 
     def look(self, checks: Mapping[str, Check]) -> None:
+        """Run the checks, record what each saw, and print one line for each."""
         for id, check in checks.items():
             self.observed[id] = check(self)
             print_line(f"{self.observed[id].verdict:<11}  {id}: {self.observed[id].seen}")
 
     def changed(self, name: str, experiment: Experiment) -> Path:
-        """The experiment as a file, for the CDK: JSON, which YAML can read."""
+        """Write an experiment to a file for the CDK, and return its path. The file is JSON, which YAML can read."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / f"{name}.yaml"
         path.write_text(json.dumps(experiment.resolved(), indent=1) + "\n", encoding="utf-8")
@@ -69,6 +72,7 @@ class ProofWalk(Evidence):
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
+        """Record the minutes that the block takes as those of `phase`."""
         started = time.monotonic()
         try:
             yield
@@ -78,7 +82,9 @@ class ProofWalk(Evidence):
 
 @dataclass(frozen=True, kw_only=True)
 class ProofStep:
-    """`usd_per_hour`: of what stands while it lasts. `left_out`: why it is not taken; empty where it is."""
+    """One step of the verification. `usd_per_hour`: dollars per hour of what exists while it lasts; `left_out`: returns why it is not
+    taken, empty if it is.
+    """
 
     name: str
     does: str
@@ -93,13 +99,13 @@ class ProofStep:
         return self.usd_per_hour(experiment) * DELETION_MIN / 60
 
     def cost(self, experiment: Experiment, *, minutes: float | None = None) -> float:
-        """Dollars of the expected minutes, or of those that it took."""
+        """Return the dollars of the step for its expected minutes, or for the minutes that it took."""
         lasts = self.minutes if minutes is None else minutes
         return self.usd_per_hour(experiment) * lasts / 60 + self.runs * FUNCTIONS_USD
 
 
 def walk_through(walk: ProofWalk, steps: Sequence[ProofStep]) -> None:
-    """All of them in order. Raises what the first that fails raises."""
+    """Take all steps in order. Raises the error of the first that fails."""
     for n, step in enumerate(steps, start=1):
         title = f"step {n} of {len(steps)}, {step.name}"
         if reason := step.left_out(walk):
@@ -133,19 +139,19 @@ def check_allowed(walk: ProofWalk, step: ProofStep) -> None:
 
 
 def _deploy(config: Path, experiment: Experiment) -> None:
-    """As `crossover deploy` does."""
+    """Deploy the experiment as `crossover deploy` does, without asking."""
     deploying.deploy_previewed(config, experiment, ask=False, tell=print_line)
 
 
 def _deploy_shared(walk: ProofWalk, *, stack: str) -> None:
-    """One of the shared stacks, and what it needs."""
+    """Deploy one of the shared stacks, and the stacks that it needs."""
     zone = deploying.choose_zone_arguments(walk.experiment, tell=print_line)
     names = [f"{walk.experiment.project}-{stack}"]
     deploying.run_cdk(walk.config, walk.experiment, [*deploying.DEPLOY_ARGUMENTS, *zone], names=names)
 
 
 def _smallest(walk: ProofWalk) -> None:
-    """On AWS it is left to its own schedule, which costs nothing to wait for; on one machine none fires."""
+    """Deploy and train the smallest experiment. On AWS it is left to its own schedule, which costs nothing to wait for."""
     smallest = load(SMALLEST)
     _deploy(SMALLEST, smallest)
     walk.train(smallest, walk.out / "smallest")
@@ -161,6 +167,7 @@ def _smallest(walk: ProofWalk) -> None:
 
 
 def _run(walk: ProofWalk) -> None:
+    """Deploy the experiment, train it, and run the checks on what is deployed."""
     with walk.timed("deployed"):
         _deploy(walk.config, walk.experiment)
     walk.run = walk.train(walk.experiment, walk.out)
@@ -168,16 +175,19 @@ def _run(walk: ProofWalk) -> None:
 
 
 def _more(experiment: Experiment) -> Experiment:
+    """Return the experiment with more workers."""
     return replace(experiment, workers=WORKERS_AFTER)
 
 
 def _update(walk: ProofWalk) -> None:
+    """Update the stack to more workers, and train again."""
     more = _more(walk.experiment)
     _deploy(walk.changed("three-workers", more), more)
     walk.updated = walk.train(more, walk.out / "three-workers")
 
 
 def _redrive(walk: ProofWalk) -> None:
+    """Stop the run while a child works, and redrive it: with its children redriven first, and alone."""
     redrive = partial(
         redriving.redrive,
         walk,
@@ -190,15 +200,15 @@ def _redrive(walk: ProofWalk) -> None:
 
 
 def _over(experiment: Experiment) -> Experiment:
-    """Whose time is over a minute after it is deployed."""
+    """Return the experiment with a time to live that ends a minute after its deployment."""
     lifetime = experiment.lifetime
     run_hours = min(SHORT_TTL_HOURS, lifetime.maximum_run_hours)
     return replace(experiment, lifetime=replace(lifetime, ttl_hours=SHORT_TTL_HOURS, maximum_run_hours=run_hours))
 
 
 def _schedule(walk: ProofWalk) -> None:
-    """Stacks whose time is over are left to the schedule, which has to delete the experiment, then the broker, then the network with
-    itself. On one machine none fires: its machine is started, once.
+    """Leave expired stacks to the schedule, which must delete the experiment, then the broker, then the network with itself. On one machine
+    no schedule fires, so its state machine is started once.
     """
     if not walk.on_aws:
         with walk.timed("experiment deleted"):
@@ -225,10 +235,13 @@ def _schedule(walk: ProofWalk) -> None:
 
 
 def _not_whole(walk: ProofWalk) -> str:
+    """Return why a step of the project's own proof is left out; empty if it is not."""
     return "" if walk.whole else "only the project's own proof is tried so far"
 
 
 def _without(stack: str) -> Callable[[ProofWalk], str]:
+    """Return a function that says why a step with a shared stack is left out."""
+
     def reason(walk: ProofWalk) -> str:
         needed = stack in shared_stacks(walk.experiment)
         return walk.refusal(walk.experiment) if needed else f"the experiment needs no {stack}"
@@ -237,6 +250,7 @@ def _without(stack: str) -> Callable[[ProofWalk], str]:
 
 
 def _no_redrive(walk: ProofWalk) -> str:
+    """Return why the redrive is left out; empty if it is not."""
     if not walk.on_aws:
         return "the cloud on one machine redrives nothing"
     return _not_whole(walk) or (
@@ -245,13 +259,14 @@ def _no_redrive(walk: ProofWalk) -> str:
 
 
 def _not_alone(walk: ProofWalk) -> str:
+    """Return why the schedule is not waited for; empty if it is."""
     if not shared_stacks(walk.experiment):
         return "its own schedule is not waited for"
     return walk.refusal(walk.experiment) if walk.alone else "another experiment of the project stands"
 
 
 def _usd(experiment: Experiment, *shared: str) -> float:
-    """An hour of these shared stacks; of everything where none is named."""
+    """Return the dollars per hour of the named shared stacks, or of everything if none is named."""
     lines = [line for stack in shared for line in running_costs.list_shared_costs(experiment, stack)]
     return running_costs.sum_usd(lines if shared else running_costs.list_hourly_costs(experiment, running=True))
 

@@ -10,7 +10,9 @@ ROW = re.compile(r"^\| `([a-z0-9-]+)` \| (.+?) \|", re.MULTILINE)
 
 
 def read(path: Path = DOCUMENT) -> dict[str, str]:
-    """What each fact says, by its id, in the document's order. Raises CrossoverError where it has no such table."""
+    """Return the unproven facts of docs/aws.md by their ids, in the document's order. Raises CrossoverError if the document has no such
+    table.
+    """
     _, _, section = path.read_text("utf-8").partition("\n## Unproven\n")
     if not (rows := ROW.findall(section)):
         raise CrossoverError(f"{path}: no table of unproven facts below '## Unproven'")

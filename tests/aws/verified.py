@@ -46,6 +46,7 @@ def write(
 
 
 def table(walk: ProofWalk, found: Mapping[str, Observed]) -> Table:
+    """Return a table of the verdicts for the terminal."""
     shown = Table("verdict", "fact of docs/aws.md", "seen", title=f"What was shown  [{walk.label}]".replace("[", "\\["))
     for id, each in found.items():
         shown.add_row(each.verdict, id, each.seen, style=STYLES[each.verdict])
@@ -53,4 +54,5 @@ def table(walk: ProofWalk, found: Mapping[str, Observed]) -> Table:
 
 
 def summary(found: Mapping[str, Observed]) -> str:
+    """Return how many facts have each verdict, in words."""
     return ", ".join(f"{sum(each.verdict == verdict for each in found.values())} {verdict}" for verdict in STYLES)

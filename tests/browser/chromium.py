@@ -13,7 +13,7 @@ PATIENT_S = 1_500
 
 
 def asked(script: str, tmp_path: Path, *arguments: str | Path) -> Any:
-    """What a script of this folder prints as JSON."""
+    """Run a script of this folder in Chromium, and return what it prints as JSON."""
     assert CHROMIUM, "Chromium is not installed: make browser"
     assert (ROOT / "node_modules" / "playwright-core").is_dir(), "playwright-core is not installed: make node_modules"
     command = [str(ROOT / ".venv" / "bin" / "node"), str(Path(__file__).parent / script), CHROMIUM]
@@ -31,6 +31,6 @@ def asked(script: str, tmp_path: Path, *arguments: str | Path) -> Any:
 
 
 def judged(page: Path, tmp_path: Path) -> tuple[list[str], int]:
-    """What is wrong with a page at each width, dark and printed, and on how many sheets it prints."""
+    """Return what is wrong with a page at each width, dark and printed, and on how many sheets it prints."""
     ((_, found),) = asked("judge.mjs", tmp_path, page).items()
     return found["wrong"], found["sheets"]

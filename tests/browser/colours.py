@@ -16,27 +16,30 @@ SIGHTS = {
 
 
 def linear(colour: str) -> Triple:
-    """Of `#rrggbb`, from 0 to 1."""
+    """Return the linear red, green and blue of `#rrggbb`, each from 0 to 1."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return _decoded(red), _decoded(green), _decoded(blue)
 
 
 def _decoded(value: float) -> float:
+    """Return a channel of sRGB as a linear value."""
     return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
 
 
 def luminance(colour: str) -> float:
+    """Return the relative luminance of a colour, as WCAG defines it."""
     red, green, blue = linear(colour)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two colours, as WCAG defines it."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 def lab(colour: str, sight: str) -> Triple:
-    """CIE L*a*b* under D65 of what is seen."""
+    """Return CIE L*a*b* under D65 of a colour as somebody with the given `sight` sees it."""
     rgb = linear(colour)
     seen = [min(1.0, max(0.0, sum(a * b for a, b in zip(row, rgb, strict=True)))) for row in SIGHTS[sight]]
     to_xyz = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.072175), (0.0193339, 0.119192, 0.9503041))
@@ -49,7 +52,7 @@ def lab(colour: str, sight: str) -> Triple:
 
 
 def ciede2000(one: Triple, other: Triple) -> float:
-    """Between two colours in L*a*b*; kL = kC = kH = 1."""
+    """Return the CIEDE2000 difference of two colours in L*a*b*, with kL = kC = kH = 1."""
     (l1, a1, b1), (l2, a2, b2) = one, other
     middle = (hypot(a1, b1) + hypot(a2, b2)) / 2
     grey = 0.5 * (1 - sqrt(middle**7 / (middle**7 + 25.0**7)))
@@ -75,5 +78,5 @@ def ciede2000(one: Triple, other: Triple) -> float:
 
 
 def apart(one: str, other: str, sight: str) -> float:
-    """What CIEDE2000 says of two `#rrggbb` as they are seen."""
+    """Return the CIEDE2000 difference of two colours `#rrggbb` as somebody with the given `sight` sees them."""
     return ciede2000(lab(one, sight), lab(other, sight))

@@ -24,11 +24,13 @@ FAST = spirt(epochs=4, speed=3.0, architecture="all_reduce", name="all-reduce")
 
 
 def run_page(out: Path) -> Path:
+    """Write the page of an example run into `out`, and return its path."""
     folder.write(out, result=EXAMPLE.result(), records=EXAMPLE.records)
     return report_pages.write_report(out)
 
 
 def comparison_page(out: Path) -> Path:
+    """Write the page of a comparison of two example runs into `out`, and return its path."""
     runs = [
         folder.write(out / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records),
         folder.write(out / "all-reduce", result=FAST.result(), records=FAST.records),
@@ -37,12 +39,14 @@ def comparison_page(out: Path) -> Path:
 
 
 def replication_page(out: Path) -> Path:
+    """Write the page of the papers' tables from made-up runs into `out`, and return its path."""
     parts, scale = choose_parts(["all"]), Scale(0.02)
     finished = made_up.outcome(list_measurements(parts, scale), scale)
     return write_book(papers.fill_book(parts, finished, scale, command="crossover replicate all"), out)
 
 
 def breakeven_page_(out: Path) -> Path:
+    """Write the page of a small break-even into `out`, and return its path."""
     own = small("spirt", workers=4, epochs=5)
     found = breakeven.breakeven(
         [own, replace(own, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
@@ -51,6 +55,7 @@ def breakeven_page_(out: Path) -> Path:
 
 
 def advice_page(out: Path) -> Path:
+    """Write the page of an advice with few candidates into `out`, and return its path."""
     question, sizes, notes = subject.build_question(small("single", workers=1, epochs=2))
     with few_candidates():
         found = advice.advise(question, Constraints(on_hand=("lambda", "gpu")), sizes, processes=1, repetitions=5)
@@ -58,6 +63,7 @@ def advice_page(out: Path) -> Path:
 
 
 def small_grid() -> breakeven_page.PlayGrid:
+    """Return a simulated grid of few settings, for the page with sliders."""
     own = small("spirt", workers=4, epochs=5)
     with pytest.MonkeyPatch.context() as patched:
         for name, values in (("EPOCHS", (1, 100)), ("PARAMETERS", (10_000_000, 300_000_000)), ("WORKERS", (16,))):
@@ -66,6 +72,7 @@ def small_grid() -> breakeven_page.PlayGrid:
 
 
 def play_page_(out: Path) -> Path:
+    """Write the page with sliders into `out`, and return its path."""
     return breakeven_page.write_sliders(small_grid(), out)
 
 

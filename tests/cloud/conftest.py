@@ -31,11 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def cloud(account_cloud: AccountCloud) -> AccountCloud:
+    """Return the double of an AWS account, for tests of this folder."""
     return account_cloud
 
 
 class Settled:
-    """The neighbours of one cloud, and how everything of theirs was when they had come."""
+    """A cloud with resources of others in it, and a snapshot of them."""
 
     def __init__(self, cloud: LocalCloud) -> None:
         self.session = made.one_session(cloud)
@@ -44,6 +45,7 @@ class Settled:
         self._before = listings.details(self._client, REGIONS)
 
     def look(self) -> None:
+        """Check that no resource of others has changed since the snapshot."""
         after = listings.details(self._client, REGIONS)
         changed = {name: (was, after.get(name, "gone")) for name, was in self._before.items() if after.get(name) != was}
         assert not changed, changed
@@ -56,7 +58,9 @@ Untouched = Callable[[], None]
 
 @pytest.fixture(autouse=True)
 def untouched(request: pytest.FixtureRequest) -> Iterator[Untouched]:
-    """Called at every test's end, and by tests that do several things after each of them."""
+    """Yield a function that checks that no resource of others has changed. It is called at every test's end, and by tests that do several
+    things after each of them.
+    """
     if "cloud" not in request.fixturenames:
         yield lambda: None
         return
@@ -69,7 +73,9 @@ def untouched(request: pytest.FixtureRequest) -> Iterator[Untouched]:
 
 @pytest.fixture
 def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Of an account with nothing of ours in it, before and after; commands in this process talk to it, and never call the CDK."""
+    """Yield a session of an account that has none of the project's resources, before and after the test. Commands in this process use it,
+    and never call the CDK.
+    """
     for name, value in cloud.environment().items():
         monkeypatch.setenv(name, value)
     session = _settled[cloud].session
@@ -86,7 +92,7 @@ def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyP
 
 
 def written(folder: Path, architecture: str, **fields: Any) -> Path:
-    """The YAML of an experiment that trains digits for an epoch."""
+    """Write the YAML of an experiment that trains digits for an epoch into `folder`, and return its path."""
     plain = {
         "name": f"tiny-{architecture.replace('_', '-')}",
         "architecture": architecture,
@@ -105,8 +111,8 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`crossover("destroy", "--yes", project=..., status=1)`: what the command said, having ended with `status`; of AllReduce by the bucket
-    alone, with neither hosts nor a broker to start.
+    """Return a function that runs a command, such as `crossover("destroy", "--yes", project=..., status=1)`, checks its exit status, and
+    returns what it printed. The experiment is AllReduce through the bucket, with neither hosts nor a broker to start.
     """
 
     def call(*command: str, status: int = 0, **fields: Any) -> str:
@@ -128,5 +134,5 @@ def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def refused(crossover: Command) -> Command:
-    """What a command with these fields in its file said when it ended with status 2."""
+    """Return a function that runs a command which must end with status 2, and returns what it printed."""
     return functools.partial(crossover, status=2)

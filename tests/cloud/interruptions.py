@@ -21,7 +21,7 @@ OPERATOR = "operator"  # the access key of the command under test; functions and
 
 @dataclass(frozen=True)
 class Point:
-    """The n-th call of this kind that the command makes: `before` AWS acts on it, or after, with the answer lost."""
+    """A moment at which a command is interrupted: the n-th call of one kind, `before` AWS acts on it, or after, with the answer lost."""
 
     call: str
     before: bool
@@ -33,7 +33,9 @@ class Point:
 
 
 class Interrupter:
-    """In front of `cloud`. `calls`: how many of each kind the last command made, in order of their first."""
+    """Stands in front of a cloud and interrupts commands. `calls`: how many calls of each kind the last command made, in order of their
+    first.
+    """
 
     def __init__(self, cloud: LocalCloud) -> None:
         self._server: Any = cloud.endpoint._server
@@ -46,7 +48,7 @@ class Interrupter:
         self._server.app = self._answer
 
     def run(self, *arguments: str, point: Point | None = None) -> tuple[int, str]:
-        """(exit status, what was said) of the command, interrupted at `point`."""
+        """Run a command, interrupted at `point`, and return its exit status and what it printed."""
         with self._lock:
             self._point, self.calls = point, Counter()
         environment = {
@@ -69,6 +71,7 @@ class Interrupter:
 
     @property
     def struck(self) -> bool:
+        """True if the last command was interrupted."""
         return self._point is None
 
     def _answer(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -29,37 +29,40 @@ BUCKET = "conformance"
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
-    """A folder that is gone after the session, however it ends."""
+    """Yield a folder that is deleted after the session, however it ends."""
     with processes.temporary_folder() as path:
         yield path
 
 
 @pytest.fixture(scope="session")
 def tls(folder: Path) -> TlsFiles:
+    """Return the TLS files that servers of this session use."""
     return servers.self_made(folder / "tls")
 
 
 @pytest.fixture(scope="session")
 def redis(folder: Path, tls: TlsFiles) -> Iterator[TlsRedisServer]:
+    """Yield a running Redis server with the tensor module and TLS."""
     with servers.redis_server(folder / "redis", "core", "tensors.so", tls) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def rabbit(folder: Path, tls: TlsFiles) -> Iterator[TlsRabbitServer]:
+    """Yield a running RabbitMQ server with TLS."""
     with servers.rabbit_server(folder / "rabbit", tls) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def virtual() -> VirtualServers:
-    """The virtual world's servers, reached at once: each stand-in under the suite of what it stands for."""
+    """Return the servers of the virtual world, reached at once, so that each stand-in passes the suite of the server it stands for."""
     return VirtualServers(servers.AtOnce(), databases=1)
 
 
 @pytest.fixture
 def deserted_port() -> Iterator[int]:
-    """A port that nobody listens at, and nobody else will."""
+    """Yield a port at which nobody listens, and nobody else will."""
     port, holder = held_port()
     with holder:
         yield port
@@ -67,6 +70,7 @@ def deserted_port() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
+    """Yield the URL of a server that speaks S3."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(port=0, verbose=False)
@@ -80,6 +84,7 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def s3_client(s3_endpoint: str) -> Iterator[Any]:
+    """Yield boto3's client of the S3 server."""
     import boto3
 
     client = boto3.client("s3", endpoint_url=s3_endpoint)
@@ -89,8 +94,8 @@ def s3_client(s3_endpoint: str) -> Iterator[Any]:
 
 @pytest.fixture
 def s3(s3_client: Any) -> Any:
-    """boto3's client of a server that speaks S3, with one bucket: made for each test, because a local cloud of another test file in this
-    process makes moto forget everything.
+    """Return boto3's client of the S3 server, with one bucket. The bucket is made for each test, because a local cloud of another test file
+    in this process makes moto forget everything.
     """
     s3_client.create_bucket(Bucket=BUCKET)
     return s3_client
@@ -110,7 +115,7 @@ MakeBus = Callable[[str, Traffic], MessageBus]
 
 @pytest.fixture(scope="session")
 def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
-    """An ObjectStore by its name in OBJECT_STORES."""
+    """Return a function that makes an object store by its name in OBJECT_STORES."""
 
     def make(name: str, traffic: Traffic) -> ObjectStore:
         if name == "s3":
@@ -134,7 +139,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
 
 @pytest.fixture(scope="session")
 def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeTensors]:
-    """A TensorStore by its name in TENSOR_STORES."""
+    """Return a function that makes a tensor store by its name in TENSOR_STORES."""
     made = []
 
     def make(name: str, traffic: Traffic) -> TensorStore:
@@ -168,7 +173,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
 
 @pytest.fixture(scope="session")
 def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]:
-    """A MessageBus by its name in BUSES."""
+    """Return a function that makes a message bus by its name in BUSES."""
     made: list[MessageBus] = []
 
     def make(name: str, traffic: Traffic) -> MessageBus:
@@ -197,10 +202,11 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
 
 @pytest.fixture
 def traffic() -> Traffic:
+    """Return an empty count of traffic."""
     return Traffic()
 
 
 @pytest.fixture
 def run() -> str:
-    """A prefix of keys that no other test uses."""
+    """Return a prefix of keys that no other test uses."""
     return f"runs/{uuid.uuid4().hex}"

@@ -32,7 +32,7 @@ class TlsFiles:
 
 
 class TlsRedisServer(RedisServer):
-    """With a second port, for TLS."""
+    """Redis server with a second port, for TLS."""
 
     def __init__(self, folder: Path, *, tls: TlsFiles, password: str | None = None, module: Path | None = None) -> None:
         self.tls_port, self._held = held_port()
@@ -53,7 +53,7 @@ class TlsRedisServer(RedisServer):
 
 
 class TlsRabbitServer(RabbitServer):
-    """With a second port, for TLS."""
+    """RabbitMQ server with a second port, for TLS."""
 
     def __init__(self, folder: Path, *, tls: TlsFiles, username: str, password: str) -> None:
         self.tls_port, self._held = held_port()
@@ -74,7 +74,7 @@ class TlsRabbitServer(RabbitServer):
 
 
 def module(target: str, product: str) -> Path:
-    """The tensor module, built if it is missing. Skips where it cannot be built."""
+    """Return the path of the tensor module, built if it is missing. Skips the test if it cannot be built."""
     path = ROOT / "redis_module" / "build" / product
     with building():
         if not path.exists():
@@ -86,7 +86,9 @@ def module(target: str, product: str) -> Path:
 
 
 def self_made(folder: Path) -> TlsFiles:
-    """A new key and a certificate signed by it, made as the hosts on AWS make theirs at boot (cdk/boot/redis.sh)."""
+    """Write a new key and a certificate signed by it into `folder`, made as the hosts on AWS make theirs at boot (cdk/boot/redis.sh), and
+    return the files.
+    """
     files = TlsFiles(folder / "server.pem", folder / "server.key")
     folder.mkdir(parents=True, exist_ok=True)
     new = [
@@ -108,6 +110,7 @@ def self_made(folder: Path) -> TlsFiles:
 
 
 def redis_server(folder: Path, target: str, product: str, tls: TlsFiles) -> TlsRedisServer:
+    """Return a Redis server with the tensor module and TLS. Skips the test if a program is missing."""
     try:
         return TlsRedisServer(folder, tls=tls, password=PASSWORD, module=module(target, product))
     except MissingTool as error:
@@ -115,6 +118,7 @@ def redis_server(folder: Path, target: str, product: str, tls: TlsFiles) -> TlsR
 
 
 def rabbit_server(folder: Path, tls: TlsFiles) -> TlsRabbitServer:
+    """Return a RabbitMQ server with TLS. Skips the test if a program is missing."""
     try:
         return TlsRabbitServer(folder, tls=tls, username=USERNAME, password=PASSWORD)
     except MissingTool as error:
@@ -122,18 +126,19 @@ def rabbit_server(folder: Path, tls: TlsFiles) -> TlsRabbitServer:
 
 
 class AtOnce:
-    """The way to a virtual server without a world around it: each request is done when it is made, one at a time."""
+    """Connection to a virtual server without a world around it: each request is done when it is made, one at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def __call__(self, request: Request, effect: Effect) -> Any:
+        """Do the request, and return its answer."""
         with self._lock:
             return effect()[0]
 
 
 class Proxy:
-    """A TCP port in front of another, which can cut every connection, at once or after so many bytes towards the server."""
+    """A TCP port in front of another, which can break every connection, at once or after a number of bytes towards the server."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
         self._target = port
@@ -146,7 +151,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Break every connection there is; new ones are accepted."""
+        """Break every open connection. New ones are accepted."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for each in pairs:
@@ -155,7 +160,7 @@ class Proxy:
             each.close()
 
     def cut_after(self, bytes_: int) -> None:
-        """Break the connections once so many more bytes have gone to the server, one time."""
+        """Break the connections, one time, once `bytes_` more bytes have gone to the server."""
         with self._lock:
             self._remaining = bytes_
 
@@ -167,6 +172,7 @@ class Proxy:
         self.cut()
 
     def _accept(self) -> None:
+        """Accept connections and forward them until the proxy is closed."""
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -180,6 +186,7 @@ class Proxy:
                 threading.Thread(target=self._pump, args=(source, target, counted), daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        """Forward bytes from one socket to another. `counted`: whether they count for `cut_after`."""
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 if counted and self._spent(len(data)):
@@ -191,6 +198,7 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def _spent(self, bytes_: int) -> bool:
+        """Count bytes, and return True if the connections must be broken now."""
         with self._lock:
             if self._remaining is None:
                 return False

@@ -16,15 +16,17 @@ T = TypeVar("T")
 
 
 def vector(*values: float, kind: VectorKind = VectorKind.GRADIENT, samples: int = 0) -> Vector:
+    """Return a vector of these float32 values."""
     return Vector(kind, memoryview(struct.pack(f"{len(values)}f", *values)), samples)
 
 
 def of(tensor: Tensor, kind: VectorKind = VectorKind.GRADIENT, samples: int = 0) -> Vector:
+    """Return a vector with the values of a tensor."""
     return Vector(kind, view(tensor), samples)
 
 
 def random(elements: int, *, seed: int, scale: float = 1.0) -> Tensor:
-    """Normal values with zeros of either sign, equal values and tiny ones among them."""
+    """Return a tensor of random normal values with zeros of either sign, equal values and tiny ones among them."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(elements, generator=generator) * scale
     special = torch.tensor([0.0, -0.0, 1.0, 1e-42])
@@ -33,7 +35,7 @@ def random(elements: int, *, seed: int, scale: float = 1.0) -> Tensor:
 
 
 def at_once(count: int, work: Callable[[int], T]) -> list[T]:
-    """`work(i)` for i < count, on a thread each, all starting together."""
+    """Call `work(i)` for each i below `count`, in one thread each, all starting together, and return the results in order."""
     line = threading.Barrier(count, timeout=60)
 
     def start(index: int) -> T:

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def resources(template: Json, kind: str) -> dict[str, Json]:
-    """Properties by logical id, of one resource type."""
+    """Return the properties of a template's resources of one type, by logical id."""
     return {
         name: resource.get("Properties", {})
         for name, resource in template["Resources"].items()
@@ -21,13 +21,13 @@ def resources(template: Json, kind: str) -> dict[str, Json]:
 
 
 def only(template: Json, kind: str) -> Json:
-    """The properties of the template's one resource of a type."""
+    """Return the properties of the template's single resource of a type."""
     (found,) = resources(template, kind).values()
     return found
 
 
 def flat(value: Any) -> str:
-    """A value as one string: references in angle brackets, joins put together."""
+    """Return a template's value as one string: references in angle brackets, joins put together."""
     match value:
         case {"Ref": name}:
             return f"<{name}>"
@@ -43,61 +43,69 @@ def flat(value: Any) -> str:
 
 
 def listed(value: Any) -> list[Any]:
+    """Return the value as a list, if it is not one already."""
     return value if isinstance(value, list) else [value]
 
 
 def step_of(function: Json) -> str:
-    """The step that a function's properties are of; "" for CDK's own function, which empties buckets."""
+    """Return the step that a function's properties belong to; "" for the CDK's own function, which empties buckets."""
     return next((tag["Value"] for tag in function.get("Tags", []) if tag["Key"] == "crossover:step"), "")
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """A folder that `synthesize` wrote."""
+    """A folder of templates that `synthesize` wrote."""
 
     folder: Path
     name: str = "crossover-spirt"
 
     @cached_property
     def manifest(self) -> Json:
+        """The assembly's manifest.json."""
         found: Json = json.loads((self.folder / "manifest.json").read_text())
         return found
 
     def template(self, stack: str) -> Json:
+        """Return the template of a stack."""
         found: Json = json.loads((self.folder / f"{stack}.template.json").read_text())
         return found
 
     @cached_property
     def templates(self) -> dict[str, Json]:
+        """All templates of the assembly by stack name."""
         stacks = [n for n, a in self.manifest["artifacts"].items() if a["type"] == "aws:cloudformation:stack"]
         return {name: self.template(name) for name in stacks}
 
     @property
     def experiment(self) -> Json:
+        """The template of the experiment's own stack."""
         return self.templates[self.name]
 
     @property
     def network(self) -> Json:
+        """The template of the shared network."""
         return self.templates["crossover-network"]
 
     @property
     def broker(self) -> Json:
+        """The template of the shared broker."""
         return self.templates["crossover-broker"]
 
     def function(self, step: str) -> Json:
-        """The properties of a step's function."""
+        """Return the properties of the function of a step."""
         return self.functions()[step]
 
     def functions(self) -> dict[str, Json]:
-        """Properties by step."""
+        """Return the properties of all functions by step."""
         functions = resources(self.experiment, "AWS::Lambda::Function").values()
         return {name: properties for properties in functions if (name := step_of(properties))}
 
     def steps(self) -> list[str]:
+        """Return the names of the steps that have a function."""
         return list(self.functions())
 
     def acknowledged(self) -> dict[str, dict[str, set[str]]]:
-        """cdk-nag's findings that stand, with their reasons: {construct's path: {finding: reasons}}."""
+        """Return cdk-nag's acknowledged findings with their reasons: {path of the construct: {finding: reasons}}."""
         found: dict[str, dict[str, set[str]]] = {}
         for stack in self.templates:
             path = self.folder / f"{stack}.metadata.json"
@@ -111,14 +119,14 @@ class Assembly:
         return found
 
     def asset(self, template: Json, code: Json) -> Path:
-        """The folder of the asset that a function's Code or a layer's Content names."""
+        """Return the folder of the asset that a function's Code or a layer's Content names."""
         digest = flat(code["S3Key"]).partition(".")[0]
         (found,) = (p for p in self.folder.glob(f"asset.{digest}*"))
         return found
 
 
 def statements(template: Json) -> Iterator[tuple[str, Json]]:
-    """(role's logical id, statement) of every inline policy."""
+    """Yield (logical id of the role, statement) of every inline policy in the template."""
     for name, role in resources(template, "AWS::IAM::Role").items():
         for policy in role.get("Policies", []):
             for statement in policy["PolicyDocument"]["Statement"]:
@@ -126,7 +134,7 @@ def statements(template: Json) -> Iterator[tuple[str, Json]]:
 
 
 def actions_of(template: Json, role: Any) -> dict[str, set[str]]:
-    """What a role, given as {"Fn::GetAtt": [id, "Arn"]}, may do: resources by action; denials apart."""
+    """Return the resources that a role may use, by action; denials are left out. `role`: as {"Fn::GetAtt": [id, "Arn"]}."""
     name = role["Fn::GetAtt"][0]
     found: dict[str, set[str]] = {}
     for owner, statement in statements(template):
@@ -137,7 +145,7 @@ def actions_of(template: Json, role: Any) -> dict[str, set[str]]:
 
 
 def masked(template: Any) -> Any:
-    """Without what changes with the contents of assets: their hashes, and names salted with them."""
+    """Return the template without what changes with the contents of assets: their hashes, and names salted with them."""
     text = json.dumps(template, indent=1, sort_keys=True)
     text = re.sub(r"\b[0-9a-f]{64}\b", "<asset>", text)
     text = re.sub(r"(Redis(?:All)?Ready)[0-9a-f]{8}[0-9A-F]{8}", r"\1<salt>", text)

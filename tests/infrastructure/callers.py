@@ -22,7 +22,7 @@ SESSION = (
 
 @dataclass(frozen=True)
 class Fact:
-    """A variable of the environment: its text, its value where that is one of the template's, and where it stands."""
+    """A variable of a function's or instance's environment: its text, its value if that refers to the template, and its place there."""
 
     text: str
     value: Any = None
@@ -31,7 +31,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Caller:
-    """`role`: logical id; `group`, `subnet`: `stack/logical id`, "" outside the VPC."""
+    """A function or instance as the templates have it. `role`: logical id of its role; `group`, `subnet`: `stack/logical id`, "" outside
+    the VPC.
+    """
 
     name: str
     role: str
@@ -42,14 +44,16 @@ class Caller:
 
 @dataclass(frozen=True)
 class Need:
-    """Somebody and what it uses: `function:<step>`, `host:<rank>` or `fleet`; "boot": what an instance needs before all else."""
+    """A function or instance and the services that it uses. `who`: `function:<step>`, `host:<rank>` or `fleet`; the service "boot" is what
+    an instance needs before all else.
+    """
 
     who: str
     services: frozenset[str]
 
 
 def needs(experiment: Experiment) -> list[Need]:
-    """Every (function or instance, services) that the architecture's tree asks for."""
+    """Return the needs of every function and instance that the architecture's tree asks for."""
     architecture = architecture_of(experiment)
     found = [Need(f"function:{step.name}", frozenset(step.uses)) for step in steps(architecture)]
     found += [Need(f"host:{rank}", frozenset({"boot", "serve"})) for rank in range(hosts_of(experiment))]
@@ -59,7 +63,7 @@ def needs(experiment: Experiment) -> list[Need]:
 
 
 def hosts_of(experiment: Experiment) -> int:
-    """How many Redis hosts the tree asks for."""
+    """Return how many Redis hosts the tree asks for."""
     match architecture_of(experiment).tensor_hosts:
         case "per_worker":
             return experiment.workers
@@ -69,7 +73,7 @@ def hosts_of(experiment: Experiment) -> int:
 
 
 def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[str]:
-    """A program declares no services: they are read off the code that it reaches."""
+    """Return the services that the architecture's program uses, read off the code that it reaches, because a program declares none."""
     assert architecture.program is not None
     sources = bundling.Sources(ROOT)
     closure = sources.closure(architecture.program.module, available=sources.wanted(architecture.program.module))
@@ -83,7 +87,7 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
 
 
 def look(templates: Templates, need: Need, *, experiment: Experiment) -> Search:
-    """Everything that `need` takes, looked up in the templates."""
+    """Look up in the templates everything that `need` takes, and return the search with its evidence and what is missing."""
     search = Search(templates, f"{experiment.project}-{experiment.name}")
     kind, _, which = need.who.partition(":")
     match kind:
@@ -101,6 +105,7 @@ def look(templates: Templates, need: Need, *, experiment: Experiment) -> Search:
 
 
 def _in_vpc(services: frozenset[str], experiment: Experiment) -> bool:
+    """Return True if a function with these services must be in the VPC."""
     return "bus" in services or ("tensors" in services and bool(hosts_of(experiment)))
 
 
@@ -108,6 +113,7 @@ def _in_vpc(services: frozenset[str], experiment: Experiment) -> bool:
 
 
 def function(search: Search, step: str, *, in_vpc: bool) -> Caller | None:
+    """Return the function of a step as a caller; None if the templates have none."""
     name, properties = search.only(
         f"function of {step}", search.stack, "AWS::Lambda::Function", lambda p: step_of(p) == step, removable=False
     )
@@ -136,7 +142,7 @@ def function(search: Search, step: str, *, in_vpc: bool) -> Caller | None:
 
 
 def host(search: Search, rank: int) -> Caller | None:
-    """A Redis host."""
+    """Return the Redis host of a rank as a caller; None if the templates have none."""
 
     def matches(properties: Mapping[str, Any]) -> bool:
         tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
@@ -157,7 +163,7 @@ def host(search: Search, rank: int) -> Caller | None:
 
 
 def fleet(search: Search) -> Caller | None:
-    """The instances of the experiment's Auto Scaling group."""
+    """Return the instances of the experiment's Auto Scaling group as a caller; None if the templates have none."""
     name, group = search.only("group", search.stack, "AWS::AutoScaling::AutoScalingGroup", lambda p: True)
     launched = group.get("LaunchTemplate", {}).get("LaunchTemplateId", {}).get("Ref", "")
     template = search.properties(f"{search.stack}/{launched}").get("LaunchTemplateData")
@@ -181,6 +187,7 @@ def fleet(search: Search) -> Caller | None:
 
 
 def _role_of(search: Search, place: Pointer, profile: str) -> str:
+    """Return the logical id of the role of an instance profile."""
     roles = search.properties(f"{search.stack}/{profile}").get("Roles", [])
     if len(roles) != 1:
         search.missing.append(f"instance profile with a role, {profile or 'none'}")
@@ -194,7 +201,7 @@ def _role_of(search: Search, place: Pointer, profile: str) -> str:
 
 
 def header(user_data: Any, place: Pointer) -> dict[str, Fact]:
-    """What the assignments before a boot script say; those in ENVIRONMENT by their own names, without CROSSOVER_."""
+    """Return the variables that a boot script assigns at its begin; those in ENVIRONMENT by their own names, without CROSSOVER_."""
     if not user_data:
         return {}
     place = (*place, "Fn::Base64", "Fn::Join", 1)
@@ -220,7 +227,7 @@ def header(user_data: Any, place: Pointer) -> dict[str, Fact]:
 
 
 def known(search: Search, caller: Caller, name: str) -> Fact:
-    """A fact that must be there."""
+    """Return a variable of the caller's environment that must be there; record it as missing if it is not."""
     fact = caller.facts.get(name)
     if fact is None or not fact.text:
         search.missing.append(f"{name} in the environment of {caller.name}")
@@ -231,7 +238,9 @@ def known(search: Search, caller: Caller, name: str) -> Fact:
 
 
 def to_s3(search: Search, caller: Caller) -> None:
-    """From private subnets through the gateway endpoint, else over the internet; a function outside the VPC needs nothing."""
+    """Check the caller's way to S3: from private subnets through the gateway endpoint, else over the internet. A function outside the VPC
+    needs none.
+    """
     if not caller.subnet:
         return
     if search.properties(caller.subnet).get("MapPublicIpOnLaunch") is not False:
@@ -248,6 +257,7 @@ def to_s3(search: Search, caller: Caller) -> None:
 
 
 def objects(search: Search, caller: Caller, experiment: Experiment) -> None:
+    """Check that the caller may read, write, delete and list the objects of runs."""
     bucket = known(search, caller, "BUCKET").text
     arn = bucket.replace(">", ".Arn>")
     for action in ("GetObject", "PutObject", "DeleteObject"):
@@ -266,7 +276,7 @@ def objects(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 
 def secret(search: Search, caller: Caller, name: str) -> None:
-    """By its ARN, through the interface endpoint, whose name holds in the whole VPC."""
+    """Check that the caller may read a secret by its ARN, through the interface endpoint, whose name holds in the whole VPC."""
     fact = known(search, caller, name)
     search.may(caller.role, "secretsmanager:GetSecretValue", fact.text)
     found = search.published(fact.value)
@@ -285,7 +295,9 @@ def secret(search: Search, caller: Caller, name: str) -> None:
 
 
 def tensors(search: Search, caller: Caller, experiment: Experiment) -> None:
-    """Redis on its hosts, verified by the certificates in the bucket; without hosts the bucket itself is the store."""
+    """Check that the caller reaches Redis on its hosts, verified by the certificates in the bucket. Without hosts the bucket itself is the
+    store.
+    """
     if not hosts_of(experiment):
         return
     secret(search, caller, "REDIS_SECRET")
@@ -304,6 +316,7 @@ def tensors(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 
 def bus(search: Search, caller: Caller, experiment: Experiment) -> None:
+    """Check that the caller reaches the broker and may read its secret."""
     secret(search, caller, "BROKER_SECRET")
     search.published(known(search, caller, "BROKER").value)
     _, broker = search.only("broker", BROKER, "AWS::AmazonMQ::Broker", lambda p: bool(p.get("SecurityGroups")))
@@ -314,7 +327,7 @@ def bus(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 
 def machines(search: Search, caller: Caller, experiment: Experiment) -> None:
-    """Start, follow and stop each machine of the architecture, which may call its functions."""
+    """Check that the caller may start, follow and stop each state machine of the architecture."""
     for name in architecture_of(experiment).machines:
         full = f"{search.stack}-{name}"
         if (
@@ -338,7 +351,9 @@ def machines(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 
 def boot(search: Search, caller: Caller, experiment: Experiment) -> None:
-    """An instance's first minutes: packages, its own files, the session manager's agent; a fleet's instance leaves by itself."""
+    """Check what an instance needs in its first minutes: packages, its own files, the session manager's agent. A fleet's instance leaves by
+    itself.
+    """
     search.internet(caller.group, caller.subnet, ports=(443, 80))
     for action in SESSION:
         search.may(caller.role, action, "*")
@@ -360,7 +375,7 @@ def boot(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 
 def serve(search: Search, caller: Caller, experiment: Experiment) -> None:
-    """A Redis host: its password, its certificate to where the functions look for it, and a word to CloudFormation."""
+    """Check what a Redis host needs: its password, a place for its certificate, and a way to report to CloudFormation."""
     secret(search, caller, "SECRET")
     bucket = known(search, caller, "BUCKET").text.replace(">", ".Arn>")
     search.may(caller.role, "s3:PutObject", f"{bucket}/hosts/redis/{known(search, caller, 'RANK').text}.pem")
@@ -371,7 +386,7 @@ def serve(search: Search, caller: Caller, experiment: Experiment) -> None:
 
 
 def collective(search: Search, caller: Caller, experiment: Experiment) -> None:
-    """Members reach one another on every port, in a group of their own."""
+    """Check that members reach one another on every port, in a group of their own."""
     name, _ = search.only("group of the collective", search.stack, "AWS::EC2::SecurityGroup", lambda p: True)
     search.pair(f"{search.stack}/{name}", f"{search.stack}/{name}", 29_500)
     for launched, properties in search.of(search.stack, "AWS::EC2::LaunchTemplate"):

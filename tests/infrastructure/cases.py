@@ -34,20 +34,23 @@ CASES: dict[str, tuple[str, ...]] = {name: (name,) for name in PLAIN} | OPTIONS
 
 @dataclass(frozen=True)
 class Case:
-    """`config`: a file of config/; `overrides`: fields of it, as `--set` takes them."""
+    """An experiment whose templates are tested. `config`: a file of config/; `overrides`: fields of it, as `--set` takes them."""
 
     config: str
     overrides: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str) -> "Case":
+        """Return the case with that name in CASES."""
         config, *overrides = CASES[name]
         return cls(config, tuple(overrides))
 
     @property
     def experiment(self) -> Experiment:
+        """The experiment of the case."""
         return validation.load(CONFIG / f"{self.config}.yaml", list(self.overrides))
 
     @property
     def architecture(self) -> Architecture:
+        """The architecture of the case's experiment."""
         return architecture_of(self.experiment)

@@ -26,13 +26,15 @@ Assembled = Callable[[str], Assembly]  # by the name of a case
 
 @pytest.fixture(scope="session")
 def spirt() -> Experiment:
-    """config/spirt.yaml as it stands."""
+    """Return the experiment of config/spirt.yaml."""
     return validation.load(ROOT / "config" / "spirt.yaml")
 
 
 @pytest.fixture(scope="session")
 def synth(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Synthesize:
-    """`synth(layers=..., now=..., field=value)`: config/spirt.yaml with fields replaced, on placeholder layers unless given."""
+    """Return a function that synthesizes config/spirt.yaml with fields replaced, as `synth(layers=..., now=..., field=value)`. Layers are
+    placeholders unless given.
+    """
     nowhere = tmp_path_factory.mktemp("no-layers")
 
     def make(*, layers: Path = nowhere, now: datetime = NOW, **fields: Any) -> Assembly:
@@ -45,7 +47,7 @@ def synth(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Synthe
 
 @pytest.fixture(scope="session")
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
-    """The assembly of a case, made once, without a finding of cdk-nag: `assembled("all-reduce over s3")`."""
+    """Return a function that synthesizes a case once, such as `assembled("all-reduce over s3")`, and checks that cdk-nag has no finding."""
 
     @functools.cache
     def make(name: str) -> Assembly:
@@ -62,13 +64,13 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
 
 @pytest.fixture(scope="session")
 def assembly(synth: Synthesize) -> Assembly:
-    """The assembly of config/spirt.yaml."""
+    """Return the assembly of config/spirt.yaml."""
     return synth()
 
 
 @pytest.fixture(scope="session")
 def large(synth: Synthesize, spirt: Experiment) -> Assembly:
-    """The largest: 64 workers, more minibatches than an inline Map takes, SnapStart."""
+    """Return the largest assembly: 64 workers, more minibatches than an inline Map takes, SnapStart."""
     return synth(
         name="large",
         workers=64,
@@ -80,7 +82,7 @@ def large(synth: Synthesize, spirt: Experiment) -> Assembly:
 
 @pytest.fixture(scope="session")
 def fetching(synth: Synthesize, spirt: Experiment) -> Assembly:
-    """Fetch-compute-store instead of in-database, and a bucket per worker."""
+    """Return an assembly that fetches, computes and stores instead of computing in the database, with a bucket per worker."""
     return synth(
         name="fetching",
         database=replace(spirt.database, compute="fetch"),

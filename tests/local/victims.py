@@ -7,7 +7,7 @@ from crossover.local.lambdas import Lambdas
 
 
 def kill_random(lambdas: Lambdas, rng: random.Random) -> str | None:
-    """SIGKILL one of the running environments at once; its function's name, None when none runs."""
+    """Kill one of the running environments at once, by SIGKILL, and return the name of its function; None if none runs."""
     running = sorted(lambdas.running(), key=lambda each: each.pid)
     if not running:
         return None
@@ -17,7 +17,7 @@ def kill_random(lambdas: Lambdas, rng: random.Random) -> str | None:
 
 
 def programs(fleets: Fleets, name: str) -> list[int]:
-    """The process ids of a fleet's programs."""
+    """Return the process ids of a fleet's running programs."""
     with fleets._lock:
         fleet = fleets._fleets.get(name)
         found = [] if fleet is None else list(fleet.instances.values())

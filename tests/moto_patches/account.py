@@ -28,7 +28,7 @@ BROKER_TYPES = ("mq.m7g.medium", "mq.m7g.large", "mq.m5.large")
 
 
 class Account:
-    """What the APIs answer; an established account by default."""
+    """Answers of an account's APIs; those of an established account by default."""
 
     def __init__(self) -> None:
         self.concurrency = CONCURRENCY
@@ -42,7 +42,7 @@ class Account:
 
 
 def install(changes: Replacements, account: Account) -> None:
-    """Routes and methods in the format of AWS's APIs."""
+    """Add routes and methods of the account to moto, in the format of AWS's APIs."""
     from moto.awslambda import urls as lambda_urls
     from moto.ec2.models.instance_types import InstanceTypeOfferingBackend
     from moto.ec2.models.vpcs import VPCBackend
@@ -112,7 +112,7 @@ def install(changes: Replacements, account: Account) -> None:
 
 
 def _settings(changes: Replacements, account: Account) -> None:
-    """Calls that moto does not have."""
+    """Add calls that moto does not have."""
     from moto.core.responses import ActionResult
     from moto.ec2.responses import EC2Response
 

@@ -12,6 +12,7 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 def install(changes: Replacements) -> None:
+    """Add the validation of state machine definitions to moto."""
     from moto.core.responses import ActionResult
     from moto.stepfunctions.responses import StepFunctionResponse
 
@@ -22,7 +23,7 @@ def install(changes: Replacements) -> None:
 
 
 def diagnostics(text: str) -> Iterator[dict[str, str]]:
-    """What is wrong with a definition, in the fields of the API's answer."""
+    """Yield what is wrong with a definition, in the fields of the API's answer."""
     from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
 
     try:
@@ -38,6 +39,7 @@ def diagnostics(text: str) -> Iterator[dict[str, str]]:
 
 
 def _names(block: dict[str, Any], location: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the location of every state of a block, inner ones too."""
     for name, state in block["States"].items():
         here = f"{location}/States/{name}"
         yield name, here
@@ -49,4 +51,5 @@ def _names(block: dict[str, Any], location: str) -> Iterator[tuple[str, str]]:
 
 
 def _error(code: str, location: str, message: str) -> dict[str, str]:
+    """Return one finding in the fields of the API's answer."""
     return {"severity": "ERROR", "code": code, "location": location, "message": message}

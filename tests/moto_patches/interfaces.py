@@ -20,11 +20,14 @@ _Place = tuple[str, ...]  # subnet and groups
 
 @dataclass
 class _Shared:
+    """A network interface that functions of the same subnet and groups share, and the names of those functions."""
+
     interface: str
     users: set[str] = field(default_factory=set)
 
 
 def install(changes: Replacements, account: Account) -> None:
+    """Give functions in a VPC shared network interfaces in moto, which keep their subnets from being deleted, as on AWS."""
     from moto.awslambda.models import LambdaFunction
     from moto.ec2.exceptions import DependencyViolationError
     from moto.ec2.models.subnets import SubnetBackend
@@ -76,10 +79,12 @@ def install(changes: Replacements, account: Account) -> None:
 
 
 def _of_lambda(interface: Any) -> bool:
+    """Return True if Lambda made the network interface."""
     return str(interface.description or "").startswith(DESCRIPTION)
 
 
 def _places(configuration: Mapping[str, Any] | None) -> list[_Place]:
+    """Return the places (subnet and groups) of a function's VPC configuration."""
     given = configuration or {}
     groups = tuple(sorted(given.get("SecurityGroupIds") or ()))
     subnets = {name for zone in _backend().subnets.values() for name in zone}
@@ -87,6 +92,7 @@ def _places(configuration: Mapping[str, Any] | None) -> list[_Place]:
 
 
 def _interface(place: _Place) -> str:
+    """Create a network interface of Lambda at a place, and return its id."""
     backend = _backend()
     made = backend.create_network_interface(
         backend.get_subnet(place[0]), "", group_ids=list(place[1:]), description=f"{DESCRIPTION}-shared"
@@ -95,12 +101,14 @@ def _interface(place: _Place) -> str:
 
 
 def _stands(role: str) -> bool:
+    """Return True if the role exists."""
     from moto.iam.models import iam_backends
 
     return role.rpartition("/")[2] in {each.name for each in iam_backends[ACCOUNT]["aws"].roles.values()}
 
 
 def _backend() -> Any:
+    """Return moto's EC2 backend of the region."""
     from moto.ec2.models import ec2_backends
 
     return ec2_backends[ACCOUNT][REGION]

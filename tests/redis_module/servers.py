@@ -32,7 +32,7 @@ BROKEN = ("ASSERTION FAILED", "BUG REPORT START", "ERROR: AddressSanitizer", "WA
 
 
 def build(target: str, product: str, **variables: str) -> Path:
-    """`make -C redis_module target`; nothing to do when it is up to date. Skips where the compiler is missing."""
+    """Run `make -C redis_module target`, and return the path of the product. Skips the test if the compiler is missing."""
     if shutil.which("make") is None or shutil.which("g++") is None:
         pytest.skip("the tensor module is built with make and g++, which this machine lacks")
     command = ["make", "-C", str(MODULE), target, *(f"{name}={value}" for name, value in variables.items())]
@@ -44,7 +44,7 @@ def build(target: str, product: str, **variables: str) -> Path:
 
 @contextlib.contextmanager
 def building() -> Iterator[None]:
-    """One builds at a time, also beside other test processes and `crossover.local.cloud.build_tensor_module`, whose lock this is."""
+    """Hold the lock of builds for the time of the block, against other test processes and `crossover.local.cloud.build_tensor_module`."""
     (MODULE / "build").mkdir(exist_ok=True)
     with (MODULE / "build" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -93,14 +93,17 @@ class Server:
 
     @property
     def log(self) -> str:
+        """The server's log so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
+        """The running process of the server."""
         assert self._process is not None
         return self._process
 
     def start(self) -> Server:
+        """Start the server, wait until it answers, and return it."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
         give_up = time.monotonic() + READY_S
@@ -116,13 +119,13 @@ class Server:
                 time.sleep(0.01)
 
     def client(self, **options: Any) -> Client:
-        """A client of its own connection over the socket."""
+        """Return a client with a connection of its own over the socket."""
         made = Client(unix_socket_path=self.path, retry=NO_RETRY, **{"socket_timeout": ANSWER_S, **options})
         self._clients.append(made)
         return made
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ends the server and returns its exit status."""
+        """End the server by a signal, and return its exit status."""
         for client in self._clients:
             client.close()
         self._clients.clear()
@@ -130,7 +133,7 @@ class Server:
         return self.process.wait(timeout=120)
 
     def close(self) -> None:
-        """Ends the server, and fails when it had found itself broken."""
+        """End the server, and fail if it had found itself broken."""
         if self._process is not None and self._process.poll() is None:
             self.stop(signal.SIGKILL)
         self._port_holder.close()
@@ -145,7 +148,7 @@ Start = Callable[..., Server]
 
 @contextlib.contextmanager
 def starting(default: Path) -> Iterator[Start]:
-    """Yields a function that starts servers; all end with the block."""
+    """Yield a function that starts servers. All end with the block."""
     with contextlib.ExitStack() as ends:
 
         def start(module: Path = default, **options: Any) -> Server:
@@ -157,7 +160,7 @@ def starting(default: Path) -> Iterator[Start]:
 
 
 def until(condition: Callable[[], bool], *, what: str, timeout_s: float = ANSWER_S) -> None:
-    """Waits for a condition that no event announces; fails naming it."""
+    """Wait for a condition that no event announces. Fails after `timeout_s` seconds. `what`: words for the failure."""
     give_up = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < give_up, f"not after {timeout_s} s: {what}"
@@ -165,5 +168,6 @@ def until(condition: Callable[[], bool], *, what: str, timeout_s: float = ANSWER
 
 
 def statistics(client: Client) -> dict[str, Any]:
+    """Return the counters of TENSOR.STATS by name."""
     reply = client.execute_command("TENSOR.STATS")
     return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}

@@ -25,21 +25,23 @@ NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
 def floats(values: object) -> Floats:
+    """Return the values as a float32 array."""
     return np.array(values, np.float32)
 
 
 def put(client: Client, key: str, array: npt.NDArray[Any], *options: object) -> Any:
-    """AI.TENSORSET with a blob; options stand before it."""
+    """Store an array by AI.TENSORSET with a blob. `options`: words before the blob."""
     return client.execute_command(
         "AI.TENSORSET", key, NAMES[array.dtype], *array.shape, *options, "BLOB", array.tobytes()
     )
 
 
 def get(client: Client, key: str) -> npt.NDArray[Any]:
-    """TENSOR.GET as an array."""
+    """Return the array that TENSOR.GET reads."""
     dtype, shape, _, _, blob = client.execute_command("TENSOR.GET", key)
     return np.frombuffer(blob, dtype=DTYPES[dtype.decode()]).reshape(shape)
 
 
 def same_bits(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
+    """Return True if two arrays have the same type, shape and bits."""
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()

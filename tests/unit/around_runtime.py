@@ -80,13 +80,14 @@ EXCEPTIONS = {
 
 
 def in_scope() -> list[Path]:
+    """Return the product's files whose code must ask the runtime for clocks, threads and chance."""
     found = [path for package in ("crossover", "functions", "peers") for path in sorted((ROOT / package).rglob("*.py"))]
     apart = tuple(f"crossover/{name}" if name.endswith(".py") else f"crossover/{name}/" for name in APART)
     return [path for path in found if not str(path.relative_to(ROOT)).startswith(apart)]
 
 
 def around(text: str) -> Iterator[tuple[str, int, str]]:
-    """What in a module goes around the runtime: its name, the line, what to do instead."""
+    """Yield each call of a module's text that bypasses the runtime: its name, its line, what to use instead."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         match node:
@@ -109,7 +110,7 @@ def around(text: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _kept(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Names of the module that its functions change."""
+    """Return the names of the module that its functions change."""
     names = {
         target.id
         for node in tree.body
@@ -139,7 +140,7 @@ def _kept(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
 
 
 def _asked_at_import(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Calls of the runtime while the module is imported: the answer would be one process's for all."""
+    """Yield calls of the runtime that happen while the module is imported: the answer would be one process's for all."""
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 
 def unsaid(text: str) -> Iterator[tuple[str, int]]:
-    """What is called, and in which line."""
+    """Yield each call in a module's text that opens a text without naming its encoding: what is called, and in which line."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and not {"encoding", None} & {each.arg for each in node.keywords}:
             name = ast.unparse(node.func).rpartition(".")[2]
@@ -20,7 +20,7 @@ def unsaid(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _as_text(call: ast.Call) -> bool:
-    """Whether it is the builtin, or the method of a path with a mode; `open` is also the name of what opens no file."""
+    """Return True if the call of `open` opens a text file: the builtin, or the method of a path with a mode."""
     builtin = isinstance(call.func, ast.Name)
     given = [*call.args[1 if builtin else 0 :][:1], *(each.value for each in call.keywords if each.arg == "mode")]
     modes = [str(each.value) for each in given if isinstance(each, ast.Constant)]

@@ -14,7 +14,7 @@ ANYTHING = st.recursive(
 
 
 def mutated(sample: Any) -> st.SearchStrategy[Any]:
-    """`sample` with one of its places, or the whole, replaced, taken away, or joined by another."""
+    """Return a strategy that draws `sample` with one of its places, or the whole, replaced, removed, or joined by another."""
 
     @st.composite
     def draw(drawn: st.DrawFn) -> Any:
@@ -41,7 +41,7 @@ def mutated(sample: Any) -> st.SearchStrategy[Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything that lies in `value`."""
+    """Yield the path to everything that lies in `value`."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, each in inner:
         yield (*path, step)

@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """The first step of the child."""
+        """The first step of the trial's child."""
         assert self.child is not None
         return self.id, first_step(self.child).name, self.worker
 
@@ -60,20 +60,22 @@ ONCE = "each step fails once"
 
 
 def hash_of(step: str, event: Event) -> int:
-    """Spreads the errors over the visits, the same in every process."""
+    """Return a number that spreads the errors over the visits, the same in every process."""
     return len(step) + 7 * int(event["worker"]) + 3 * int(event["round"]) + int(event["minibatch"])
 
 
 def roots(architecture: Architecture) -> dict[str, Node]:
+    """Return the trees of an architecture that state machines run, by name."""
     return {**({"run": architecture.run} if architecture.run else {}), **architecture.machines}
 
 
 def first_step(child: Child) -> Step:
+    """Return the first step of a child's tree."""
     return next(each for each in walk(child.body) if isinstance(each, Step))
 
 
 def trials(name: str) -> Iterator[Trial]:
-    """Of the architecture `name`."""
+    """Yield the trials of the architecture `name`."""
     for root, tree in roots(load(name)).items():
         yield Trial(root, "straight")
         yield Trial(root, ONCE)
@@ -105,6 +107,7 @@ _ALL_TRUE: Event = {**START, "synchronised": True, "epoch_finished": True, "fini
 
 
 def throws(*errors: str) -> list[StateDefinition]:
+    """Return scripted answers that fail with these errors."""
     return [{"Throw": {"Error": error, "Cause": "scripted"}} for error in errors]
 
 
@@ -134,12 +137,13 @@ def mocks(names: list[str]) -> StateDefinition:
 
 
 def definitions(name: str) -> dict[str, StateDefinition]:
+    """Return the state machine definitions of the architecture `name`."""
     experiment = Experiment(name="witness", architecture=name, workers=2)
     return state_machines.definitions(load(name), experiment, minibatches=2)
 
 
 def tasks(machines: Mapping[str, StateDefinition]) -> dict[str, dict[str, str]]:
-    """{machine: {state that starts a child: state that asks for it where it exists already}}"""
+    """Return {machine: {state that starts a child: state that waits for the child if it exists already}}."""
     found: dict[str, dict[str, str]] = {}
     for machine, definition in machines.items():
         for state, each in all_states(definition).items():
@@ -150,7 +154,7 @@ def tasks(machines: Mapping[str, StateDefinition]) -> dict[str, dict[str, str]]:
 
 
 def all_states(block: StateDefinition) -> dict[str, StateDefinition]:
-    """Every state of a machine, those inside Maps and Parallels too, by its name."""
+    """Return every state of a machine by its name, those inside Maps and Parallels too."""
     found: dict[str, StateDefinition] = dict(block["States"])
     for state in block["States"].values():
         for inner in [state["ItemProcessor"]] if state["Type"] == "Map" else state.get("Branches", []):
@@ -163,7 +167,7 @@ def all_states(block: StateDefinition) -> dict[str, StateDefinition]:
 
 @dataclass
 class Played:
-    """What became of a trial, and what the tree says."""
+    """Result of a trial, and what the tree says."""
 
     run: Run
     walk: Walk
@@ -173,7 +177,7 @@ class Played:
 
 @dataclass
 class Performance:
-    """All trials of an architecture."""
+    """All trials of an architecture, under way or done."""
 
     machines: Mapping[str, StateDefinition]
     futures: dict[str, "Future[Played]"] = field(default_factory=dict)  # by the trial's id
@@ -181,12 +185,14 @@ class Performance:
     entered: set[tuple[str, str]] = field(default_factory=set)
 
     def played(self, trial: Trial) -> Played:
-        """Raises what went wrong in playing it."""
+        """Return the result of a trial. Raises the error of playing it."""
         return self.futures[trial.id].result()
 
 
 def perform(server: LocalStack, name: str, stages: dict[str, Stage]) -> Performance:
-    """Play every trial of the architecture `name`. `stages`: where functions are answered, which gets one more."""
+    """Play every trial of the architecture `name`, and return them. `stages`: stages on which functions are answered, by architecture,
+    which gets one more.
+    """
     made = Performance(definitions(name))
     stage = stages[name] = Stage(server, name, made.machines)
     trees = roots(load(name))
@@ -230,13 +236,15 @@ def perform(server: LocalStack, name: str, stages: dict[str, Stage]) -> Performa
 
 
 def _enlisted(stage: Stage, trial: Trial, tree: Node) -> Run:
-    """What was stopped from outside fails in no step."""
+    """Enlist a trial's run on the stage, and return it. A trial that is stopped from outside fails in no step."""
     script = Script(tree) if trial.outcome in ("ABORTED", "TIMED_OUT") else Script(tree, trial.trouble)
     return stage.enlisted(Run(trial.id, trial.root, trial.event(), script))
 
 
 def _earlier(stage: Stage, trial: Trial, tree: Node) -> str:
-    """Start the child under its name, as the parent will once more; its first step waits where it is not to end by itself."""
+    """Start the child under its name, as the parent will once more, and return its execution. Its first step waits if the child must not
+    end by itself.
+    """
     if trial.waiting or trial.outcome in ("ABORTED", "TIMED_OUT"):
         stage.gates[trial.place] = threading.Event()
     assert trial.child is not None
@@ -244,7 +252,7 @@ def _earlier(stage: Stage, trial: Trial, tree: Node) -> str:
 
 
 def _first(trial: Trial, tree: Node) -> Event:
-    """What the parent hands to the child that is to be adopted, the first time."""
+    """Return the event that the parent hands to the child which is to be adopted, the first time."""
     straight, _ = expected(Script(tree), trial.event())
     assert trial.child is not None
     event = next(
@@ -257,7 +265,7 @@ def _first(trial: Trial, tree: Node) -> Event:
 
 
 def _adopting(stage: Stage, trial: Trial, run: Run, earlier: str) -> None:
-    """Let the earlier child end, then start the run; or start it first, and see it wait."""
+    """Let the earlier child end, then start the run; or start the run first, and see it wait."""
     place = trial.place
     if trial.waiting:
         stage.start(run)
@@ -275,7 +283,7 @@ def _adopting(stage: Stage, trial: Trial, run: Run, earlier: str) -> None:
 
 
 def _waits(stage: Stage, trial: Trial, run: Run) -> bool:
-    """Whether the parent has entered the state in which it waits for what exists already."""
+    """Return True if the parent has entered the state in which it waits for a child that exists already."""
     assert trial.child is not None
     starting = f"${{machine_{trial.child.name}}}"
     parent = next(machine for machine, definition in stage.machines.items() if starting in json.dumps(definition))

@@ -25,7 +25,7 @@ TURNS = 2  # of every loop: its end is looked at twice
 
 
 class Failure(CrossoverError):
-    """What a scripted step answers instead of an event."""
+    """Exception: what a scripted step answers instead of an event."""
 
     def __init__(self, error: str) -> None:
         super().__init__(f"{error}: scripted")
@@ -33,7 +33,7 @@ class Failure(CrossoverError):
 
 
 class GaveWay(Failure, StaleAttempt):
-    """One that a tolerant ForEach does not go on without."""
+    """Failure that a tolerant ForEach does not go on without."""
 
 
 Trouble = Callable[[str, Event, int], str | None]  # the error with which a step's attempt (0, 1, ...) on an event ends
@@ -41,7 +41,7 @@ Trouble = Callable[[str, Event, int], str | None]  # the error with which a step
 
 @dataclass
 class Script:
-    """What each step of an architecture answers: all loops end at their second look, the innermost first. One per run."""
+    """Answers of each step of an architecture, for one run: all loops end at their second look, the innermost first."""
 
     root: Node
     trouble: Trouble = lambda step, event, attempt: None
@@ -50,7 +50,7 @@ class Script:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, step: str, event: Event) -> Event:
-        """The event that the step hands on. Raises Failure."""
+        """Return the event that the step hands on. Raises Failure if the script lets the step fail."""
         with self._lock:
             place = (step, event["worker"], event["minibatch"])
             visit = (*place, self._answered[place])
@@ -62,6 +62,7 @@ class Script:
             return {**event, **self._changes(step, event, self._answered[place])}
 
     def _changes(self, step: str, event: Event, times: int) -> Event:
+        """Return the fields of the event that the step changes. `times`: how often the step has answered."""
         flags = closed_by(self.root).get(step, [])
         changes: Event = {flag: times % TURNS ** (inward + 1) == 0 for inward, flag in enumerate(flags)}
         if "epoch_finished" in flags:  # this step ends rounds; the names of children say which
@@ -70,7 +71,7 @@ class Script:
 
 
 def closed_by(node: Node) -> dict[str, list[str]]:
-    """The flags of the loops that end by a step's word, the innermost first, by the step's name."""
+    """Return the flags of the loops that end by a step's answer, the innermost first, by the step's name."""
     found: dict[str, list[str]] = defaultdict(list)
 
     def last(node: Node) -> str:
@@ -103,7 +104,7 @@ def closed_by(node: Node) -> dict[str, list[str]]:
 
 
 def expected(script: Script, event: Event) -> tuple[Walk, bool]:
-    """The walk of `workflow.execute` on the script's tree, and whether it came to the end."""
+    """Return the walk of `workflow.execute` on the script's tree, and whether it came to the end."""
     recorder = _Recorder(script)
     try:
         execute(recorder.scripted(script.root, ()), cast(Context, recorder), event)
@@ -113,7 +114,7 @@ def expected(script: Script, event: Event) -> tuple[Walk, bool]:
 
 
 class _Recorder:
-    """Stands for the Context: scripted steps need none."""
+    """Stands for the Context of scripted steps, and records the walk."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.walk = script, defaultdict[Place, list[Entry]](list)
@@ -137,7 +138,7 @@ class _Recorder:
         return answer
 
     def scripted(self, node: Node, place: Place) -> Node:
-        """The tree with scripted steps, each of which knows its place; a child's start becomes a step as well."""
+        """Return the tree with scripted steps, each of which knows its place. The start of a child becomes a step as well."""
         match node:
             case Step(name=name):
                 return _Scripted(name, lambda event: self.called(name, resolved(place, event), event))
@@ -170,12 +171,12 @@ class _Scripted(Step):
 
 
 def seen(event: Mapping[str, Any]) -> Event:
-    """The fields that both interpreters give: all but the moment at which a wait began, of which only whether there is one."""
+    """Return the fields of an event that both interpreters give. Of the moment at which a wait began, only whether there is one."""
     return {**{name: event[name] for name in START}, "since": bool(event["since"])}
 
 
 def resolved(place: Place, event: Mapping[str, Any]) -> Place:
-    """Iterations with their numbers, which stand in the event."""
+    """Return a place in which iterations have their numbers, which stand in the event."""
     return tuple((kind, event[kind] if which is None else which) for kind, which in place)
 
 
@@ -184,14 +185,14 @@ def resolved(place: Place, event: Mapping[str, Any]) -> Place:
 
 @dataclass(frozen=True)
 class Entered:
-    """A state as a walk names it, or as something that only state machines have ("" then)."""
+    """A state as a walk names it; the name is "" for what only state machines have."""
 
     name: str
     place: Place
 
 
 def states(machines: Mapping[str, StateDefinition], machine: str, place: Place = ()) -> dict[str, dict[str, Entered]]:
-    """{machine: {state: what entering it means}}, from the definitions alone: of `machine` and the children it starts."""
+    """Return {machine: {state: what entering it means}} from the definitions alone, of `machine` and the children that it starts."""
     found: dict[str, dict[str, Entered]] = {machine: {}}
 
     def block(definition: StateDefinition, place: Place) -> None:
@@ -213,6 +214,7 @@ def states(machines: Mapping[str, StateDefinition], machine: str, place: Place =
 
 
 def _meaning(name: str, state: StateDefinition, definition: StateDefinition) -> str:
+    """Return what entering a state means to a walk: a step's name, "wait", or ""."""
     if state["Type"] == "Wait" and name.startswith("wait until"):
         return "wait"
     if state["Type"] != "Task":

@@ -54,7 +54,7 @@ SPIRT = Infrastructure(
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """What a run leaves behind, ready for `result.build`."""
+    """What a run leaves behind, ready for `folder.build`: its experiment, records and epochs."""
 
     experiment: Experiment
     records: Sequence[dict[str, Any]]
@@ -64,6 +64,7 @@ class Example:
     started_at: float = STARTED_AT
 
     def result(self, **changes: Any) -> dict[str, Any]:
+        """Return the result.json of the example. `changes`: arguments of `folder.build` to replace."""
         arguments: dict[str, Any] = {
             "experiment": self.experiment,
             "label": "measured-local",
@@ -93,7 +94,7 @@ def spirt(
     dataset: str = "digits",
     retry: bool = True,
 ) -> Example:
-    """A run of `epochs`, with one failed attempt that a second one replaced and one stale attempt where `retry`."""
+    """Return an example run of `epochs` epochs. `retry`: with one failed attempt that a second one replaced, and one stale attempt."""
     experiment = Experiment(
         name=name,
         architecture=architecture,
@@ -118,6 +119,7 @@ def spirt(
 
 
 def _round(run: "_Run", *, at: float, epoch: int, workers: int, minibatches: int) -> float:
+    """Add the invocations of one round to a run, and return the time at which the round ends."""
     ready = []
     for worker in range(workers):
         where = {"worker": worker, "epoch": epoch, "round": epoch - 1}
@@ -139,6 +141,8 @@ def _round(run: "_Run", *, at: float, epoch: int, workers: int, minibatches: int
 
 @dataclass
 class _Run:
+    """Records of an example run under construction."""
+
     experiment: Experiment
     random: random.Random
     speed: float
@@ -148,6 +152,7 @@ class _Run:
         self.warm: set[tuple[str, int, int]] = set()
 
     def invoke(self, step: str, *, at: float, worker: int, epoch: int, round: int, minibatch: int = 0) -> float:
+        """Add the record of one invocation of a step, and return the time at which it ends."""
         torch = step in ("initialise", "compute_gradients", "detect_convergence", "collect")
         environment = (step, worker, minibatch)
         cold = environment not in self.warm
@@ -184,7 +189,7 @@ class _Run:
         return started_at + wall_s + wait_s
 
     def fail_once(self, step: str, *, outcome: str, error: str) -> None:
-        """An attempt just before the one that succeeded."""
+        """Add an attempt that failed just before the one that succeeded."""
         whole = next(r for r in self.records if r["step"] == step and r["epoch"] == 2)
         spent = whole["wall_s"] * 0.4
         attempt = whole | {"started_at": whole["started_at"] - spent - 0.05, "wall_s": spent, "cpu_s": spent * 0.5}
@@ -192,6 +197,7 @@ class _Run:
 
 
 def _stages(step: str, wall_s: float) -> Iterator[dict[str, Any]]:
+    """Yield the stages of an invocation of the step."""
     names = STAGES.get(step, ())
     for stage in names:
         share = SHARES.get(stage, 0.9) if len(names) > 1 else 0.92
@@ -200,6 +206,8 @@ def _stages(step: str, wall_s: float) -> Iterator[dict[str, Any]]:
 
 
 def _traffic(step: str, workers: int) -> dict[str, dict[str, int]]:
+    """Return the traffic of an invocation of the step."""
+
     def channel(into: int, out: int, requests: int) -> dict[str, int]:
         return {"bytes_in": into, "bytes_out": out, "requests": requests}
 

@@ -19,7 +19,7 @@ GOAL = 0.85  # which every seed has reached in its last epoch
 
 @cache
 def runs() -> dict[int, list[dict[str, float]]]:
-    """By seed."""
+    """Return the measured runs by seed."""
     found: dict[int, list[dict[str, float]]] = {}
     for each in json.loads((Path(__file__).parent / "measured_runs.json").read_text())["runs"]:
         found.setdefault(each["seed"], []).append(each)
@@ -28,12 +28,13 @@ def runs() -> dict[int, list[dict[str, float]]]:
 
 @cache
 def _example() -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Return result.json and records of a small example run."""
     example = spirt(workers=1, minibatches=1, epochs=1, retry=False)
     return example.result(), tuple(example.records)
 
 
 def as_run(measured: dict[str, float], setting: str, *, times: float = 1.0, number: int = 1) -> RunFolder:
-    """A run of `setting` that took so many times as long, and as many dollars, as the one that was measured."""
+    """Return a run of `setting` that took `times` as long, and as many dollars, as the measured one."""
     result, records = _example()
     seed, share = int(measured["seed"]), measured["cpu_share"]
     figures = {name: times * measured[name] for name in ("elapsed_s", "paper_method_usd", "full_usd")}
@@ -45,8 +46,8 @@ def as_run(measured: dict[str, float], setting: str, *, times: float = 1.0, numb
 
 
 def paired(rng: Random, seeds: int, *, times: float = 1.0, least_share: float = 0.0) -> list[RunFolder]:
-    """Two settings by so many seeds, each run drawn from those that were measured of its seed and had so much of a core; b takes `times`
-    as long.
+    """Return runs of two settings by `seeds` seeds, each drawn from the measured runs of its seed that had at least `least_share` of a
+    core; those of b take `times` as long.
     """
     drawn = []
     for seed in rng.sample(sorted(runs()), seeds):
@@ -56,15 +57,16 @@ def paired(rng: Random, seeds: int, *, times: float = 1.0, least_share: float = 
 
 
 def verdict(drawn: list[RunFolder]) -> str:
+    """Return the verdict of a comparison of the runs."""
     return comparison.compare_runs(drawn, at=GOAL).verdict
 
 
 def winners(said: str) -> set[str]:
-    """Settings that the verdict calls first in anything."""
+    """Return the settings that a verdict calls first in anything."""
     return {part.strip()[0] for part in _claims(said)}
 
 
 def _claims(said: str) -> list[str]:
-    """What is before `is soonest` or `is lowest`, clause by clause."""
+    """Return what stands before `is soonest` or `is lowest` in a verdict, clause by clause."""
     body = said.partition("Left out:")[0].partition(": ")[2]
     return [part.partition(", ")[0] for part in body.split("; ") if " is soonest" in part or " is lowest" in part]

@@ -10,4 +10,5 @@ from localstack.services.stepfunctions.asl.component.eval_component import EvalC
 
 @hooks.on_infra_start()
 def count_attempts_under_one_key():
+    """Replace the key under which LocalStack counts the attempts of a state."""
     EvalComponent.heap_key = property(lambda component: str(id(component)))

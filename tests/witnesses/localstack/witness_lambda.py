@@ -15,7 +15,7 @@ ERROR_HEADER = "x-function-error"
 
 
 class AnsweredElsewhere(RuntimeExecutor):
-    """An execution environment that is a call over HTTP: the function's name is the path, its event the body."""
+    """Execution environment of LocalStack that is a call over HTTP: the function's name is the path, its event the body."""
 
     def start(self, env_vars):
         pass
@@ -58,6 +58,8 @@ class AnsweredElsewhere(RuntimeExecutor):
 
 
 class AnsweredElsewherePlugin(RuntimeExecutorPlugin):
+    """Plugin by which LocalStack finds the execution environment."""
+
     name = "witness"
 
     def load(self, *args, **kwargs):
