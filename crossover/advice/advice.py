@@ -371,6 +371,7 @@ class _Repeater:
     """Repeats the simulations of candidates, each candidate only once, and keeps the results."""
 
     def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
+        """Prepare `repetitions` draws for the question. `working`: pool of processes, or None for this process alone."""
         self._question, self._working = question, working
         self._draws = list_draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}

@@ -223,7 +223,7 @@ class Question:
         """Return the dollars per second of the infrastructure around the functions, its dollars that do not grow with time (for runs of a
         minute and more), and its number of secrets.
         """
-        fixed = bill.of(experiment_of(self.base, shape))
+        fixed = bill.infrastructure_of(experiment_of(self.base, shape))
         short, long = (
             sum(line.usd for line in bill.bill(bill.Quantities(), fixed, self.prices, duration_s=s, transitions=0))
             for s in (1_000.0, 2_000.0)

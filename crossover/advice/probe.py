@@ -64,8 +64,9 @@ class Probe:
 
 
 def probe(experiment: Experiment, *, most_s: float) -> Probe:
-    """Measure the processor time of gradients: the user model's with two sizes of minibatch and with two threads, and MobileNet's,
-    alternately, for `most_s` seconds and at least LEAST_PAIRS turns. Raises what loading data and model raises.
+    """Measure the processor time of gradients on this machine for `most_s` seconds and at least LEAST_PAIRS turns, and return the result.
+    In each turn come, alternately, the user's model with two sizes of minibatch and with two threads, and MobileNet. Raises the errors of
+    loading data and model.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
@@ -107,11 +108,12 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
 
 
 def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch, Batch, float]:
-    """Return a small and a large minibatch, limited by the experiment's size, by QUICK_S and by free memory, and the bytes by which a
-    sample raises the peak.
+    """Return three values: a small and a large minibatch of the user's data, limited by the experiment's size, by QUICK_S and by free
+    memory, and the bytes by which each sample raises the peak of memory.
     """
 
     def of(count: int) -> Batch:
+        """Return the first `count` samples as a minibatch."""
         return Batch(dataset.train_inputs[:count], dataset.train_labels[:count], torch.arange(count))
 
     most = min(batch_size, len(dataset.train_labels))
@@ -151,14 +153,14 @@ def _peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _largest(learner: Learner) -> float:
-    """Return the share of the gradient's squared norm that its largest hundredth of elements holds."""
+    """Return the share of a gradient's squared norm that its largest hundredth of elements holds, from 0 to 1."""
     squares = torch.frombuffer(learner.gradient, dtype=torch.float32)[: learner.parameters].square()
     count = max(1, len(squares) // 100)
     return float(squares.topk(count).values.sum() / squares.sum().clamp_min(1e-30))
 
 
 def _timed(learner: Learner, batch: Batch, round: int) -> float:
-    """Compute a gradient and return its processor time on this thread, in seconds."""
+    """Compute one gradient with the learner, and return the processor seconds that it took on this thread."""
     began = time.thread_time()
     learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
     return time.thread_time() - began

@@ -251,6 +251,7 @@ class _Search:
         candidates: Sequence[Candidate],
         evaluated: Callable[[Sequence[Job]], list[Any]],
     ) -> None:
+        """Bound every candidate from below. `evaluated`: function that evaluates jobs and returns their results in order."""
         self.found, self._question, self._candidates, self._evaluated = SearchResult(), question, candidates, evaluated
         self.bounds = {number: question.least(each) for number, each in enumerate(candidates)}
         self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from

@@ -99,7 +99,7 @@ def estimate_run(
 
 def _longest_boot_minutes(experiment: Experiment) -> float:
     """Return the minutes until the slowest of the run's instances has booted; 0 if it has none."""
-    return max((fleet.boot_s for fleet in bill.of(experiment).fleets), default=0.0) / 60
+    return max((fleet.boot_s for fleet in bill.infrastructure_of(experiment).fleets), default=0.0) / 60
 
 
 # --- a simulation -----------------------------------------------------------------------------------------------------
@@ -189,7 +189,9 @@ def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimat
         reads=round(billed("S3 requests, GET")),
     )
     transitions = round(billed("Step Functions transitions"))
-    lines = bill.bill(used, bill.of(experiment), prices.load(), duration_s=seconds, transitions=transitions)
+    lines = bill.bill(
+        used, bill.infrastructure_of(experiment), prices.load(), duration_s=seconds, transitions=transitions
+    )
     usd = sum(line.usd for line in lines)
     return PlanEstimate(
         epochs=epochs,

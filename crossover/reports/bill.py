@@ -52,7 +52,7 @@ class Infrastructure:
     memory_mb: Mapping[str, int] = field(default_factory=dict)
 
 
-def of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
+def infrastructure_of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
     """Return the infrastructure that an experiment deploys and that is billed by the hour. `architecture`: by default the experiment's.
     Raises ConfigError for an architecture that does not exist.
     """
@@ -462,6 +462,7 @@ class BilledRun:
     unrecorded: Unrecorded | None = None
 
     def __post_init__(self) -> None:
+        """Sort the records by their end, and sum up their quantities in that order."""
         self._by_end = sorted(self.records, key=end)
         self._ends = [end(record) for record in self._by_end]
         self._sums = list(accumulate(map(self._used, self._by_end), initial=Quantities()))

@@ -380,7 +380,7 @@ def build(
     run = bill.BilledRun(
         experiment=experiment,
         records=records,
-        infrastructure=infrastructure or bill.of(experiment),
+        infrastructure=infrastructure or bill.infrastructure_of(experiment),
         prices=prices.load(),
         started_at=began,
         duration_s=ended - began,

@@ -61,7 +61,7 @@ PlotPoint = tuple[float, float]
 
 
 def series(n: int) -> str:
-    """Return the n-th colour of the page's palette, as CSS."""
+    """Return the n-th colour of the page's palette as CSS. The colours begin again after the last."""
     return SERIES[n % len(SERIES)]
 
 
@@ -186,7 +186,9 @@ def bars(
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point with its band in both directions: (least, middle, most). `title`: the tooltip."""
+    """A point of a chart with its band in both directions: (least, middle, most). `title`: text of the tooltip; `label`: text beside the
+    point.
+    """
 
     x: tuple[float, float, float]
     y: tuple[float, float, float]
@@ -233,7 +235,9 @@ def marks(
 
 
 def _named(axes: Axes, found: Sequence[Mark]) -> None:
-    """Write each label beside its point, to the right of points in the left half; further up where another label is in the way."""
+    """Write the label of each point beside it, to the right of points in the left half. A label is moved up if another
+    one is in the way.
+    """
     axes.autoscale_view()
     place = axes.transScale + axes.transLimits
     taken: list[float] = []
@@ -322,7 +326,7 @@ def _plain(value: float) -> str:
 
 
 def spread(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
-    """Return whether x spans more than a factor of 30, so that a log axis shows more."""
+    """Return True if x spans more than a factor of 30, so that a log axis shows more. `points`: curves by label."""
     values = [a for curve in points.values() for a, _ in curve if a > 0]
     return bool(values) and max(values) / min(values) > 30
 
@@ -333,8 +337,8 @@ COLOURS = {INK: "currentColor", FAINT: "var(--faint)", GROUND: "var(--card)"} | 
 
 
 def svg(figure: Figure, *, name: str, title: str) -> str:
-    """Return the figure as an inline SVG element: transparent, without a fixed size, with a title for screen readers. `name`: prefix
-    that makes its ids unique.
+    """Return a matplotlib figure as an inline SVG element: transparent, without a fixed size, with a title for screen readers. `name`:
+    prefix that makes its ids unique.
     """
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -381,7 +385,9 @@ COLUMNS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of one lane of the timeline. `kind`: a step's name, a cold start or a wait; times are seconds since the run began."""
+    """A stretch of time in one lane of a run's timeline. `kind`: a step's name, a cold start or a wait; times are seconds since the run
+    began.
+    """
 
     row: str
     lane: int
@@ -392,7 +398,9 @@ class Span:
 
 
 def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
-    """Return the spans of each invocation: INIT before the handler, then the wait for a core, then the step itself."""
+    """Return the spans of each invocation of a run: INIT before the handler, then the wait for a core, then the step itself. `started_at`:
+    start of the run in unix seconds.
+    """
     rows: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         alone = record["step"] in ("initialise", "collect", "supervise")
@@ -452,7 +460,9 @@ def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
 
 
 def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mapping[str, float]], name: str) -> str:
-    """Return the timeline as inline SVG. `epochs`: the rows of result.json; `name`: prefix of ids in the page."""
+    """Return the timeline of a run's invocations as inline SVG. `epochs`: rows of result.json, whose ends are drawn as lines; `name`:
+    prefix of ids in the page.
+    """
     found = merge_to_limit(spans(records, started_at=started_at))
     rows = sorted({span.row for span in found}, key=lambda row: (row != "run", len(row), row))
     lanes = {row: 1 + max(span.lane for span in found if span.row == row) for row in rows}
@@ -480,7 +490,9 @@ def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mappi
 def opening(
     records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
 ) -> list[Record]:
-    """Return the invocations of the first epochs, as many as one picture shows singly; an empty list if all of them fit."""
+    """Return the records of the invocations in a run's first epochs, as many as one picture can show singly; an empty list if all of them
+    fit. `limit`: most spans in one picture.
+    """
     if 2 * len(records) <= limit:
         return []
     found: list[Record] = []
@@ -493,7 +505,7 @@ def opening(
 
 
 def _by_start(records: Sequence[Record]) -> list[Record]:
-    """Return the records by their start."""
+    """Return the records sorted by the start of their invocations."""
     return sorted(records, key=lambda record: float(record["started_at"]))
 
 
@@ -518,7 +530,7 @@ def _draw_shapes(axes: Axes, found: Sequence[Span], base: Mapping[str, float], *
 
 
 def _box(span: Span, base: Mapping[str, float]) -> Shape:
-    """Return the span's rectangle. `base`: the lower edge of each row."""
+    """Return the corners of a span's rectangle in the timeline. `base`: lower edge of each row."""
     top, bottom = base[span.row] + span.lane + 0.08, base[span.row] + span.lane + 0.92
     corners = [
         (span.begin_s, top),

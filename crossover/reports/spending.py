@@ -69,7 +69,7 @@ def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any
     """Return the money part of the run configuration: `prices`, `infrastructure`, and `most_usd_per_s`, the highest rate at which the run
     can spend. `side_by_side`: minibatches that one worker computes at once. Raises ConfigError if a price is missing.
     """
-    listed, found = pricing.load(), infrastructures.of(experiment)
+    listed, found = pricing.load(), infrastructures.infrastructure_of(experiment)
     return {
         "prices": {
             "region": listed.region,

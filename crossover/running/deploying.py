@@ -49,7 +49,7 @@ def check_unchanged(session: Any, experiment: Experiment, *, config: Path | str)
 
 def _compare_functions(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
     """Yield a line for each difference between the experiment's functions and the deployed ones."""
-    wanted, prefix = bill.of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
+    wanted, prefix = bill.infrastructure_of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
     deployed: Mapping[str, Mapping[str, Any]] = {
         each["FunctionName"]: each
         for each in deployed_clients.list_items(session, "lambda", "list_functions", "Functions")
@@ -84,7 +84,7 @@ def _compare_instances(session: Any, experiment: Experiment, owner: Owner) -> It
     fleets have launch templates.
     """
     ec2 = session.client("ec2")
-    for fleet in bill.of(experiment).fleets:
+    for fleet in bill.infrastructure_of(experiment).fleets:
         if fleet.purpose == bill.DATABASE:
             types = [each["InstanceType"] for each in list_instances(session, owner, states=["running"])]
         else:
@@ -104,7 +104,7 @@ def _compare_instances(session: Any, experiment: Experiment, owner: Owner) -> It
 
 def _compare_broker(session: Any, experiment: Experiment) -> Iterator[str]:
     """Yield a line if the deployed broker has another instance type."""
-    wanted = bill.of(experiment).broker_instance_type
+    wanted = bill.infrastructure_of(experiment).broker_instance_type
     if wanted is None:
         return
     stack = account.find_stack(session, f"{experiment.project}-broker")
@@ -531,7 +531,7 @@ def _end_marked() -> None:
 
 def hosts_processor(experiment: Experiment) -> str:
     """Return the processor of the Redis hosts, for which the tensor module is built; "" if there are no such hosts."""
-    hosted = any(fleet.purpose == bill.DATABASE for fleet in bill.of(experiment).fleets)
+    hosted = any(fleet.purpose == bill.DATABASE for fleet in bill.infrastructure_of(experiment).fleets)
     return processor(experiment.database.instance_type) if hosted else ""
 
 

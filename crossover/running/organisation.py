@@ -178,7 +178,7 @@ def _judge_zone(experiment: Experiment, found: Choice) -> tuple[bool, str]:
 def list_needs(session: Any, experiment: Experiment) -> Iterator[Need]:
     """Yield what the experiment, its baselines and the shared stacks need from a zone."""
     experiments = [experiment, *baseline_experiments(experiment)]
-    wanted = [bill.of(each) for each in experiments]
+    wanted = [bill.infrastructure_of(each) for each in experiments]
     types = {fleet.instance_type: fleet.setting for each in wanted for fleet in each.fleets}
     yield from _list_instance_needs(session, types)
     for kind in {each.broker_instance_type for each in wanted if each.broker_instance_type}:
@@ -377,7 +377,7 @@ def check_own_images(session: Any, experiment: Experiment, account: AccountFile)
     """Yield a finding for each own image that the experiment's fleets would boot."""
     wanted = {
         (own, each.gpu, processor(each.instance_type))
-        for each in bill.of(experiment).fleets
+        for each in bill.infrastructure_of(experiment).fleets
         if (own := account.image(each.instance_type, gpu=each.gpu))
     }
     absent = ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable")
@@ -500,7 +500,7 @@ AWS_EBS_KEY = "alias/aws/ebs"
 
 def _list_public_image_fleets(experiment: Experiment, account: AccountFile) -> list[bill.Fleet]:
     """Return the fleets that use a public image, not the organisation's own."""
-    fleets = bill.of(experiment).fleets
+    fleets = bill.infrastructure_of(experiment).fleets
     return [each for each in fleets if not account.image(each.instance_type, gpu=each.gpu)]
 
 
@@ -574,7 +574,7 @@ def check_volumes_key(session: Any, experiment: Experiment, account: AccountFile
     key is the account's default or that of the organisation's file.
     """
     ec2 = session.client("ec2")
-    if all(each.purpose == bill.DATABASE for each in bill.of(experiment).fleets):
+    if all(each.purpose == bill.DATABASE for each in bill.infrastructure_of(experiment).fleets):
         return
     key = account.kms_key or str(ec2.get_ebs_default_kms_key_id()["KmsKeyId"])
     if key.endswith(AWS_EBS_KEY) or (account.kms_key and can_scaling_use_key(session, key)):

@@ -252,7 +252,7 @@ def examine(session: Any, experiment: Experiment, account: AccountFile | None = 
 
 def _list_checks(experiment: Experiment, account: AccountFile) -> Iterator[tuple[str, AccountCheck]]:
     """Yield the checks that apply to the experiment, each with the name under which a refused one is reported."""
-    wanted = bill.of(experiment)
+    wanted = bill.infrastructure_of(experiment)
     yield "credentials", _check_credentials
     yield "region", _check_region
     yield "bootstrap", lambda session, experiment: iter([check_bootstrap(session)])
@@ -349,7 +349,7 @@ def _check_topic(session: Any, experiment: Experiment, account: AccountFile) -> 
 
 def _check_functions(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """Yield findings on the account's limits of Lambda: concurrency, and the memory of a function."""
-    memory_mb = max(bill.of(experiment).memory_mb.values())
+    memory_mb = max(bill.infrastructure_of(experiment).memory_mb.values())
     limits = session.client("lambda").get_account_settings()["AccountLimit"]
     free, needed = limits["UnreservedConcurrentExecutions"], compute_concurrency(experiment)
     ask = "ask for more: Service Quotas, AWS Lambda, Concurrent executions (L-B99A9384)"
@@ -394,7 +394,7 @@ def compute_concurrency(experiment: Experiment) -> int:
 
 def _check_processors(session: Any, experiment: Experiment) -> Iterator[Finding]:
     """Yield a finding for each vCPU quota that the experiment's instances count against."""
-    fleets = bill.of(experiment).fleets
+    fleets = bill.infrastructure_of(experiment).fleets
     vcpus = _load_vcpus(session, {each.instance_type for each in fleets})
     if not vcpus:
         return

@@ -108,6 +108,6 @@ def bill_so_far(prepared: Prepared, *, now: float) -> BilledRun:
         began=prepared.facts["created_at"],
         epochs=len(prepared.decisions),
         now=now,
-        infrastructure=bill.of(prepared.experiment),
+        infrastructure=bill.infrastructure_of(prepared.experiment),
         prices=prices.load(),
     )

@@ -24,7 +24,7 @@ def list_hourly_costs(experiment: Experiment, *, running: bool = False) -> list[
     """Return the cost of one hour, one line for each part that is billed for existing. `running`: include the fleet that only a run starts.
     Raises ConfigError.
     """
-    listed, wanted = prices.load(), bill.of(experiment)
+    listed, wanted = prices.load(), bill.infrastructure_of(experiment)
     found: list[Line] = []
     for fleet in wanted.fleets:
         if fleet.purpose != bill.DATABASE and not running:
@@ -43,7 +43,7 @@ def usd_of_expiry_polls() -> float:
 
 def list_shared_costs(experiment: Experiment, stack: str) -> list[Line]:
     """Return the cost of one hour of one shared stack. The network's endpoint always costs, even if these functions do not use it."""
-    listed, wanted = prices.load(), bill.of(experiment)
+    listed, wanted = prices.load(), bill.infrastructure_of(experiment)
     if stack == NETWORK:
         return [bill.endpoints_line(listed, 1, seconds=HOUR_S)]
     return [bill.broker_line(listed, kind, seconds=HOUR_S)] if (kind := wanted.broker_instance_type) else []

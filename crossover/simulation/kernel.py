@@ -194,6 +194,7 @@ class RandomFactors:
         cold_sigma: float = 0.0,
         host_sigma: float = 0.0,
     ) -> None:
+        """Seed the factors of one worker. `compute_sigma` to `host_sigma`: spread of each kind of factor, as a sigma of its logarithm."""
         self._gauss = random.Random(f"simulation {seed} {worker}").gauss
         self._compute, self._request = compute_sigma, request_sigma
         self._clock = random.Random(f"clocks {seed} {worker}").gauss

@@ -89,7 +89,9 @@ def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Work
         }
     )
     transitions = round(extend(short.transitions, longer.transitions))
-    lines = bill.bill(used, bill.of(longer.experiment), price_list, duration_s=seconds, transitions=transitions)
+    lines = bill.bill(
+        used, bill.infrastructure_of(longer.experiment), price_list, duration_s=seconds, transitions=transitions
+    )
     return replace(
         longer,
         workload=workload,

@@ -245,7 +245,7 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
     }
     lines = bill.bill(
         bill.Quantities(**used),  # type: ignore[arg-type]  # parts of a request, of a mean
-        bill.of(run.experiment),
+        bill.infrastructure_of(run.experiment),
         price_list,
         duration_s=seconds,
         transitions=round(longer(run.transitions, first.transitions)),
@@ -263,7 +263,7 @@ def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcom
     """Return the outcome on spot instances, with interruptions, waits and their cost, in a market that the draw chooses. Without spot
     instances the outcome does not change. `found`: outcome without interruptions.
     """
-    fleets = [fleet for fleet in bill.of(task.experiment).fleets if fleet.spot]
+    fleets = [fleet for fleet in bill.infrastructure_of(task.experiment).fleets if fleet.spot]
     if not fleets:
         return found
     rng = random.Random(f"spot {draw.seed}")

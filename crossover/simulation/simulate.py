@@ -117,7 +117,7 @@ def simulate(
 def _build_result(world: World, price_list: Prices) -> Simulated:
     """Build the projected run from the state of the world after the simulation."""
     seconds, usage, experiment = float(world.env.now), world.usage, world.experiment
-    fixed = infrastructure.of(experiment, world.architecture)
+    fixed = infrastructure.infrastructure_of(experiment, world.architecture)
     total = usage.total()
     functions = [use for use in usage.steps.values() if use.memory_mb]
     operations: Mapping[str, int] = total.operations.get("objects", {})

@@ -40,6 +40,7 @@ class Walk:
     """Interpreter that simulates the trees of an architecture's steps in one world. `models`: how each step is simulated, by its name."""
 
     def __init__(self, world: World, models: dict[str, Model]) -> None:
+        """Prepare to simulate trees in `world`. `models`: how each step is simulated, by its name."""
         self._world, self._models = world, models
         self._env, self._calibration = world.env, world.calibration
         self._task_s = self._calibration.task_s + EVENT_BYTES * self._calibration.payload_s_byte
@@ -48,7 +49,7 @@ class Walk:
         self._grouped = limit is None or world.workers * (workload.minibatches + 2) <= limit
 
     @cached_property
-    def _most(self) -> int | None:
+    def _most_minibatches(self) -> int | None:
         """Largest number of minibatches in one round of the run; None if it is not known without loading the data set."""
         return most_minibatches(self._world.experiment)
 
@@ -113,7 +114,7 @@ class Walk:
         else:
             yield from self._run_branches(place, [(node.body, place.copy(**{node.item: n})) for n in range(count)])
         self._world.branches = max(self._world.branches, count)
-        if not inline(self._world.workers if node.count == "workers" else self._most):
+        if not inline(self._world.workers if node.count == "workers" else self._most_minibatches):
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:

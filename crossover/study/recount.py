@@ -188,7 +188,7 @@ def _build_bill(
     return BilledRun(
         experiment=experiment,
         records=records,
-        infrastructure=infrastructure.of(experiment, architecture),
+        infrastructure=infrastructure.infrastructure_of(experiment, architecture),
         prices=prices.load(),
         started_at=began,
         duration_s=duration_s,

@@ -53,7 +53,7 @@ def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
     return BilledRun(
         experiment=setting,
         records=records,
-        infrastructure=infrastructure.of(setting),
+        infrastructure=infrastructure.infrastructure_of(setting),
         prices=prices.load(),
         started_at=0.0,
         duration_s=long.result["epochs"][ENDED - 1]["elapsed_s"] + max(0.0, begun_s - agreed_s),

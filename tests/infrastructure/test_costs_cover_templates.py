@@ -38,7 +38,7 @@ def test_the_bill_has_a_line_for_what_is_made(
     def of(kind: str) -> list[dict[str, object]]:
         return [each["Properties"] for each in resources if each["Type"] == kind]
 
-    wanted = bill.of(experiment)
+    wanted = bill.infrastructure_of(experiment)
     databases = [fleet for fleet in wanted.fleets if fleet.purpose == "tensor database"]
     fleets = [fleet for fleet in wanted.fleets if fleet.purpose != "tensor database"]
     hosts = of("AWS::EC2::Instance")

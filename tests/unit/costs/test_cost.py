@@ -256,7 +256,7 @@ def test_an_instance_type_without_price_is_refused() -> None:
 
 def test_spirts_infrastructure_follows_from_its_tree() -> None:
     experiment = Experiment(name="x", architecture="spirt", workers=3, database=Database(instance_type="t4g.medium"))
-    found = bill.of(experiment)
+    found = bill.infrastructure_of(experiment)
     assert found.fleets == (Fleet(purpose="tensor database", instance_type="t4g.medium", count=3),)
     assert (found.broker_instance_type, found.interface_endpoints, found.secrets) == ("mq.m7g.medium", 1, 2)
     assert found.memory_mb["compute_gradients"] == 1_769

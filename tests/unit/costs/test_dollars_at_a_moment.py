@@ -26,7 +26,7 @@ def experiment(architecture: str) -> Experiment:
 def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> bill.BilledRun:
     setting = experiment(architecture)
     duration_s = max([0.0, *(end(each) - STARTED_AT for each in records)])
-    arguments = {"infrastructure": bill.of(setting), "prices": PRICES, "duration_s": duration_s}
+    arguments = {"infrastructure": bill.infrastructure_of(setting), "prices": PRICES, "duration_s": duration_s}
     return bill.BilledRun(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
 
 
@@ -181,7 +181,7 @@ def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
         began=STARTED_AT,
         epochs=7,
         now=moment + 0.25,
-        infrastructure=bill.of(setting),
+        infrastructure=bill.infrastructure_of(setting),
         prices=PRICES,
     )
     records = [begun, *workers, collected]
