@@ -276,8 +276,8 @@ def build_question(
     gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
     """Return three values about an experiment: the question that candidates are evaluated for, the sizes of the model, and notes of how the
-    model's speed is known. `measured`: result of a probe on this machine, if one was made; `gpu_row`: file that `crossover probe` wrote on a
-    GPU. User models and data are loaded. Raises ConfigError, DataError, OwnCodeError.
+    model's speed is known. `measured`: result of a probe on this machine, if one was made; `gpu_row`: file that `crossover probe` wrote on
+    a GPU. User models and data are loaded. Raises ConfigError, DataError, OwnCodeError.
     """
     from crossover.learning import (
         fitness,  # torch: not for --help

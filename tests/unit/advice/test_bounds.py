@@ -25,7 +25,11 @@ def asked(name: str, *changes: str) -> tuple[Question, Sizes]:
 
 def all_of(question: Question, sizes: Sizes) -> Sequence[Candidate]:
     """All ways to train it."""
-    return list(candidates.list_candidates(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb))
+    return list(
+        candidates.list_candidates(
+            question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb
+        )
+    )
 
 
 def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Candidate]:

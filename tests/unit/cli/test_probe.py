@@ -116,7 +116,7 @@ def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path
 
 def test_the_rule_is_shown_beside_each_measured_step(tmp_path: Path) -> None:
     experiment = load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"])
-    question, _, notes = question_.of(experiment, gpu_row=row(tmp_path / "t4.json"))
+    question, _, notes = question_.build_question(experiment, gpu_row=row(tmp_path / "t4.json"))
     (first, *_, last) = notes[1:]
     assert first.startswith("a step of 32 samples on Tesla T4, fp32: 0.0132 s [measured], 0.0")
     assert "[projected] by the rule" in first
@@ -151,7 +151,7 @@ def test_a_row_of_another_card_model_or_precision_is_refused(
 def test_a_card_that_no_candidate_has_is_refused(tmp_path: Path) -> None:
     experiment = load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"])
     with pytest.raises(ConfigError, match="measured on Tesla K80, which no candidate has; expected a row of A10G, L4"):
-        question_.of(experiment, gpu_row=row(tmp_path / "k80.json", device="Tesla K80"))
+        question_.build_question(experiment, gpu_row=row(tmp_path / "k80.json", device="Tesla K80"))
 
 
 def test_cards_are_known_by_the_names_that_drivers_give_them() -> None:
