@@ -120,7 +120,7 @@ def test_a_wrong_file_is_said_before_aws_is_asked(
 
 def test_the_pages_example_is_one(tmp_path: Path) -> None:
     (text,) = re.findall(
-        r"^```yaml\n(# config/account.yaml\n.*?)^```$", (ROOT / "docs" / "aws.md").read_text(), re.M | re.S
+        r"^```yaml\n(# config/account.yaml\n.*?)^```$", (ROOT / "docs" / "aws-account.md").read_text(), re.M | re.S
     )
     said = written(tmp_path, text)
     assert all(value for section in (said, said.network, said.images) for value in vars(section).values())
