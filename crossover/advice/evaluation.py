@@ -15,7 +15,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import MAX_MEMORY_MB, Experiment
 from crossover.reports import bill
 from crossover.reports.prices import Prices
-from crossover.simulation import figures
+from crossover.simulation import figures, start_up
 from crossover.simulation.calibration import Calibration, vcpus
 from crossover.simulation.repetitions import (
     SIMULATED_EPOCHS,
@@ -27,6 +27,7 @@ from crossover.simulation.repetitions import (
     simulate_draw,
 )
 from crossover.simulation.simulate import Simulated, simulate
+from crossover.simulation.start_up import StartUpPart
 from crossover.simulation.workload import Workload
 from crossover.validation import check_deployment, validate
 from crossover.workflow.architecture import steps
@@ -132,10 +133,18 @@ class Question:
 
     def _compute_before_s(self, architecture: str, on: str, host: str, instance: str) -> float:
         """Return the seconds of start-up; see `before_s`. `host`, `instance`: instance types, or empty."""
-        cloud, shape = self.calibration, Candidate(architecture, 1, 1, 1, on=on, instance=instance)
-        parts = [cloud.stack_s, *([cloud.hosts_s] if host else []), *([cloud.broker_s] if talks(shape.form) else [])]
-        boot_s = bill.GPU_BOOT_S if shape.gpu else bill.BOOT_S
-        return sum(parts) + (boot_s if instance else 0.0)
+        shape = Candidate(architecture, 1, 1, 1, on=on, host=host, instance=instance)
+        return sum(each.seconds for each in self.start_up(shape))
+
+    def start_up(self, candidate: Candidate) -> list[StartUpPart]:
+        """Return the parts of the candidate's start-up with their bands; their middles add up to `before_s`."""
+        return start_up.list_parts(
+            self.calibration,
+            hosts=bool(candidate.host),
+            broker=talks(candidate.form),
+            instance=bool(candidate.instance),
+            gpu=candidate.gpu,
+        )
 
     @cached_property
     def _on_its_hosts(self) -> Calibration:

@@ -20,7 +20,7 @@ from crossover.learning import sizes as data_sizes
 from crossover.reports import display, prices
 from crossover.reports.display import Band
 from crossover.reports.prices import Prices
-from crossover.simulation import calibration
+from crossover.simulation import calibration, start_up
 from crossover.simulation.calibration import AWS, AnswerOf, Calibration
 from crossover.simulation.repetitions import LIMITS, apply_session
 from crossover.simulation.workload import Workload
@@ -112,10 +112,11 @@ def list_notes(found: Advice) -> list[str]:
         f"take at least{kinds}{refused}",
         f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
         "Others, which average models, filter or compress updates, are listed separately: accuracy unknown",
-        "time is the run's, as `project` and `breakeven` count it; start-up is from `deploy` until everything is deployed (assumed; if a "
-        "broker is needed, about 20 minutes for a project's first experiment), and a deadline holds with both; "
+        "time is the run's, as `project` and `breakeven` count it; start-up is from `deploy` until everything is deployed, and a deadline "
+        "holds with both, start-up in its middle; "
         f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
     ]
+    lines.append(start_up.describe(found.question.start_up(found.winner.candidate)))
     if word := describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota):
         lines.append(word)
     lines += price_notes(found)

@@ -410,6 +410,7 @@ def as_json(found: Advice) -> dict[str, Any]:
         },
         "simulated": len(found.searched.simulated),
         "winner": _finalist(found.winner),
+        "start_up": [asdict(each) for each in found.question.start_up(found.winner.candidate)],
         "cards": [
             {
                 "names": list(each.names),

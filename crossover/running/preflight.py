@@ -31,7 +31,7 @@ from crossover.workflow.state_machines import fill_placeholders
 
 # --- minutes ----------------------------------------------------------------------------------------------------------
 
-EXPECTED_MINUTES = {"network": 4, "broker": 18, "experiment": 6}
+EXPECTED_MINUTES = {"network": 4, "broker": 10, "experiment": 6}
 ALONE_MINUTES = 2  # of an experiment without network, hosts and fleets
 
 

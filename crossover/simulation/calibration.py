@@ -225,7 +225,8 @@ class Calibration:
     child_s: float = 0.25  # a child execution's start and the return of its result
     stack_s: float = 120.0  # until a stack stands that was not there
     hosts_s: float = 180.0  # and its database hosts
-    broker_s: float = 1_080.0  # and network and broker, of the project's first stack that has them: told in issue threads (docs/aws.md)
+    network_s: float = 240.0  # and the network of the project's first experiment that has one
+    broker_s: float = 600.0  # and its broker: 8 to 12 minutes, reported by others
     concurrency: int | None = 1_000  # the account's; None: raised as far as needed
 
     # Networks: of functions outside a VPC and inside, of instances by type (vCPUs, bytes per second for ever)

@@ -18,7 +18,7 @@ from tests.aws.evidence import Evidence, Lacking, known, needs
 from tests.aws.observed import Observed, check, checks_in, judged
 
 REDIS_BOOT_LIMIT_MIN = 20.0
-BROKER_MINUTES, BROKER_TOLERANCE = 18.0, 0.5
+BROKER_MINUTES, BROKER_TOLERANCE = 10.0, 0.5
 GPU_BOOT_LIMIT_MIN = 5.0
 ROOT_DEVICE = "/dev/xvda"
 STACK_TAG = "aws:cloudformation:stack-id"

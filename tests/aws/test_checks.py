@@ -141,7 +141,7 @@ CASES = [
     (fact_checks.redis_host_boots, seen(made={WAIT: [6]}), "proven"),
     (fact_checks.redis_host_boots, seen(made={WAIT: [26]}), "refuted"),
     (fact_checks.redis_host_boots, seen(made={}), "not covered"),
-    (fact_checks.broker_minutes, seen(made={BROKER: [20]}), "proven"),
+    (fact_checks.broker_minutes, seen(made={BROKER: [11]}), "proven"),
     (fact_checks.broker_minutes, seen(made={BROKER: [40]}), "refuted"),
     (fact_checks.cold_import, seen(reports={"a": report(TORCH, 4_000)}, torch_functions={TORCH}), "proven"),
     (fact_checks.cold_import, seen(reports={"a": report(TORCH, 11_000)}, torch_functions={TORCH}), "refuted"),

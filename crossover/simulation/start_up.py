@@ -1,0 +1,59 @@
+"""Start-up: what happens between `deploy` and the first step of a run, part by part, each with the least and the most that it may take."""
+
+from dataclasses import dataclass
+
+from crossover.reports import bill, display
+from crossover.simulation.calibration import Calibration
+
+ASSUMED = "assumed"  # nobody measured it
+LEAST, MOST = 0.5, 2.0  # times what is assumed
+BROKER_S = (480.0, 720.0)
+BOOT_S = (22.0, 23.0, 24.0)  # until an instance's system runs: least, middle and most
+
+
+@dataclass(frozen=True)
+class StartUpPart:
+    """One part of start-up. `seconds`: the middle; `source`: who says so, ASSUMED if nobody measured it."""
+
+    what: str
+    seconds: float
+    least_s: float
+    most_s: float
+    source: str
+
+    @property
+    def words(self) -> str:
+        """The part with its band, such as `broker 10 min 00 s (8 min 00 s to 12 min 00 s; reported by others)`."""
+        band = f"{display.seconds(self.least_s)} to {display.seconds(self.most_s)}; {self.source}"
+        return f"{self.what} {display.seconds(self.seconds)} ({band})"
+
+
+def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool, gpu: bool) -> list[StartUpPart]:
+    """Return the parts of start-up one after another. `hosts`: database hosts; `broker`: network and broker, which a project's first
+    experiment creates; `instance`: instances of EC2 for programs, with a GPU if `gpu`.
+    """
+    parts = [_assume("stack", cloud.stack_s)]
+    if broker:
+        parts.append(_assume("network", cloud.network_s))
+        parts.append(StartUpPart("broker", cloud.broker_s, *BROKER_S, "reported by others"))
+    if hosts:
+        parts.append(_assume("database hosts", cloud.hosts_s))
+    if instance:
+        least_s, boot_s, most_s = BOOT_S
+        parts.append(StartUpPart("boot of the instance", boot_s, least_s, most_s, "reported by others"))
+        if gpu:
+            parts.append(_assume("image with PyTorch for GPUs, read from its snapshot", bill.GPU_BOOT_S - bill.BOOT_S))
+        parts.append(_assume("installation and data", bill.BOOT_S - boot_s))
+    return parts
+
+
+def describe(parts: list[StartUpPart]) -> str:
+    """Return all parts in one line, with the band of their sum."""
+    seconds, least_s, most_s = (sum(getattr(each, name) for each in parts) for name in ("seconds", "least_s", "most_s"))
+    whole = f"start-up {display.seconds(seconds)} ({display.seconds(least_s)} to {display.seconds(most_s)})"
+    return f"{whole}: {', '.join(each.words for each in parts)}"
+
+
+def _assume(what: str, seconds: float) -> StartUpPart:
+    """Return a part that nobody measured, with a band from half to twice `seconds`."""
+    return StartUpPart(what, seconds, LEAST * seconds, MOST * seconds, ASSUMED)
