@@ -18,7 +18,7 @@ from benchmarks.filter import medians_s
 from benchmarks.report import Figure, write
 from crossover.algorithms import buffers, contributions
 from crossover.experiment import Exchange, Experiment, Training
-from crossover.learning.learner import skeleton
+from crossover.learning.learner import build_skeleton
 
 CODECS = {
     "fp16": (Exchange(compression="fp16"), "<= 1"),
@@ -88,7 +88,9 @@ def main() -> None:
     torch.set_num_threads(1)
     batch, rounds = (8, 2) if quick else (512, 7)
     compute = step.learner(batch, precision="fp32")
-    shapes = [parameter.shape for parameter in skeleton(Training(model="mobilenet"), 10, (3, 32, 32)).parameters()]
+    shapes = [
+        parameter.shape for parameter in build_skeleton(Training(model="mobilenet"), 10, (3, 32, 32)).parameters()
+    ]
     statistics = 21_888
     gradient = torch.randn(
         sum(shape.numel() for shape in shapes) + statistics, generator=torch.Generator().manual_seed(1)

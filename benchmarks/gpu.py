@@ -88,7 +88,7 @@ def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], Non
 
 def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
     """Return a step of the plain loop, which takes the step's number."""
-    network = zoo.factory(model)(CLASSES, SHAPE).cuda().train()
+    network = zoo.find_factory(model)(CLASSES, SHAPE).cuda().train()
 
     def step(number: int) -> None:
         batch = batches[number % len(batches)]

@@ -112,10 +112,10 @@ def plain(batch: int) -> Callable[[], object]:
     from torch import nn
     from torch.nn import functional as F
 
-    from crossover.learning.zoo import factory
+    from crossover.learning.zoo import find_factory
 
     torch.set_num_threads(1)
-    model = factory("mobilenet")(10, (3, 32, 32))
+    model = find_factory("mobilenet")(10, (3, 32, 32))
     model.features = nn.Sequential(*model.features)  # without what a Chain saves
     images, labels = _samples(batch)
     scale, shift = (torch.tensor(_AFFINE[name]).view(1, 3, 1, 1) for name in ("scale", "shift"))

@@ -40,6 +40,7 @@ def resend_ignored_signals() -> Iterator[None]:
     before = sys.unraisablehook
 
     def report(ignored: Any) -> None:
+        """Send the signal of an ignored exception again; pass other exceptions to the earlier hook."""
         error = ignored.exc_value
         if isinstance(error, Interrupted | EndedBySignal):
             number, error.ignored = error.number, True
@@ -103,6 +104,7 @@ def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dic
     results, failures = dict[int, T](), dict[int, BaseException]()
 
     def call_what_waits() -> None:
+        """Make waiting calls, one after another, until none is left."""
         while waiting:
             try:
                 number, call = waiting.popleft()

@@ -23,26 +23,39 @@ T = TypeVar("T")
 class Thread(Protocol):
     """Protocol of a thread that does not keep its process alive."""
 
-    def start(self) -> None: ...
-    def join(self, timeout: float | None = None) -> None: ...
-    def is_alive(self) -> bool: ...
+    def start(self) -> None:
+        """Start the thread."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the thread has ended, `timeout` seconds at most."""
+
+    def is_alive(self) -> bool:
+        """Return whether the thread is running."""
 
 
 class EventFlag(Protocol):
     """Protocol of threading.Event: a flag that threads wait for."""
 
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
+    def set(self) -> None:
+        """Set the flag, which wakes all waiting threads."""
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set, `timeout` seconds at most. Returns whether it is set."""
 
 
 class Lock(Protocol):
     """Protocol of threading.Lock as a context manager."""
 
-    def __enter__(self) -> bool: ...
+    def __enter__(self) -> bool:
+        """Wait for the lock and take it."""
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    ) -> None:
+        """Release the lock."""
 
 
 class ProcessThread(threading.Thread):

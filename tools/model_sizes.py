@@ -20,7 +20,7 @@ def counted() -> dict[str, dict[str, dict[str, Any]]]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in sorted(MODELS):
         for image in sorted({each.image for each in DATA.values()}):
-            size = fitness.of_model(Training(model=model), classes=CLASSES, sample=torch.zeros(image))
+            size = fitness.measure_model(Training(model=model), classes=CLASSES, sample=torch.zeros(image))
             counts = {name: int(value) for name, value in asdict(size.step).items()}
             whole = {"parameters": size.parameters, "buffers": size.buffers, "macs": size.macs, "step": counts}
             found.setdefault(model, {})["x".join(map(str, image))] = whole

@@ -11,7 +11,7 @@ from typing import Literal, get_args, get_type_hints
 from crossover.algorithms.codecs import CODECS
 from crossover.experiment import Exchange, Experiment, Functions, What
 from crossover.learning.sizes import DATA
-from crossover.learning.staging import minibatches_of
+from crossover.learning.staging import count_minibatches
 from crossover.reports.prices import Prices
 from crossover.simulation import figures
 from crossover.simulation.calibration import vcpus
@@ -179,12 +179,14 @@ def _shares_with_own_updates(own: Experiment, workers: int, samples: int) -> Ite
     training samples of an epoch.
     """
     training, drop, every = own.training, own.data.drop_last, own.exchange.every
-    own_count = minibatches_of(samples, own.workers, training.batch_size, drop_last=drop)
+    own_count = count_minibatches(samples, own.workers, training.batch_size, drop_last=drop)
     if own_count is None or every is None:
         return
     if every == "epoch":
         for batch in sorted({training.batch_size * 2 // split for split in SPLITS}):
-            if batch >= min(MIN_BATCH, training.batch_size) and minibatches_of(samples, workers, batch, drop_last=drop):
+            if batch >= min(MIN_BATCH, training.batch_size) and count_minibatches(
+                samples, workers, batch, drop_last=drop
+            ):
                 yield Share(workers, batch, "epoch", own.data.limit)
         return
     of_update, rounds = own.workers * training.batch_size * every, ceil(own_count / every)
@@ -194,7 +196,7 @@ def _shares_with_own_updates(own: Experiment, workers: int, samples: int) -> Ite
     for split in SPLITS:
         if each % split or (each // split < MIN_BATCH and each // split < training.batch_size):
             continue
-        count = minibatches_of(samples, workers, each // split, drop_last=drop)
+        count = count_minibatches(samples, workers, each // split, drop_last=drop)
         if count is not None and ceil(count / split) == rounds:
             yield Share(workers, each // split, split, own.data.limit)
         elif drop and rounds * of_update <= samples:
@@ -210,7 +212,7 @@ def _shares_with_other_updates(
     """
     batch, limit = own.training.batch_size, own.data.limit
     known = own.training.model in MODELS and own.data.dataset in DATA  # whose matrices powersgd's bytes follow from
-    count = minibatches_of(samples, workers, batch, drop_last=own.data.drop_last)
+    count = count_minibatches(samples, workers, batch, drop_last=own.data.drop_last)
     if workers == 1 or not count:
         return
     for what in ("model", "delta"):

@@ -99,7 +99,7 @@ def _sample_difference(base: Experiment, other: Experiment, trained: int | None)
     """
     if other.data.dataset != base.data.dataset or other.data.limit == base.data.limit:
         return ""
-    whole = data_sizes.split(base)
+    whole = data_sizes.count_split(base)
     if whole is not None and trained is not None:
         every = other.exchange.every
         rest = other.workers * other.training.batch_size * (every if isinstance(every, int) else 1)

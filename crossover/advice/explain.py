@@ -278,7 +278,7 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
         workload = replace(Workload.of(experiment), samples=(1,))
     except NoProjection:
         return ""
-    training, _ = data_sizes.split(experiment) or (0, 0)
+    training, _ = data_sizes.count_split(experiment) or (0, 0)
     question = Question(
         replace(experiment, baseline="none"), workload, training, AWS.with_uncertainty_of(workload.model), prices.load()
     )

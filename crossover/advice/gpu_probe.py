@@ -56,7 +56,7 @@ def measure_row(
             if batch_size == min(batch_sizes):
                 raise
             too_large.append(batch_size)
-    found = fitness.of_model(training, classes=classes, sample=torch.zeros(input_shape))
+    found = fitness.measure_model(training, classes=classes, sample=torch.zeros(input_shape))
     return {
         "format": FORMAT,
         "device": device_name(device),

@@ -17,8 +17,8 @@ from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import Dataset, load
 from crossover.learning.learner import Learner, for_processor, learner_for
-from crossover.learning.memory import give_back_freed_memory
-from crossover.learning.staging import first_samples
+from crossover.learning.memory import release_freed_memory
+from crossover.learning.staging import take_first_samples
 
 KNOWN, IMAGE = "mobilenet", (3, 32, 32)
 KNOWN_BATCH = 32
@@ -118,7 +118,7 @@ def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch
 
     most = min(batch_size, len(dataset.train_labels))
     if most <= 2:
-        return (two := first_samples(dataset)), two, 0.0
+        return (two := take_first_samples(dataset)), two, 0.0
     count = FEWEST  # a large model's step takes seconds and gigabytes for each sample
     while count < most:
         began = time.perf_counter()
@@ -142,7 +142,7 @@ def _free_bytes() -> float:
 
 def _peak_bytes(work: Callable[[], object]) -> int:
     """Run `work` and return the process's peak memory meanwhile in bytes; 0 if the platform does not report it."""
-    give_back_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
+    release_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins anew
         work()

@@ -285,7 +285,7 @@ def build_question(
     )
 
     sample, sample_bytes, classes, training, validation = _describe_data(experiment)
-    found = fitness.of_model(experiment.training, classes=classes, sample=sample)
+    found = fitness.measure_model(experiment.training, classes=classes, sample=sample)
     workload = Workload(
         model=experiment.training.model,
         parameters=found.parameters,
@@ -295,8 +295,8 @@ def build_question(
         samples=(1,),  # each candidate has its own
         image_bytes=sample_bytes,
         validation_samples=validation,
-        training_share=fitness.training_share(experiment.training, classes=classes, shape=tuple(sample.shape)),
-        base_bytes=weights.size(experiment.training.weights),
+        training_share=fitness.compute_training_share(experiment.training, classes=classes, shape=tuple(sample.shape)),
+        base_bytes=weights.get_file_size(experiment.training.weights),
     )
     if measured is not None:
         from crossover.advice.probe import KNOWN
@@ -383,7 +383,7 @@ def _describe_data(experiment: Experiment) -> tuple[Any, int, int | None, int, i
     """
     import torch
 
-    known = data_sizes.split(experiment)
+    known = data_sizes.count_split(experiment)
     if known is not None:
         training, validation = known
         image = data_sizes.DATA[experiment.data.dataset].image

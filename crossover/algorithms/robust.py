@@ -21,6 +21,7 @@ def median(vectors: Sequence[Tensor]) -> Tensor:
     middle = len(vectors) // 2
 
     def reduce(rows: list[Tensor]) -> Tensor:
+        """Return the middle row of the sorted rows, or the mean of the middle two."""
         return rows[middle] if len(rows) % 2 else (rows[middle - 1] + rows[middle]).mul_(0.5)
 
     return _reduce_by_coordinate(vectors, reduce)
@@ -35,6 +36,7 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
         raise Refused(f"trim: {trim} of {len(vectors)} vectors; 0 <= 2 trim < {len(vectors)} is expected")
 
     def reduce(rows: list[Tensor]) -> Tensor:
+        """Return the mean of the sorted rows without the `trim` lowest and highest."""
         kept = rows[trim : len(rows) - trim]
         total = kept[0].clone()
         for row in kept[1:]:

@@ -379,9 +379,9 @@ def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | 
 
         data: Mapping[str, Any] | None = try_training(experiment)
     else:
-        data = understood.of_known(experiment)
+        data = understood.describe_known(experiment)
     if data:
-        terminal.show(*understood.lines(data, flags=flags), stderr=True)
+        terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
     return data
 
 

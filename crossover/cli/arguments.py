@@ -225,7 +225,7 @@ def load_runnable(config: Path, override: list[str] | None = None, *, travels: b
     for note in bundling.check_user_code(experiment, travels=travels):
         print(f"note: {note}", file=sys.stderr)
     if experiment.training.model not in MODELS:
-        from crossover.learning.zoo import factory  # torch takes a second
+        from crossover.learning.zoo import find_factory  # torch takes a second
 
-        factory(experiment.training.model)
+        find_factory(experiment.training.model)
     return experiment

@@ -235,7 +235,7 @@ def plan(config: Config, override: Override = None, as_json: AsJson = False, deb
     if own:
         tables.show(f"your code: {own}")
     if data:
-        tables.show(*understood.lines(data))
+        tables.show(*understood.format_lines(data))
     if found := base_weights_cost(experiment, architecture):
         tables.show(_describe_base_weights(found))
     if steps(architecture):
@@ -252,7 +252,7 @@ def try_user_code(experiment: Experiment) -> "TriedCode":
     understood. Raises OwnCodeError, ConfigError, DataError.
     """
     if not bundling.list_user_code_with_loader(experiment):
-        return None, understood.of_known(experiment)
+        return None, understood.describe_known(experiment)
     from crossover.running.preparing import try_out  # torch, reports and their plots
 
     return try_out(experiment)
@@ -321,7 +321,7 @@ def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dic
     from crossover.learning import weights  # torch, which only such an experiment needs
     from crossover.simulation import calibration
 
-    bytes_ = weights.size(experiment.training.weights)
+    bytes_ = weights.get_file_size(experiment.training.weights)
     in_vpc, read = NETWORK in shared_stacks(experiment, architecture), {}
     for step in steps(architecture):
         if step.torch is True:

@@ -39,6 +39,7 @@ class FetchCompute:
         from crossover.algorithms.rules import select_participants
 
         def apply(tensors: "Sequence[Tensor]", weights: Sequence[int]) -> "tuple[Tensor, int]":
+            """Return the combination of the tensors by the rule, and the number of samples behind it."""
             kept, left = select_participants([is_finite(each) for each in tensors], rule, names=keys, agree=agree)
             weights = [weights[index] for index in kept]
             return apply_rule([tensors[index] for index in kept], weights, left), sum(weights)

@@ -62,6 +62,7 @@ class RabbitMessageBus:
         """
 
         def declare_all(channel: Any) -> None:
+            """Declare all queues and exchanges on `channel`."""
             for mailbox in mailboxes:
                 channel.queue_declare(mailbox, durable=True, arguments=_MAILBOX)
             for barrier, members in barriers:
@@ -84,6 +85,7 @@ class RabbitMessageBus:
         """
 
         def look(channel: Any) -> bytes | None:
+            """Take the message from the queue and put it back at once; return its body, or None."""
             method, _, body = channel.basic_get(mailbox)
             if method is None:
                 return None
@@ -113,6 +115,9 @@ class RabbitMessageBus:
         received = 0
 
         def drain(channel: Any) -> frozenset[int]:
+            """Read all messages of the reader's queue, remove those of earlier rounds and put the others back. Returns
+            the members of the round.
+            """
             nonlocal received
             members = set()
             held = None
@@ -137,6 +142,7 @@ class RabbitMessageBus:
         """Delete the queues and exchanges of mailboxes and barriers."""
 
         def remove_all(channel: Any) -> None:
+            """Delete all queues and exchanges on `channel`."""
             for mailbox in mailboxes:
                 channel.queue_delete(mailbox)
             for barrier, members in barriers:
@@ -158,6 +164,7 @@ class RabbitMessageBus:
         """Publish `body` to a queue or exchange, confirmed by the broker. `operation`: name in the traffic."""
 
         def send(channel: Any) -> None:
+            """Publish the message on `channel` and wait for the broker's confirmation."""
             # mandatory: a queue that nobody declared is an error, not a hole; confirmed: it is on the broker's disk
             channel.basic_publish(exchange, queue, body, properties=_PERSISTENT, mandatory=True)
 

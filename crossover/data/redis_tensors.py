@@ -78,6 +78,7 @@ class RedisTensorStore:
         """
 
         def place(bytes_: int) -> memoryview:
+            """Return the memory that receives a payload of `bytes_` bytes: `out`, or new memory."""
             return allocate_memory(bytes_) if out is None else check_length(out, bytes_, key=key)
 
         try:

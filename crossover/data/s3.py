@@ -115,6 +115,7 @@ class S3ObjectStore(ObjectStore):
         """Return all keys that begin with `prefix`, sorted."""
 
         def pages() -> list[str]:
+            """Return the sorted keys of all pages of the listing."""
             keys: list[str] = []
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
                 self._traffic.count("list")
@@ -129,6 +130,7 @@ class S3ObjectStore(ObjectStore):
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
 
         def send() -> None:
+            """Send one PutObject request."""
             body: Any = data if isinstance(data, bytes) else JoinedBuffers(parts)
             self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
 
@@ -138,6 +140,7 @@ class S3ObjectStore(ObjectStore):
         """Call `request` and return its result; repeat it if S3 is busy or the connection broke. `key`: for errors."""
 
         def attempt() -> T:
+            """Call `request` once, with botocore's errors converted."""
             with self._translate_errors(key):
                 return request()
 

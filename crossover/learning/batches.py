@@ -31,8 +31,10 @@ LABELS = (torch.int64, torch.float32, torch.uint8, *_OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """inputs (N, ...) of a dtype in INPUTS as the data set has them, labels (N, ...) of one in LABELS; sample_ids (N,) int64, unique in the
-    data set. `answers`: the number of answers its loss counts, which is its weight in the run; None if unknown.
+    """Minibatch: inputs (N, ...) of a dtype in INPUTS, labels (N, ...) of one in LABELS, and sample_ids (N,) int64,
+    unique in the data set.
+
+    `answers`: number of answers that its loss counts, its weight in the run; None if unknown.
     """
 
     inputs: Tensor
@@ -42,10 +44,11 @@ class Batch:
 
     @property
     def samples(self) -> int:
+        """Number of samples."""
         return self.labels.shape[0]
 
 
-def batch_problem(inputs: Tensor, labels: Tensor) -> str:
+def find_batch_problem(inputs: Tensor, labels: Tensor) -> str:
     """Return why these inputs and labels cannot be staged as samples, or an empty text if they can."""
     for name, part, dtypes in (("inputs", inputs, INPUTS), ("labels", labels, LABELS)):
         if part.dtype not in dtypes:
@@ -62,7 +65,7 @@ def batch_problem(inputs: Tensor, labels: Tensor) -> str:
 def encode_batch(batch: Batch) -> bytes:
     """Return the minibatch as bytes. Raises ValueError if its tensors do not fit together."""
     inputs, labels, ids = (part.contiguous() for part in (batch.inputs, batch.labels, batch.sample_ids))
-    wrong = batch_problem(inputs, labels)
+    wrong = find_batch_problem(inputs, labels)
     if wrong or ids.shape != labels.shape[:1]:
         raise ValueError(f"batch: {wrong or f'{tuple(ids.shape)} sample ids for {labels.shape[0]} samples'}")
     body = b"".join(
@@ -74,7 +77,7 @@ def encode_batch(batch: Batch) -> bytes:
         )
     )
     head = _Head(INPUTS.index(inputs.dtype), LABELS.index(labels.dtype), tuple(inputs.shape), tuple(labels.shape))
-    return head.packed(head.checksum(body)) + body
+    return head.pack_header(head.checksum(body)) + body
 
 
 def decode_batch(buffer: bytes | bytearray | memoryview, *, key: str = "minibatch") -> Batch:
@@ -87,7 +90,9 @@ def decode_batch(buffer: bytes | bytearray | memoryview, *, key: str = "minibatc
     _, version, kind, label_kind, samples, *rest = _LAYOUT.unpack(view[: _LAYOUT.size])
     if version != 1 or kind >= len(INPUTS) or label_kind >= len(LABELS):
         raise Corrupt(f"{key}: header version {version}, dtypes {kind}, {label_kind}; this program reads version 1")
-    head = _Head(kind, label_kind, _shape(samples, [*rest[:3], *rest[4:7]], key), _shape(samples, rest[7:], key))
+    head = _Head(
+        kind, label_kind, _read_shape(samples, [*rest[:3], *rest[4:7]], key), _read_shape(samples, rest[7:], key)
+    )
     ids, labels = 8 * samples, prod(head.labels) * LABELS[label_kind].itemsize
     start, body = ids + labels + -labels % _WHOLE, view[_LAYOUT.size :]
     expected = start + prod(head.inputs) * INPUTS[kind].itemsize
@@ -104,14 +109,15 @@ def decode_batch(buffer: bytes | bytearray | memoryview, *, key: str = "minibatc
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The content of the header: the positions of the dtypes in INPUTS and LABELS, and both shapes."""
+    """Content of a minibatch's header: positions of the dtypes in INPUTS and LABELS, and both shapes."""
 
     kind: int
     label_kind: int
     inputs: tuple[int, ...]
     labels: tuple[int, ...]
 
-    def packed(self, checksum: int) -> bytes:
+    def pack_header(self, checksum: int) -> bytes:
+        """Return the header as bytes."""
         inputs, labels = (
             [*shape[1:], *[0] * (_MOST_DIMENSIONS + 1 - len(shape))] for shape in (self.inputs, self.labels)
         )
@@ -125,10 +131,10 @@ class _Head:
         """
         if self.kind < 2 and self.label_kind == 0 and len(self.inputs) == 4 and len(self.labels) == 1:
             return zlib.crc32(body)
-        return zlib.crc32(body, zlib.crc32(self.packed(0)))
+        return zlib.crc32(body, zlib.crc32(self.pack_header(0)))
 
 
-def _shape(samples: int, dimensions: Sequence[int], key: str) -> tuple[int, ...]:
+def _read_shape(samples: int, dimensions: Sequence[int], key: str) -> tuple[int, ...]:
     """Return the shape with the dimensions of 0 left out. Raises Corrupt if a dimension before the last one is 0."""
     there = [each for each in dimensions if each]
     if list(dimensions[: len(there)]) != there:
@@ -145,7 +151,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def tensors_problem(tensors: Mapping[str, Any]) -> str:
+def find_tensors_problem(tensors: Mapping[str, Any]) -> str:
     """Return why these tensors cannot be stored in a safetensors file, or an empty text if they can."""
     for name, value in tensors.items():
         kind = value.dtype if isinstance(value, Tensor) and value.layout == torch.strided else type(value).__name__
@@ -188,8 +194,8 @@ def decode_tensors(body: bytes | mmap.mmap) -> tuple[dict[str, Tensor], dict[str
     return tensors, about
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names and values, or an empty text if there are no tensors."""
+def compute_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names and values; "" if there are no tensors."""
     found = hashlib.sha256()
     for name, value in tensors.items():
         found.update(name.encode())

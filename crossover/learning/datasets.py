@@ -26,7 +26,7 @@ from crossover.experiment import Experiment, Table
 from crossover.learning import fitness, scaling, sizes, understood
 from crossover.learning import samples as affine
 from crossover.learning.samples import Dataset as Dataset
-from crossover.learning.samples import LabelScale, Preparation, padded, whole
+from crossover.learning.samples import LabelScale, Preparation, pad_sequences, to_whole_number
 from crossover.learning.samples import Samples as Samples
 from crossover.learning.sizes import DataSize
 
@@ -36,18 +36,20 @@ _TIMEOUT_S = 30.0
 _BLOCK_BYTES = 1 << 20
 
 
-def folder(directory: str | None) -> Path:
+def get_data_folder(directory: str | None) -> Path:
     """Return the data sets' folder: `directory` if given, otherwise a folder in the user's cache."""
     return Path(directory).expanduser() if directory else Path.home() / ".cache" / "crossover" / "data"
 
 
-def found(name: str, folders: Sequence[Path]) -> Path | None:
+def find_path(name: str, folders: Sequence[Path]) -> Path | None:
     """Return the path of `name` in the first of `folders` that has it, or None."""
     return next((place / name for place in folders if (place / name).exists()), None)
 
 
-def check(data: bytes | memoryview, md5: str, *, name: str) -> None:
-    """Raise DataError unless `data` has the published MD5 (a transmission checksum here, not a defence against forgery)."""
+def check_md5(data: bytes | memoryview, md5: str, *, name: str) -> None:
+    """Raise DataError, naming `name`, unless `data` has the published MD5, which guards against transmission errors,
+    not forgery.
+    """
     actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if actual != md5:
         raise DataError(
@@ -55,8 +57,10 @@ def check(data: bytes | memoryview, md5: str, *, name: str) -> None:
         )
 
 
-def fetch(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
-    """Download `name` into the folder `into` and return its path. Raises DataError, with the manual steps, if every source fails."""
+def download(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
+    """Download the file `name` from the first of `urls` that has it, with this `md5`, into the folder `into`; return
+    its path. Raises DataError, with the manual steps, if every source fails.
+    """
     target, reasons = into / name, []
     for url in urls:
         partial = into / f".{name}.{os.getpid()}.part"
@@ -65,7 +69,7 @@ def fetch(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, partial.open("wb") as file:
                 while block := response.read(_BLOCK_BYTES):
                     file.write(block)
-            check(partial.read_bytes(), md5, name=f"{name} from {url}")
+            check_md5(partial.read_bytes(), md5, name=f"{name} from {url}")
             partial.rename(target)
             return target
         except (OSError, urllib.error.URLError, DataError) as error:
@@ -93,23 +97,26 @@ MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.
 
 def read_mnist(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (train images (60000, 1, 28, 28) uint8, train labels (60000,) int64, test images, test labels). Raises DataError."""
-    base = folder(directory)
-    parts = [_idx(_file(name, base)) for name in FILES]
+    base = get_data_folder(directory)
+    parts = [_read_idx(_find_or_download(name, base)) for name in FILES]
     images, labels, test_images, test_labels = parts
     return images.unsqueeze(1), labels.long(), test_images.unsqueeze(1), test_labels.long()
 
 
-def _file(name: str, base: Path) -> Path:
-    place = found(name, (base, base / "mnist"))
+def _find_or_download(name: str, base: Path) -> Path:
+    """Return the path of one of MNIST's files below `base`; download it if it is missing."""
+    place = find_path(name, (base, base / "mnist"))
     if place is None:
-        place = fetch(name, urls=[mirror + name for mirror in MIRRORS], md5=FILES[name], into=base / "mnist")
+        place = download(name, urls=[mirror + name for mirror in MIRRORS], md5=FILES[name], into=base / "mnist")
     return place
 
 
-def _idx(path: Path) -> Tensor:
-    """Return the uint8 array of an idx file: magic 0, 0, 8 (unsigned byte), dimensions, then each dimension as big-endian uint32."""
+def _read_idx(path: Path) -> Tensor:
+    """Return the uint8 array of an idx file: magic 0, 0, 8 (unsigned byte), dimensions, then each dimension as
+    big-endian uint32. Raises DataError.
+    """
     packed = path.read_bytes()
-    check(packed, FILES[path.name], name=str(path))
+    check_md5(packed, FILES[path.name], name=str(path))
     try:
         data = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
@@ -146,14 +153,14 @@ MEMBERS = {
 
 def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels). Raises DataError."""
-    base = folder(directory)
+    base = get_data_folder(directory)
     places = (base, base / "cifar-10", base / "cifar10")
-    members = _unpacked(places) or _packed(places, base)
+    members = _read_unpacked(places) or _read_archive(places, base)
     parts = []
     for name, md5 in MEMBERS.items():
         if name not in members:
             raise DataError(f"{name}: not among the CIFAR-10 files under {base}; fetch {ARCHIVE} again")
-        check(members[name], md5, name=f"{FOLDER}/{name}")
+        check_md5(members[name], md5, name=f"{FOLDER}/{name}")
         parts.append(decode(members[name], name=name))
     images, labels = torch.cat([part[0] for part in parts[:5]]), torch.cat([part[1] for part in parts[:5]])
     return images, labels, *parts[5]
@@ -178,9 +185,14 @@ def decode(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
 
 
 class _Reader(pickle.Unpickler):
-    """Builds dictionaries, lists, numbers and strings, and for the one numpy array a stand-in that only keeps its bytes."""
+    """Unpickler for CIFAR-10 files that builds only plain values, and a stand-in for the numpy array that keeps its
+    bytes.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in for one of the three numpy names that a CIFAR-10 file uses. Raises DataError for any
+        other name.
+        """
         allowed = {
             ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
             ("numpy", "ndarray"): _Array,
@@ -194,23 +206,24 @@ class _Reader(pickle.Unpickler):
 
 
 class _DType:
-    """Stand-in for numpy.dtype: its name alone."""
+    """Stand-in for numpy.dtype that keeps its name alone."""
 
     def __init__(self, code: Any = b"", *_: Any) -> None:
         self.code = code.decode() if isinstance(code, bytes) else code
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and alignment say nothing about single bytes."""
+        """Do nothing: byte order and alignment do not matter for single bytes."""
 
 
 class _Array:
-    """Stand-in for numpy.ndarray: shape, type and bytes."""
+    """Stand-in for numpy.ndarray that keeps shape, dtype and bytes."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()
         self.data = b""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Take shape and bytes from the pickle. Raises DataError unless they are N x 3072 unsigned bytes."""
         _, self.shape, dtype, fortran, self.data = state
         if dtype.code != "u1" or fortran or len(self.data) != self.shape[0] * self.shape[1]:
             raise DataError(
@@ -218,21 +231,25 @@ class _Array:
             )
 
     def uint8(self) -> Tensor:
+        """Return the bytes as a flat uint8 tensor."""
         return buffers.tensor(self.data, torch.uint8)
 
 
-def _unpacked(places: tuple[Path, ...]) -> dict[str, bytes] | None:
-    folder = found(FOLDER, places)
+def _read_unpacked(places: tuple[Path, ...]) -> dict[str, bytes] | None:
+    """Return the CIFAR-10 members by name from an unpacked folder; None if there is no such folder."""
+    folder = find_path(FOLDER, places)
     if folder is None:
         return None
     return {name: (folder / name).read_bytes() for name in MEMBERS if (folder / name).is_file()}
 
 
-def _packed(places: tuple[Path, ...], base: Path) -> dict[str, bytes]:
-    """Read the members from the archive into memory; nothing is unpacked to the disk. Downloads the archive if it is missing."""
-    archive = found(ARCHIVE, places)
+def _read_archive(places: tuple[Path, ...], base: Path) -> dict[str, bytes]:
+    """Return the CIFAR-10 members by name from the archive, which is downloaded if it is missing; nothing is unpacked
+    to the disk.
+    """
+    archive = find_path(ARCHIVE, places)
     if archive is None:
-        archive = fetch(ARCHIVE, urls=ARCHIVE_URLS, md5=ARCHIVE_MD5, into=base / "cifar-10")
+        archive = download(ARCHIVE, urls=ARCHIVE_URLS, md5=ARCHIVE_MD5, into=base / "cifar-10")
     members = {}
     try:
         with tarfile.open(archive, "r|gz") as packed:
@@ -254,40 +271,42 @@ def _packed(places: tuple[Path, ...], base: Path) -> dict[str, bytes]:
 _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones are not taken for new ones
 
 
-def training_samples(experiment: Experiment) -> int:
+def count_training_samples(experiment: Experiment) -> int:
     """Return the number of training samples; the data set is loaded if only that gives the number. Raises what `load` raises."""
-    known = sizes.split(experiment)
+    known = sizes.count_split(experiment)
     return known[0] if known else len(load(experiment).train_labels)
 
 
 def load(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set. Raises DataError (missing, damaged, unfit) or ConfigError (unknown, a split that is not there)."""
-    samples, loader = _samples(experiment)
+    """Return the experiment's data set, split and scaled. Raises DataError if it is missing, damaged or unfit,
+    ConfigError if it is unknown or lacks the split.
+    """
+    samples, loader = _load_samples(experiment)
     if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
         raise ConfigError(
             f"data.table: is for the loader of a CSV, as `crossover advise --data` writes it; {experiment.data.dataset} reads none by it; "
             "leave it out, or let crossover.learning.table.read(path, experiment.data.table) read the file"
         )
-    fitness.check(samples, experiment, loader=loader)
-    training, validation = _split(samples, experiment)
-    scale = scaling.scale_of(training[1], experiment, classes=samples.classes)
+    fitness.check_samples(samples, experiment, loader=loader)
+    training, validation = _split_samples(samples, experiment)
+    scale = scaling.compute_label_scale(training[1], experiment, classes=samples.classes)
     found = understood.describe(samples, experiment, scale)
     if scale is not None or (samples.labels.dtype == torch.float64 and ":" not in experiment.training.loss):
         training, validation = (
-            (inputs, scaling.scaled(labels, scale).float()) for inputs, labels in (training, validation)
+            (inputs, scaling.scale_labels(labels, scale).float()) for inputs, labels in (training, validation)
         )
     given = Dataset(*training, *validation, samples.classes, experiment.data.dataset, "", scale=scale, understood=found)
-    dataset = _mapped(given, experiment, loader)
+    dataset = _map_inputs(given, experiment, loader)
     early = dataset.train_inputs is not given.train_inputs
     return replace(dataset, fingerprint=_fingerprint(experiment, *training, *validation, early=early, scale=scale))
 
 
-def _samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
+def _load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
     """Return the samples from the experiment's loader, and the loader if it is user code, otherwise None."""
     name = experiment.data.dataset
     match name:
         case "digits":
-            return _digits(), None
+            return _load_digits(), None
         case "mnist":
             images, labels, test_images, test_labels = read_mnist(experiment.data.directory)
             return Samples(images, labels, 10, test_images, test_labels), None
@@ -304,16 +323,18 @@ def _samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | N
     with user_code.blame("data.dataset", name, what=loader):
         samples: Samples = loader(experiment)
     if isinstance(samples, Samples):
-        samples = replace(padded(samples), classes=whole(samples.classes))
+        samples = replace(pad_sequences(samples), classes=to_whole_number(samples.classes))
     return samples, loader
 
 
-def _mapped(dataset: Dataset, experiment: Experiment, loader: Callable[..., object] | None) -> Dataset:
-    """Return `dataset` with its map computed if its inputs are floats, and its inputs mapped if that is to be done in float64."""
+def _map_inputs(dataset: Dataset, experiment: Experiment, loader: Callable[..., object] | None) -> Dataset:
+    """Return `dataset` with its affine map if its inputs are floats, and its inputs mapped already if that must be done
+    in float64. `loader`: for errors.
+    """
     inputs, preprocess = dataset.train_inputs, experiment.data.preprocess
     if not inputs.is_floating_point():
         return dataset
-    scale, shift = affine.constants(inputs, preprocess)
+    scale, shift = affine.compute_constants(inputs, preprocess)
     whole = {"scale": scale, "shift": shift}
     if not affine.is_mapped_early(inputs, scale, shift):
         return replace(dataset, affine=whole)
@@ -325,11 +346,11 @@ def _mapped(dataset: Dataset, experiment: Experiment, loader: Callable[..., obje
     rest = {"scale": [], "shift": [], "zero": shift}
     mapped = replace(dataset, train_inputs=training, validation_inputs=validation, affine=rest)
     fitness.check_mapped(mapped, experiment, loader=loader)
-    fitness.tell_blurred(dataset, whole)
+    fitness.note_blurred_channels(dataset, whole)
     return mapped
 
 
-def _digits() -> Samples:
+def _load_digits() -> Samples:
     """Return 1,797 images of 8x8 pixels, 0 to 16 (UCI optical recognition of handwritten digits, test part), shipped with scikit-learn."""
     try:
         from sklearn.datasets import load_digits
@@ -357,7 +378,7 @@ def _generate(size: DataSize) -> Samples:
 Split = tuple[Tensor, Tensor]
 
 
-def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
+def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
     """Return the training and the validation part: the published test split, or a seeded share of the training samples, is the validation
     part.
     """
@@ -368,7 +389,7 @@ def _split(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
             raise ConfigError(f"data.validation: {experiment.data.dataset} has no test split; give a share such as 0.2")
         validation, kept = (samples.test_inputs, samples.test_labels), ids
     else:
-        held = sizes.held_out(count, share)
+        held = sizes.count_held_out(count, share)
         chosen = torch.tensor(ids[:held], dtype=torch.int64)
         validation, kept = (samples.inputs[chosen], samples.labels[chosen]), ids[held:]
     rest = torch.tensor(sorted(kept[: experiment.data.limit]), dtype=torch.int64)

@@ -28,12 +28,12 @@ from crossover.learning.learner import (
     Learner,
     Objective,
     Shape,
+    build_skeleton,
     for_processor,
-    is_own,
-    skeleton,
+    has_user_code,
 )
 from crossover.learning.loss_scale import LossScale
-from crossover.learning.samples import Preparation, at_size, augmented
+from crossover.learning.samples import Preparation, augment_images, resize_for_epoch
 
 NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a T4 has 7.5
 
@@ -95,14 +95,14 @@ class DeviceLearner:
         )
         prefer_deterministic()
         with torch.device(device), self._fitting():
-            self._flat = FlatModel(skeleton(training, classes, input_shape))
+            self._flat = FlatModel(build_skeleton(training, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
             self._flat.evaluate()  # BatchNorm's statistics get memory: a built-in model comes without
             self._flat.module.to(device)
             self._take_fixed()
             if training.memory_format == "channels_last" and device.type == "cuda":
                 torch.backends.cudnn.benchmark = True
-        self._objective = Objective(training, scaling.of_manifest(affine))
+        self._objective = Objective(training, scaling.from_manifest(affine))
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self.shapes, self.parameters, self.buffers = self._flat.shapes, self._flat.parameters, self._flat.buffers
         cuda = device.type == "cuda"
@@ -126,14 +126,14 @@ class DeviceLearner:
 
     def _take_fixed(self) -> None:
         """Copy the tensors that no vector holds from the host: drawn on the device they would have other bits."""
-        fixed = self._host.fixed()
+        fixed = self._host.list_fixed()
         for name, own in (self._flat.frozen() | self._flat.constants()).items():
             own.copy_(fixed[name])
 
     def on_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
         """Return the augmented batch on the device. It is copied through a stream of its own, so that another can be computed meanwhile."""
         asked, zero = self._experiment, self._prepare.zero
-        inputs = augmented(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
+        inputs = augment_images(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
         kept = {each.name: getattr(batch, each.name) for each in fields(batch)}
         if self._copies is None:
             return DeviceBatch(**kept | {"inputs": inputs.to(self.device), "labels": batch.labels.to(self.device)})
@@ -188,14 +188,14 @@ class DeviceLearner:
             self._flat.evaluate()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
-                judged.append(self._objective.judged(self._outputs(self._prepare(inputs)), labels))
+                judged.append(self._objective.score(self._outputs(self._prepare(inputs)), labels))
                 samples += batch.samples
-        return self._objective.evaluation(judged, samples)
+        return self._objective.summarize(judged, samples)
 
     def _backward(self, batch: Batch, *, epoch: int) -> float:
         """Compute the gradient, unscaled, in the device's flat vector; return the loss, NaN if it is not finite."""
         self._flat.train()
-        inputs = at_size(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
+        inputs = resize_for_epoch(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
         outputs = self._outputs(inputs)
         loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
@@ -206,7 +206,7 @@ class DeviceLearner:
             )
         if scale != 1.0:
             self._flat.gradient[: self.parameters].div_(scale)
-        value = self._objective.reported(float(loss.detach()), outputs, batch.labels)
+        value = self._objective.convert_loss(float(loss.detach()), outputs, batch.labels)
         return value if math.isfinite(value) else float("nan")
 
     def _outputs(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -217,7 +217,9 @@ class DeviceLearner:
 
     def _seed_draws(self, number: int) -> None:
         """Seed the random draws of dropout, and of a user model."""
-        if is_own(self._experiment.training):  # one process for each device, so its global generator is this learner's
+        if has_user_code(
+            self._experiment.training
+        ):  # one process for each device, so its global generator is this learner's
             torch.manual_seed(number)  # on every device
         for layer in self._dropouts:
             layer.generator = torch.Generator(self.device).manual_seed(number)
@@ -246,7 +248,7 @@ class _Fitting:
     device: torch.device
 
     def __enter__(self) -> None:
-        return None
+        """Do nothing: only the end of the context matters."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, torch.OutOfMemoryError):

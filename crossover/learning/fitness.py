@@ -16,8 +16,17 @@ from crossover.algorithms.schedule import image_side
 from crossover.errors import ConfigError, CrossoverError, DataError, OwnCodeError
 from crossover.experiment import Experiment, Training
 from crossover.learning import batches, flat, sizes, zoo
-from crossover.learning.learner import skeleton
-from crossover.learning.samples import NO_CLASS, UNMAPPED, Affine, Dataset, Preparation, Samples, is_measured, to_side
+from crossover.learning.learner import build_skeleton
+from crossover.learning.samples import (
+    NO_CLASS,
+    UNMAPPED,
+    Affine,
+    Dataset,
+    Preparation,
+    Samples,
+    is_measured,
+    resize_images,
+)
 from crossover.learning.sizes import StepCounts
 from crossover.learning.step_counts import count_step
 
@@ -31,26 +40,30 @@ _MEND = "take an offset off them in the loader"
 _LAST_BITS = 16  # of the epsilons by which two ways to compute one number may differ
 
 
-def check(samples: Samples, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
-    """Raise OwnCodeError or DataError if the samples are invalid, ConfigError if the experiment's settings do not fit them."""
-    if problem := _malformed(samples) or _unfit(samples, experiment):
-        raise _told(experiment, problem, loader)
-    if problem := _impossible(samples, experiment):
+def check_samples(samples: Samples, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
+    """Raise OwnCodeError or DataError if the samples are invalid, ConfigError if the experiment's settings do not fit
+    them. `loader`: the user's, if any.
+    """
+    if problem := _find_malformed(samples) or _find_label_problem(samples, experiment):
+        raise _build_error(experiment, problem, loader)
+    if problem := _find_setting_problem(samples, experiment):
         raise ConfigError(problem)
 
 
 def check_mapped(dataset: Dataset, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
-    """Raise OwnCodeError or DataError if float32 does not hold what `data.preprocess` has made of the inputs."""
+    """Raise OwnCodeError or DataError if float32 cannot hold the inputs after `data.preprocess`. `loader`: the user's,
+    if any.
+    """
     for inputs, of in ((dataset.train_inputs, "training"), (dataset.validation_inputs, "validation")):
-        if rows := _rows_not_finite(inputs):
+        if rows := _describe_non_finite_rows(inputs):
             problem = (
                 f"inputs are beyond float32, which the model is given, in {rows}, of the {of} set, after data.preprocess: "
                 f"{experiment.data.preprocess}; scale them in the loader"
             )
-            raise _told(experiment, problem, loader)
+            raise _build_error(experiment, problem, loader)
 
 
-def tell_blurred(given: Dataset, whole: Affine) -> None:
+def note_blurred_channels(given: Dataset, whole: Affine) -> None:
     """Print a note, once in a process, for each channel of floats whose spread is within their rounding: little or nothing of it reaches
     the model. `whole`: the map of the inputs as they were given.
     """
@@ -58,16 +71,16 @@ def tell_blurred(given: Dataset, whole: Affine) -> None:
     for channel, (scale, shift) in enumerate(zip(whole["scale"], whole["shift"], strict=True)):
         if not shift or (scale != 1.0 and torch.finfo(inputs.dtype).eps * abs(shift) < _COARSE):
             continue
-        if words := _blurred(inputs if inputs.ndim == 1 else inputs[:, channel], is_constant=scale == 1.0):
+        if words := _explain_blur(inputs if inputs.ndim == 1 else inputs[:, channel], is_constant=scale == 1.0):
             line = f"note: {FIELD}: {given.name}: inputs, channel {channel}, {words}"
             if line not in told:
                 told.add(line)
                 print(line, file=sys.stderr, flush=True)
 
 
-def _blurred(values: Tensor, *, is_constant: bool) -> str:
-    """Return why the rounding of a channel's values hides their spread, and what helps; empty if it does not. `is_constant`: the map leaves
-    their scale.
+def _explain_blur(values: Tensor, *, is_constant: bool) -> str:
+    """Return why the rounding of a channel's values hides their spread, and what helps; "" if it does not.
+    `is_constant`: whether the map takes the channel for constant.
     """
     wide, kind = values.to(torch.float64), torch.finfo(values.dtype)
     around, deviation = float(wide.mean()), float(wide.std(correction=0))
@@ -83,7 +96,7 @@ def _blurred(values: Tensor, *, is_constant: bool) -> str:
     return ""
 
 
-def description(dataset: Dataset, *, preprocess: str) -> str:
+def describe_dataset(dataset: Dataset, *, preprocess: str) -> str:
     """Return a text on the samples: their numbers, shapes and dtypes, and how they are mapped before they reach the model."""
     inputs, labels = dataset.train_inputs, dataset.train_labels
     measured = f"{preprocess} by channel" if preprocess != "none" else "as they are"
@@ -91,11 +104,11 @@ def description(dataset: Dataset, *, preprocess: str) -> str:
     fate = measured if is_measured(inputs) else "as they are: whole numbers, so names"
     classes = f", {dataset.classes} classes" if dataset.classes else ""
     counts = f"{len(labels):,} samples to train on, {len(dataset.validation_labels):,} to validate"
-    return f"{counts}; inputs: {_rows(inputs)}, {fate}; labels: {_rows(labels)}{classes}"
+    return f"{counts}; inputs: {_describe_rows(inputs)}, {fate}; labels: {_describe_rows(labels)}{classes}"
 
 
-def _malformed(samples: Any) -> str:
-    """Return what is wrong with the samples themselves, or an empty text."""
+def _find_malformed(samples: Any) -> str:
+    """Return what is wrong with the samples themselves; "" if nothing is."""
     if not isinstance(samples, Samples):
         return f"returned a {type(samples).__name__}; a crossover.learning.datasets.Samples is expected"
     if (samples.test_inputs is None) != (samples.test_labels is None):
@@ -104,21 +117,22 @@ def _malformed(samples: Any) -> str:
     if samples.test_inputs is not None:
         parts |= {"test_inputs": samples.test_inputs, "test_labels": samples.test_labels}  # type: ignore[dict-item]
     for name, part in parts.items():
-        if problem := _no_tensor(name, part) or _not_finite(name, part):
+        if problem := _find_type_problem(name, part) or _find_non_finite(name, part):
             return problem
-    if problem := batches.batch_problem(samples.inputs, samples.labels):
+    if problem := batches.find_batch_problem(samples.inputs, samples.labels):
         return problem
     if samples.test_inputs is not None and samples.test_labels is not None:
-        if problem := batches.batch_problem(samples.test_inputs, samples.test_labels):
+        if problem := batches.find_batch_problem(samples.test_inputs, samples.test_labels):
             return f"of the test split, {problem}"
         pairs = (("inputs", samples.inputs, samples.test_inputs), ("labels", samples.labels, samples.test_labels))
         for name, part, test in pairs:
             if (part.shape[1:], part.dtype) != (test.shape[1:], test.dtype):
-                return f"{name} are {_rows(part)}, test_{name} {_rows(test)}; rows of one shape and dtype are expected"
+                return f"{name} are {_describe_rows(part)}, test_{name} {_describe_rows(test)}; rows of one shape and dtype are expected"
     return ""
 
 
-def _no_tensor(name: str, part: Any) -> str:
+def _find_type_problem(name: str, part: Any) -> str:
+    """Return why `part`, called `name`, is no tensor with rows; "" if it is one."""
     if isinstance(part, Tensor):
         return "" if part.ndim and len(part) else f"{name} are empty: a tensor of the shape {tuple(part.shape)}"
     if isinstance(part, Sequence) and len({_length(row) for row in part}) > 1:
@@ -128,15 +142,17 @@ def _no_tensor(name: str, part: Any) -> str:
 
 
 def _length(row: Any) -> int:
+    """Return the length of a row; 1 for a single value."""
     return len(row) if hasattr(row, "__len__") and getattr(row, "ndim", True) else 1
 
 
-def _not_finite(name: str, part: Tensor) -> str:
-    rows = _rows_not_finite(part) if part.is_floating_point() else ""
+def _find_non_finite(name: str, part: Tensor) -> str:
+    """Return in words how many rows of `part`, called `name`, hold NaN or infinity; "" if none does."""
+    rows = _describe_non_finite_rows(part) if part.is_floating_point() else ""
     return f"{name} hold NaN or infinity in {rows}; fill them in or leave them out" if rows else ""
 
 
-def _rows_not_finite(part: Tensor) -> str:
+def _describe_non_finite_rows(part: Tensor) -> str:
     """Return how many rows hold NaN or infinity, in words; empty if none does."""
     wrong = ~part.isfinite().reshape(len(part), -1).all(1)
     return (
@@ -144,18 +160,18 @@ def _rows_not_finite(part: Tensor) -> str:
     )
 
 
-def _told(experiment: Experiment, problem: str, loader: Callable[..., object] | None) -> CrossoverError:
-    """Return the error that tells a data set's problem: the user's if `loader` is."""
+def _build_error(experiment: Experiment, problem: str, loader: Callable[..., object] | None) -> CrossoverError:
+    """Return the error for a data set's `problem`: OwnCodeError if the user's `loader` made it, else DataError."""
     name = experiment.data.dataset
     if loader is None:
         return DataError(f"{FIELD}: {name}: {problem}")
     return user_code.build_user_code_error(FIELD, name, problem, place=user_code.find_definition_line(loader))
 
 
-def _unfit(samples: Samples, experiment: Experiment) -> str:
-    """Return why the loss cannot take the labels, or an empty text. A user loss is tried out elsewhere instead."""
+def _find_label_problem(samples: Samples, experiment: Experiment) -> str:
+    """Return why the loss cannot take the labels; "" if it can. A user's loss is tried out elsewhere."""
     labels = [part for part in (samples.labels, samples.test_labels) if part is not None]
-    found, loss = f"labels are {_rows(labels[0])}", experiment.training.loss
+    found, loss = f"labels are {_describe_rows(labels[0])}", experiment.training.loss
     if loss == "cross_entropy" and labels[0].dtype != torch.int64:
         return f"{found}; cross_entropy takes classes, torch.int64 (training.loss: mse takes numbers)"
     if loss in ("mse", "bce_with_logits") and labels[0].dtype not in (torch.float32, torch.float64):
@@ -175,9 +191,9 @@ def _unfit(samples: Samples, experiment: Experiment) -> str:
     return ""
 
 
-def _impossible(samples: Samples, experiment: Experiment) -> str:
-    """Return which setting does not fit these samples, or an empty text."""
-    name, rows, training = experiment.data.dataset, _rows(samples.inputs), experiment.training
+def _find_setting_problem(samples: Samples, experiment: Experiment) -> str:
+    """Return which setting of the experiment does not fit these samples; "" if all do."""
+    name, rows, training = experiment.data.dataset, _describe_rows(samples.inputs), experiment.training
     images = samples.inputs.ndim == 4 and (samples.inputs.is_floating_point() or samples.inputs.dtype == torch.uint8)
     augment, begin = experiment.data.augment, training.image_size.begin
     if augment != "none" and not images:
@@ -185,7 +201,7 @@ def _impossible(samples: Samples, experiment: Experiment) -> str:
     if begin is not None and not images:
         return f"training.image_size.begin: {begin} pixels are for images (C, H, W); {name} has {rows}; leave it out"
     if begin is not None and begin >= samples.inputs.shape[2]:
-        return sizes.not_smaller(begin, name, samples.inputs.shape[2])
+        return sizes.explain_too_large(begin, name, samples.inputs.shape[2])
     if experiment.faults.attack == "label_flip" and samples.classes is None:
         return f"faults.attack: label_flip exchanges classes, and {name} has none; expected sign_flip or gaussian"
     if training.model in zoo.MODELS and not (images and samples.classes):
@@ -196,7 +212,8 @@ def _impossible(samples: Samples, experiment: Experiment) -> str:
     return ""
 
 
-def _rows(part: Tensor) -> str:
+def _describe_rows(part: Tensor) -> str:
+    """Return shape and dtype of a tensor's rows, in words."""
     shape = ", ".join(str(side) for side in part.shape[1:])
     return f"rows of the shape ({shape}) {part.dtype}" if shape else f"single values {part.dtype}"
 
@@ -212,11 +229,12 @@ _AT_ONCE = 256  # samples of an evaluation's forward pass, as the learner takes 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """The footprint of one model on one kind of input. `macs`: multiply-accumulates of one sample forward.
+    """Computing and memory needs of one model on one kind of input. `macs`: multiply-accumulates of one sample's
+    forward pass.
 
-    `kept_bytes`: what the forward pass of one sample leaves for the backward pass. `widest_bytes`: the largest layer's inputs and
-    outputs of one sample, which is what an evaluation holds. `step`: what a training step asks of a device. `fixed_bytes`: of frozen
-    parameters and other buffers, which each process has and none sends.
+    `kept_bytes`: what one sample's forward pass keeps for the backward pass. `widest_bytes`: one sample's inputs and
+    outputs of the largest layer, which an evaluation holds. `step`: work of a training step. `fixed_bytes`: frozen
+    parameters and buffers, which no process sends.
     """
 
     parameters: int
@@ -229,33 +247,35 @@ class Footprint:
 
     @property
     def evaluation_bytes(self) -> int:
-        """Of an evaluation's forward pass."""
+        """Bytes that an evaluation's forward pass holds."""
         return _AT_ONCE * self.widest_bytes
 
 
-def of_module(module: nn.Module, sample: Tensor) -> Footprint:
+def measure_module(module: nn.Module, sample: Tensor) -> Footprint:
     """Return the footprint of a module. `sample`: one input as the model receives it, without the batch dimension."""
     memory = {each.untyped_storage().data_ptr(): each for each in (*module.parameters(), *module.buffers())}
-    own, learnt, norms = set(memory), flat.trained(module), flat.moving_norms(module)
+    own, learnt, norms = set(memory), flat.list_trained(module), flat.list_moving_norms(module)
     elements = sum(each.numel() for each in learnt.values())
     statistics = sum(2 * each.num_features for each in norms.values())
-    few, more = (_kept(module, _batch(sample, count), own) for count in OF_SAMPLES)
-    with torch.no_grad(), _layer_by_layer(), FlopCounterMode(display=False) as counted:
-        _passed(module, _batch(sample, 1), training=False)
+    few, more = (_count_kept_bytes(module, _repeat_sample(sample, count), own) for count in OF_SAMPLES)
+    with torch.no_grad(), _disable_fused_path(), FlopCounterMode(display=False) as counted:
+        _run_forward(module, _repeat_sample(sample, 1), training=False)
     return Footprint(
         parameters=elements,
         buffers=statistics,
         macs=counted.get_total_flops() // 2,
         kept_bytes=(more - few) / (OF_SAMPLES[1] - OF_SAMPLES[0]),
-        widest_bytes=_widest(module, _batch(sample, 1)),
-        step=count_step(module, sample, run=lambda own, inputs: _passed(own, inputs, training=True)),
+        widest_bytes=_find_widest_bytes(module, _repeat_sample(sample, 1)),
+        step=count_step(module, sample, run=lambda own, inputs: _run_forward(own, inputs, training=True)),
         fixed_bytes=sum(each.nbytes for each in memory.values()) - 4 * (elements + statistics),
     )
 
 
 @contextmanager
-def _layer_by_layer() -> Iterator[None]:
-    """Disable torch's fused path for evaluated transformers in this context: the operation counter sees nothing in it."""
+def _disable_fused_path() -> Iterator[None]:
+    """Within the `with` block, disable torch's fused path for evaluated transformers, which the operation counter
+    cannot see into.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -264,90 +284,98 @@ def _layer_by_layer() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def of_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
-    """Return the footprint of `training.model` on samples like `sample`, which is as the data set has it."""
+def measure_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
+    """Return the footprint of `training.model` for inputs like `sample`, one input as the data set has it. `classes`:
+    None for numbers.
+    """
     (sample,) = Preparation(UNMAPPED, memory_format=training.memory_format)(sample.unsqueeze(0))
-    built = skeleton(training, classes, tuple(sample.shape))
+    built = build_skeleton(training, classes, tuple(sample.shape))
     module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
     with torch.no_grad():
         for each in (*module.parameters(), *module.buffers()):
             each.data = torch.zeros_like(each)  # a base's own memory is all learners'
     low = bool(training.weights.file) and training.precision == "bf16"
-    with _fits(training, classes, tuple(sample.shape)), torch.autocast("cpu", torch.bfloat16, enabled=low):
-        return of_module(module, sample)
+    with _report_misfit(training, classes, tuple(sample.shape)), torch.autocast("cpu", torch.bfloat16, enabled=low):
+        return measure_module(module, sample)
 
 
 @contextmanager
-def _fits(training: Training, classes: int | None, shape: tuple[int, ...]) -> Iterator[None]:
-    """Report a user model's failure on such samples, in this context, with what the model was built for."""
+def _report_misfit(training: Training, classes: int | None, shape: tuple[int, ...]) -> Iterator[None]:
+    """Within the `with` block, add to a user model's error the input shape and classes that it was built for."""
     name = training.model
     try:
-        with user_code.blame("training.model", name, what=zoo.factory(name)):
+        with user_code.blame("training.model", name, what=zoo.find_factory(name)):
             yield
     except OwnCodeError as error:
         labels = "labels that are numbers" if classes is None else f"{classes} classes"
         raise OwnCodeError(f"{error}; it was given inputs of shape {shape}, without the batch, and {labels}") from error
 
 
-def training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:
-    """Return the mean of `training_shares` over the epochs."""
+def compute_training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:
+    """Return the mean of `compute_training_shares` over the epochs."""
     if training.image_size.begin is None:
         return 1.0
-    return sum(training_shares(training, classes=classes, shape=shape)) / training.epochs
+    return sum(compute_training_shares(training, classes=classes, shape=shape)) / training.epochs
 
 
-def training_shares(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> list[float]:
-    """Return, by epoch, the multiply-accumulates of a training step divided by those on images of `shape` (C, H, W):
-    `training.image_size` scales images down.
+def compute_training_shares(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> list[float]:
+    """Return for each epoch the multiply-accumulates of a training step divided by those on full images of `shape` (C,
+    H, W), as `training.image_size` scales images down.
     """
     sides = [image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
-    macs = {side: _macs(training, classes, shape, side) for side in {*sides, shape[1]}}
+    macs = {side: _count_macs(training, classes, shape, side) for side in {*sides, shape[1]}}
     return [macs[side] / macs[shape[1]] for side in sides]
 
 
-def _macs(training: Training, classes: int | None, shape: tuple[int, ...], side: int) -> int:
+def _count_macs(training: Training, classes: int | None, shape: tuple[int, ...], side: int) -> int:
     """Return the multiply-accumulates of the forward pass of one image, scaled to `side`."""
-    module = skeleton(training, classes, shape)
+    module = build_skeleton(training, classes, shape)
     device = next(module.parameters()).device
     image = torch.zeros(shape).unsqueeze(0)
-    with _fits(training, classes, shape), torch.no_grad(), FlopCounterMode(display=False) as counted:
-        _passed(module, to_side(image, side).to(device), training=False)
+    with _report_misfit(training, classes, shape), torch.no_grad(), FlopCounterMode(display=False) as counted:
+        _run_forward(module, resize_images(image, side).to(device), training=False)
     return int(counted.get_total_flops()) // 2
 
 
-def _batch(sample: Tensor, count: int) -> Tensor:
+def _repeat_sample(sample: Tensor, count: int) -> Tensor:
+    """Return a batch of `count` copies of the sample."""
     return sample.unsqueeze(0).repeat(count, *[1] * sample.ndim)
 
 
-def _passed(module: nn.Module, inputs: Tensor, *, training: bool) -> Any:
-    """Return the outputs of a forward pass, each call of the module behind a border of its own: what it soils reaches no other."""
+def _run_forward(module: nn.Module, inputs: Tensor, *, training: bool) -> Any:
+    """Return the module's outputs for `inputs`, in training or evaluation mode, behind the border around user code."""
     with user_code.border():
         module.train() if training else module.eval()  # one that overrides it may return nothing
     with user_code.border():
         return module(inputs)
 
 
-def _kept(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
-    """Return the bytes that autograd keeps, counting each memory once and leaving out the model's own."""
+def _count_kept_bytes(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
+    """Return the bytes that autograd keeps for the backward pass, each memory once, without the model's `own` memory
+    (data pointers).
+    """
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
+        """Note the memory of a tensor that autograd saves, unless it is the model's own. Returns the tensor, detached."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor.detach()  # itself would be a cycle that nobody collects
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = _passed(module, inputs, training=True)
+        output = _run_forward(module, inputs, training=True)
     total = sum(kept.values())
     del output
     return total
 
 
-def _widest(module: nn.Module, inputs: Tensor) -> int:
+def _find_widest_bytes(module: nn.Module, inputs: Tensor) -> int:
+    """Return the bytes of inputs and outputs of the largest layer in a forward pass."""
     widest = 0
 
     def look(layer: nn.Module, given: Any, output: Any) -> None:
+        """Note the bytes of one layer's inputs and outputs if they are the largest so far; a forward hook."""
         nonlocal widest
         widest = max(widest, sum(t.nbytes for t in (*given, output) if isinstance(t, Tensor)))
 
@@ -355,7 +383,7 @@ def _widest(module: nn.Module, inputs: Tensor) -> int:
         layer.register_forward_hook(look).remove for layer in module.modules() if not list(layer.children())
     ]
     with torch.no_grad():
-        _passed(module, inputs, training=False)
+        _run_forward(module, inputs, training=False)
     for remove in hooks:
         remove()
     return widest

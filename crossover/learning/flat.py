@@ -21,7 +21,7 @@ from crossover.errors import Corrupt, Refused
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """A BatchNorm layer and where its statistics stand in the last B elements."""
+    """BatchNorm layer and the places of its statistics in the last B elements of the vectors."""
 
     layer: _BatchNorm
     mean: slice
@@ -29,13 +29,15 @@ class _Norm:
 
 
 class FlatModel:
-    """`module`, whose memory of what is trained is that of the vectors `model` and `gradient`, allocated here once."""
+    """Module whose trained parameters, gradients and BatchNorm statistics are views of two vectors, `model` and
+    `gradient`.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        distinct = trained(module)  # a parameter that is used twice stands here once
-        self.norms = moving_norms(module)
-        self._norms = list(_placed(self.norms.values()))
+        distinct = list_trained(module)  # a parameter that is used twice stands here once
+        self.norms = list_moving_norms(module)
+        self._norms = list(_place_norms(self.norms.values()))
         self.shapes = tuple(tuple(parameter.shape) for parameter in distinct.values())
         self.parameters = sum(parameter.numel() for parameter in distinct.values())
         self.buffers = sum(2 * norm.layer.num_features for norm in self._norms)
@@ -48,6 +50,7 @@ class FlatModel:
             norm.layer.num_batches_tracked = None
 
     def _replace_parameters(self, distinct: list[nn.Parameter]) -> None:
+        """Make the parameters views of `model`, and their gradients views of `gradient`."""
         views: dict[int, nn.Parameter] = {}
         offset = 0
         for old in distinct:
@@ -70,13 +73,15 @@ class FlatModel:
         self._point_statistics(self.gradient)
         for norm in self._norms:
             self.gradient[self.parameters :][norm.variance].fill_(-1.0)  # until its layer is called
-        for name in self.norms.keys() ^ moving_norms(self.module).keys():
+        for name in self.norms.keys() ^ list_moving_norms(self.module).keys():
             raise Refused(
                 f"training.model: the BatchNorm layer {name} is in training at some steps and in evaluation at others"
             )
 
     def problem(self) -> str:
-        """Return in words why the statistics behind the gradient are not what each layer saw in the minibatch, or an empty text."""
+        """Return why the statistics behind the gradient are not those of the minibatch, as a BatchNorm layer was not
+        called; "" if they are.
+        """
         for name, norm in zip(self.norms, self._norms, strict=True):
             if self.gradient[self.parameters + norm.variance.start] < 0:
                 return f"leaves its BatchNorm layer {name} out of a forward pass, and statistics of each pass are carried; call it in each"
@@ -108,6 +113,7 @@ class FlatModel:
             own.copy_(constants[name])
 
     def _point_statistics(self, vector: Tensor) -> None:
+        """Make the statistics of all BatchNorm layers views of the last elements of `vector`."""
         # `.data`: the same memory under a version count of its own; backward, which saves the statistics, would otherwise take the
         # gradients' arrival elsewhere in the vector for a change to them.
         tail = vector[self.parameters :].data
@@ -115,21 +121,21 @@ class FlatModel:
             norm.layer.running_mean, norm.layer.running_var = tail[norm.mean].data, tail[norm.variance].data
 
 
-def flattened(module: nn.Module) -> Tensor:
+def flatten_module(module: nn.Module) -> Tensor:
     """Return [P parameters | B running statistics] of an ordinary module, in FlatModel's order, float32."""
-    parts = [parameter.detach() for parameter in trained(module).values()]
-    for layer in moving_norms(module).values():
+    parts = [parameter.detach() for parameter in list_trained(module).values()]
+    for layer in list_moving_norms(module).values():
         assert layer.running_mean is not None and layer.running_var is not None
         parts += [layer.running_mean, layer.running_var]
     return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
 
 
-def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+def list_trained(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that take a gradient, each once, by name."""
     return {name: each for name, each in module.named_parameters() if each.requires_grad}
 
 
-def moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
+def list_moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     """Return the BatchNorm layers whose statistics a forward pass in training changes, by name. `module` is left in training mode."""
     with user_code.border():
         module.train()  # one that overrides it may return nothing
@@ -140,7 +146,8 @@ def moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
-def _placed(layers: Iterable[_BatchNorm]) -> Iterator[_Norm]:
+def _place_norms(layers: Iterable[_BatchNorm]) -> Iterator[_Norm]:
+    """Yield the BatchNorm layers with the places of their statistics, one after another."""
     offset = 0
     for layer in layers:
         middle, end = offset + layer.num_features, offset + 2 * layer.num_features

@@ -16,11 +16,12 @@ Activation = Callable[[], nn.Module]
 
 
 def relu() -> nn.Module:
+    """Return an in-place ReLU."""
     return nn.ReLU(inplace=True)
 
 
 class ConvNorm(nn.Sequential):
-    """Convolution without bias, BatchNorm, activation (None: none). Padding keeps the size at stride 1."""
+    """Convolution without bias, BatchNorm, and an activation (None: none). Padding keeps the size at stride 1."""
 
     def __init__(
         self,
@@ -42,41 +43,47 @@ class ConvNorm(nn.Sequential):
 
     @property
     def convolution(self) -> nn.Conv2d:
+        """The convolution layer."""
         return cast(nn.Conv2d, self[0])
 
     @property
     def norm(self) -> nn.BatchNorm2d:
+        """The BatchNorm layer."""
         return cast(nn.BatchNorm2d, self[1])
 
     @property
     def activation(self) -> nn.Module | None:
+        """The activation layer, or None."""
         return self[2] if len(self) == 3 else None
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """A depthwise convolution whose bf16 gradient avoids two kernels that are far slower than their float32 form.
+    """Depthwise convolution whose bf16 gradients are computed in float32 if that is faster.
 
-    Measured on a processor with AVX512-BF16, oneDNN 3.12, one thread, batch 512: at stride 2 the bf16 gradient of the input takes 280 ms
-    where float32 takes 2 to 13 ms, at 2x2 positions that of the weight 85 ms against 20 ms.
+    Measured on a processor with AVX512-BF16, oneDNN 3.12, one thread, batch 512: at stride 2 the bf16 gradient of the
+    input takes 280 ms where float32 takes 2 to 13 ms, at 2x2 positions that of the weight 85 ms against 20 ms.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.device.type == "cpu" and torch.is_autocast_enabled("cpu") and wide_gradient(self, input):
+        """Return the convolution of `input`; under bf16 autocast its gradients may be set to float32."""
+        if input.device.type == "cpu" and torch.is_autocast_enabled("cpu") and needs_float32_gradient(self, input):
             out: Tensor = _Float32Gradient.apply(input, self.weight, self)  # type: ignore[no-untyped-call]
             return out
         return super().forward(input)
 
 
-def wide_gradient(convolution: nn.Conv2d, images: Tensor) -> bool:
-    """Return whether gradients at `images` are better computed in float32 even if the rest is bf16."""
+def needs_float32_gradient(convolution: nn.Conv2d, images: Tensor) -> bool:
+    """Return whether the convolution's gradients at `images` are faster in float32 even if the rest is bf16."""
     slow = convolution.stride != (1, 1) or images.shape[-1] <= 2
     return slow and isinstance(convolution, DepthwiseConv2d)
 
 
-def convolution_gradients(
+def compute_gradients(
     out: Tensor, images: Tensor, kernel: Tensor, convolution: nn.Conv2d, *, wide: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `images` (in their type) and of `kernel`, given the output's, `out`. `wide`: computed in float32."""
+    """Return the gradients of `images` (in their type) and of `kernel`, given the output's, `out`. `wide`: computed in
+    float32.
+    """
     dtype = torch.float32 if wide else images.dtype
     channels_last = images.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -89,10 +96,11 @@ def convolution_gradients(
 
 
 class _Float32Gradient(torch.autograd.Function):
-    """conv2d forward in bf16, its gradients in float32."""
+    """Autograd function for conv2d with a forward pass in bf16 and gradients in float32."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, convolution: nn.Conv2d) -> Tensor:
+        """Return the convolution in bf16, and save what its gradients need."""
         low = images.to(torch.bfloat16)
         ctx.save_for_backward(low, weight)
         ctx.convolution, ctx.dtype = convolution, images.dtype
@@ -101,13 +109,16 @@ class _Float32Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradients of images and weight, computed in float32."""
         images, weight = ctx.saved_tensors
-        inputs, weights = convolution_gradients(gradients[0], images, weight, ctx.convolution, wide=True)
+        inputs, weights = compute_gradients(gradients[0], images, weight, ctx.convolution, wide=True)
         return inputs.to(ctx.dtype), weights, None
 
 
 class Dropout(nn.Module):
-    """Dropout that draws from `generator`, which the learner seeds before each minibatch; no global random state is used."""
+    """Dropout layer that draws from `generator`, which the learner seeds before each minibatch; no global random state
+    is used.
+    """
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -115,24 +126,27 @@ class Dropout(nn.Module):
         self.generator: torch.Generator | None = None
 
     def forward(self, values: Tensor) -> Tensor:
+        """Return the values with a random share set to 0 and the others scaled up; unchanged in evaluation."""
         if not self.training:
             return values
         kept = torch.empty_like(values, dtype=torch.float32).bernoulli_(1 - self.share, generator=self.generator)
         return values * kept.div_(1 - self.share).to(values.dtype)
 
 
-def at_least(images: Tensor, size: int) -> Tensor:
-    """Return images padded with zeros on all sides to `size` x `size` if they are smaller: deep networks halve them many times."""
+def pad_to_size(images: Tensor, size: int) -> Tensor:
+    """Return images padded with zeros on all sides to `size` x `size` if they are smaller."""
     height, width = max(size - images.shape[2], 0), max(size - images.shape[3], 0)
     if not height and not width:
         return images
     return F.pad(images, (width // 2, width - width // 2, height // 2, height - height // 2))
 
 
-def initialised(model: nn.Module) -> nn.Module:
-    """Return `model` with He's normal initialisation of convolutions (by fan-out), N(0, 0.01) for linear layers, biases zero.
+def initialise(model: nn.Module) -> nn.Module:
+    """Initialise the weights of `model` and return it: He's normal for convolutions (by fan-out), N(0, 0.01) for linear
+    layers, biases zero.
 
-    On the meta device there is nothing to initialise, and drawing there would import torch's compiler: 0.7 s and 100 MB.
+    On the meta device there is nothing to initialise, and drawing there would import torch's compiler: 0.7 s and 100
+    MB.
     """
     if any(parameter.is_meta for parameter in model.parameters()):
         return model
@@ -159,9 +173,10 @@ _own = threading.local()
 
 
 class Chain(nn.Sequential):
-    """ConvNorms one after the other; all but the last end with a ReLU. Numbers and names are those of nn.Sequential.
+    """Sequence of ConvNorms that keeps half of the memory for gradients that nn.Sequential keeps; all but the last end
+    with a ReLU.
 
-    Evaluation, GPUs and a BatchNorm without momentum take nn.Sequential's way.
+    Evaluation, GPUs and a BatchNorm without momentum use nn.Sequential's forward pass.
     """
 
     def __init__(self, *units: ConvNorm) -> None:
@@ -170,23 +185,23 @@ class Chain(nn.Sequential):
             raise ValueError("units: every ConvNorm but the last must end with a ReLU")
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the outputs of all layers in sequence."""
         units = cast(Sequence[ConvNorm], list(self))
         norms = [unit.norm for unit in units]
         ordinary = not torch.is_grad_enabled() or images.device.type != "cpu"
         if ordinary or not all(norm.training and norm.momentum is not None for norm in norms):
             return cast(Tensor, super().forward(images))  # type: ignore[no-untyped-call]
-        scratch = _scratch()
+        scratch = _get_scratch()
         values: Tensor = units[0].convolution(images)
         for unit, following in pairwise(units):
-            values = _norm_relu_convolution(values, unit.norm, following.convolution, scratch)
+            values = _apply_norm_relu_convolution(values, unit.norm, following.convolution, scratch)
         values = units[-1].norm(values)
         return values if units[-1].activation is None else units[-1].activation(values)
 
 
 class _Scratch:
-    """Memory for one activation at a time, shared by a thread's chains while a graph of theirs lives.
-
-    Between the tensors that are kept, memory that comes and goes would leave holes in the heap that fit nothing else.
+    """Memory for one activation at a time, shared by a thread's chains. Memory that comes and goes would leave holes in
+    the heap instead.
     """
 
     def __init__(self) -> None:
@@ -199,7 +214,8 @@ class _Scratch:
         return self._memory.as_strided(values.shape, values.stride())
 
 
-def _scratch() -> _Scratch:
+def _get_scratch() -> _Scratch:
+    """Return the calling thread's scratch memory, made anew if no graph holds it any more."""
     known: weakref.ref[_Scratch] | None = getattr(_own, "scratch", None)
     found = known() if known else None
     if found is None:
@@ -208,7 +224,10 @@ def _scratch() -> _Scratch:
     return found
 
 
-def _norm_relu_convolution(values: Tensor, norm: nn.BatchNorm2d, convolution: nn.Conv2d, scratch: _Scratch) -> Tensor:
+def _apply_norm_relu_convolution(
+    values: Tensor, norm: nn.BatchNorm2d, convolution: nn.Conv2d, scratch: _Scratch
+) -> Tensor:
+    """Return the convolution of the rectified, normalised values. Raises ValueError if a channel has a single value."""
     if values.numel() == values.shape[1]:
         raise ValueError(f"expected more than 1 value per channel when training, got input size {list(values.shape)}")
     if norm.num_batches_tracked is not None:
@@ -220,7 +239,9 @@ def _norm_relu_convolution(values: Tensor, norm: nn.BatchNorm2d, convolution: nn
 
 
 class _NormReluConvolution(torch.autograd.Function):
-    """BatchNorm of the minibatch, ReLU, convolution. The ReLU's output lies in the scratch memory, twice for a moment."""
+    """Autograd function for BatchNorm of the minibatch, ReLU and convolution; the ReLU's output is computed again for
+    the backward pass.
+    """
 
     @staticmethod
     def forward(
@@ -233,6 +254,7 @@ class _NormReluConvolution(torch.autograd.Function):
         convolution: nn.Conv2d,
         scratch: _Scratch,
     ) -> Tensor:
+        """Return the convolution's output, and save what the gradients need, without the ReLU's output."""
         rectified, mean, deviation = _aten.native_batch_norm.out(
             values, scale, shift, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps,
             out=scratch.like(values), save_mean=torch.empty(0), save_invstd=torch.empty(0),
@@ -244,14 +266,19 @@ class _NormReluConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradients of values, scale, shift and kernel."""
         values, scale, shift, kernel, mean, deviation = ctx.saved_tensors
         # By the statistics that were saved: one pass over the values instead of two.
         rectified, _, _ = _aten.native_batch_norm.out(
             values, scale, shift, mean, deviation.pow(-2).sub_(ctx.epsilon), False, 0.0, ctx.epsilon,
             out=ctx.scratch.like(values), save_mean=torch.empty(0), save_invstd=torch.empty(0),
         )  # fmt: skip
-        gradient, of_kernel = convolution_gradients(
-            gradients[0], rectified.relu_(), kernel, ctx.convolution, wide=wide_gradient(ctx.convolution, values)
+        gradient, of_kernel = compute_gradients(
+            gradients[0],
+            rectified.relu_(),
+            kernel,
+            ctx.convolution,
+            wide=needs_float32_gradient(ctx.convolution, values),
         )
         _aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
         of_values, of_scale, of_shift = _aten.native_batch_norm_backward(

@@ -33,7 +33,7 @@ from crossover.learning import batches, scaling, weights, zoo
 from crossover.learning import batches as tensor_file
 from crossover.learning import weights as adapters
 from crossover.learning.batches import Batch
-from crossover.learning.flat import FlatModel, flattened, trained
+from crossover.learning.flat import FlatModel, flatten_module, list_trained
 from crossover.learning.layers import Dropout
 from crossover.learning.memory import keep_freed_memory
 from crossover.learning.samples import (
@@ -41,10 +41,10 @@ from crossover.learning.samples import (
     Affine,
     LabelScale,
     Preparation,
-    at_size,
-    augmented,
-    first_of_each_size,
-    map_of,
+    augment_images,
+    get_affine_map,
+    list_first_epochs,
+    resize_for_epoch,
 )
 from crossover.learning.weights import DOWN, UP
 
@@ -67,7 +67,9 @@ BatchScores = tuple[float, int, float, int]  # a loss summed, over how many answ
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Mean loss, of cross entropy without label smoothing, and the metric of `training.metric`, over all answers of `samples`."""
+    """Result of an evaluation over all answers of `samples`: mean loss (cross entropy without label smoothing) and the
+    run's metric.
+    """
 
     loss: float
     metric: float
@@ -75,12 +77,14 @@ class Evaluation:
 
 
 class Objective:
-    """The loss and the metric of one run, on outputs that autocast may have left in half precision. What own code raises is an
-    OwnCodeError, as is a value that is no scalar.
+    """Loss and metric of one run, computed from the model's outputs and the labels. Errors of a user's loss or metric
+    become OwnCodeError.
     """
 
     def __init__(self, training: Training, scale: LabelScale | None = None) -> None:
-        """`scale`: what the labels that it is given are scaled by; what is reported is in the labels' own unit."""
+        """Prepare loss and metric. `scale`: how the labels are scaled, None if they are not; results are in the labels'
+        own unit.
+        """
         self._training, self.scale = training, scale
         self._own_loss, self._own_metric = (
             cast(Callable[..., Any], user_code.load(name, field=field)) if ":" in name else None
@@ -88,11 +92,11 @@ class Objective:
         )
 
     def loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
-        """Return the mean loss over the minibatch's answers, a scalar to differentiate; 0 without any.
+        """Return the mean loss over the minibatch's answers, a scalar to differentiate; 0 if there is no answer.
 
         Raises OwnCodeError if the number of answers is not `answers`, by which the run weighs the minibatch.
         """
-        mean, count = self._loss(_wide(outputs), labels, smoothing=self._training.label_smoothing)
+        mean, count = self._loss(_to_float32(outputs), labels, smoothing=self._training.label_smoothing)
         if answers not in (None, count):
             problem = f"counts {count} answers where it counted {answers} before the run; labels alone must decide how many they are"
             raise user_code.build_user_code_error(
@@ -100,30 +104,34 @@ class Objective:
             )
         return mean
 
-    def reported(self, loss: float, outputs: Any, labels: Tensor) -> float:
-        """Return a mean loss as it is reported: of mse in the labels' own unit, squared. A loss of one's own is left as it is."""
+    def convert_loss(self, loss: float, outputs: Any, labels: Tensor) -> float:
+        """Return a mean loss as it is reported: mse in the labels' own unit, squared, if labels are scaled; any other
+        loss unchanged.
+        """
         if self.scale is None or self._training.loss != "mse":
             return loss
-        return float(scaling.distance(_wide(outputs), labels, self.scale).square().mean())
+        return float(scaling.compute_distance(_to_float32(outputs), labels, self.scale).square().mean())
 
     def answers(self, outputs: Tensor, labels: Tensor) -> int:
         """Return how many answers the loss counts. `outputs`: any values of the right shape."""
         with torch.no_grad():
-            return self._loss(_wide(outputs), labels, smoothing=0.0)[1]
+            return self._loss(_to_float32(outputs), labels, smoothing=0.0)[1]
 
-    def judged(self, outputs: Tensor, labels: Tensor) -> BatchScores:
-        """Loss, of cross entropy without label smoothing, and metric."""
-        outputs = _wide(outputs)
+    def score(self, outputs: Tensor, labels: Tensor) -> BatchScores:
+        """Return the summed loss and metric of these outputs, each with its number of answers."""
+        outputs = _to_float32(outputs)
         mean, answers = self._loss(outputs, labels, smoothing=0.0)
-        loss = self.reported(float(mean), outputs, labels) * answers
+        loss = self.convert_loss(float(mean), outputs, labels) * answers
         return (
             loss,
             answers,
             *((loss, answers) if self._training.metric.name == PERPLEXITY else self._metric(outputs, labels)),
         )
 
-    def evaluation(self, judged: Sequence[BatchScores], samples: int) -> Evaluation:
-        """All that was judged, as means over all answers. Raises ValueError without samples, Refused without an answer."""
+    def summarize(self, judged: Sequence[BatchScores], samples: int) -> Evaluation:
+        """Return the Evaluation of all scored parts. Raises ValueError if there are no `samples`, Refused if there is
+        no answer.
+        """
         loss, answers, metric, counted = (
             (sum(column) for column in zip(*judged, strict=True)) if judged else (0, 0, 0, 0)
         )
@@ -137,10 +145,12 @@ class Objective:
         return Evaluation(loss / answers, value, samples)
 
     def problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
-        """Return in words why a built-in loss or metric cannot take the model's outputs, or an empty text."""
+        """Return in words why a built-in loss or metric cannot take the model's outputs; "" if it can. `classes`: their
+        number, None for numbers.
+        """
         loss, metric = self._training.loss, self._training.metric.name
         counted = ("cross_entropy", "accuracy", PERPLEXITY)
-        by_class = [name for name in (loss, metric) if name in counted and not _numbers(labels)]
+        by_class = [name for name in (loss, metric) if name in counted and not _are_numbers(labels)]
         by_number = [name for name in (loss, metric) if ":" not in name and name not in by_class]
         if not by_class and not by_number:
             return ""
@@ -158,16 +168,16 @@ class Objective:
         return ""
 
     def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> tuple[Tensor, int]:
-        """Return (the mean loss, the number of answers)."""
+        """Return (mean loss, number of answers). `smoothing`: label smoothing of cross entropy."""
         name = self._training.loss
         if name == "cross_entropy":
-            count = int(answered(labels).sum())
+            count = int(mask_answered(labels).sum())
             # A mean of no answers would be 0 / 0.
             reduction = "mean" if count else "sum"
             return F.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction=reduction), count
         if self._own_loss is None:
             return _OF_NUMBERS[name](outputs, labels), len(labels)
-        value, count = self._called(self._own_loss, _LOSS, name, outputs, labels)
+        value, count = self._call_user_function(self._own_loss, _LOSS, name, outputs, labels)
         if not isinstance(value, Tensor) or (torch.is_grad_enabled() and not value.requires_grad):
             problem = f"returned {value!r:.60}; the mean over the minibatch is expected, made of the outputs by torch"
             raise user_code.build_user_code_error(
@@ -176,17 +186,17 @@ class Objective:
         return value.reshape(()), count
 
     def _metric(self, outputs: Tensor, labels: Tensor) -> tuple[float, int]:
-        """(its sum, over how many answers)."""
+        """Return (summed metric, number of answers)."""
         name = self._training.metric.name
         if name == "accuracy":
             return accuracy(outputs, labels)
         if self._own_metric is None and self.scale is not None:
-            return float(scaling.distance(outputs, labels, self.scale).abs().mean()) * len(labels), len(labels)
+            return float(scaling.compute_distance(outputs, labels, self.scale).abs().mean()) * len(labels), len(labels)
         if self._own_metric is None:
             return float((outputs - labels).abs().mean()) * len(labels), len(labels)
         if self.scale is not None:
-            outputs, labels = (scaling.unscaled(part, self.scale) for part in (outputs, labels))
-        mean, count = self._called(self._own_metric, _METRIC, name, outputs, labels)
+            outputs, labels = (scaling.unscale(part, self.scale) for part in (outputs, labels))
+        mean, count = self._call_user_function(self._own_metric, _METRIC, name, outputs, labels)
         value = float(mean)
         if not math.isfinite(value):
             problem = f"returned {value} for {len(labels)} samples; a finite number is expected, the mean over them"
@@ -195,19 +205,19 @@ class Objective:
             )
         return value * count, count
 
-    def _called(
+    def _call_user_function(
         self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor
     ) -> tuple[Any, int]:
-        """Return (the mean, the number of answers) from a user function that returns its mean over the samples, or (sum, count). Raises
-        OwnCodeError on other results.
+        """Return (mean, number of answers) from a user function that returns its mean over the samples, or (sum,
+        count). `field`, `name`: for errors. Raises OwnCodeError for other results.
         """
         with user_code.blame(field, name, what=own):
             value = own(outputs, labels.clone())  # over memory that nobody may write to
-        if isinstance(value, tuple) and len(value) == 2 and all(map(_single, value)):
+        if isinstance(value, tuple) and len(value) == 2 and all(map(_is_single_number, value)):
             count = int(value[1])
             if count == value[1] and count >= 0:
                 return value[0] / max(1, count), count
-        if _single(value):
+        if _is_single_number(value):
             return value, len(labels)
         found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         problem = f"returned {found}; one number is expected, the mean over the samples, or two, their sum and how many it counts"
@@ -219,26 +229,29 @@ def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
 
     An answer is the class of the largest output. If labels are numbers, the answer is yes if the output, a logit, is above 0.
     """
-    if _numbers(labels):
+    if _are_numbers(labels):
         return int(((outputs > 0) == (labels > 0.5)).sum()), labels.numel()
-    counted = answered(labels)
+    counted = mask_answered(labels)
     return int(((outputs.argmax(1) == labels) & counted).sum()), int(counted.sum())
 
 
-def answered(labels: Tensor) -> Tensor:
-    """Where classes ask for an answer, (N, ...) bool."""
+def mask_answered(labels: Tensor) -> Tensor:
+    """Return which class labels ask for an answer, (N, ...) bool."""
     return labels != NO_CLASS
 
 
-def _single(value: Any) -> bool:
+def _is_single_number(value: Any) -> bool:
+    """Return whether `value` is one number or a tensor of one element."""
     return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
-def _numbers(labels: Tensor) -> bool:
+def _are_numbers(labels: Tensor) -> bool:
+    """Return whether the labels are numbers, not classes."""
     return labels.is_floating_point()
 
 
-def _wide(outputs: Any) -> Any:
+def _to_float32(outputs: Any) -> Any:
+    """Return a floating-point tensor as float32; anything else unchanged."""
     return outputs.float() if isinstance(outputs, Tensor) and outputs.is_floating_point() else outputs
 
 
@@ -248,32 +261,35 @@ def _wide(outputs: Any) -> Any:
 Held = dict[str, object]  # by name, what tells two values apart
 
 
-def trial_problem(
+def find_trial_problem(
     flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
 ) -> str:
-    """Why a run would not be what torch makes of the module, in words; empty where it would. `began`: what `as_built` found at first.
-    `compute`: the same gradient each time. `decays`: whether there is a weight decay.
+    """Return in words why a run would not train a user's module as torch does; "" if it would. Found by computing one
+    minibatch twice.
+
+    `began`: values from `snapshot_fixed_values` before. `compute`: computes the same gradient each time. `evaluate`:
+    evaluates once. `decays`: whether there is weight decay.
     """
     for name, layer in flat.module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
             return f"has {name}.max_norm, by which a forward pass changes weights, in one process alone; scale what it returns instead"
     with user_code.border():
         saved = flat.module.state_dict()
-    if unsaved := batches.tensors_problem(saved | flat.constants()):
+    if unsaved := batches.find_tensors_problem(saved | flat.constants()):
         return f"returned a module whose {unsaved}"
-    calls, reached, learnt = Counter[str](), set[str](), trained(flat.module)
-    hooks = [layer.register_forward_pre_hook(partial(_count, calls, name)) for name, layer in flat.norms.items()]
+    calls, reached, learnt = Counter[str](), set[str](), list_trained(flat.module)
+    hooks = [layer.register_forward_pre_hook(partial(_count_call, calls, name)) for name, layer in flat.norms.items()]
     for name, each in learnt.items():
-        note = partial(_noted, reached, name)
+        note = partial(_note_gradient, reached, name)
         hooks.append(each.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
     compute()
     for hook in hooks:
         hook.remove()
-    once = _held(_all(flat.module))
+    once = _summarize_values(_list_values(flat.module))
     compute()
-    changed = _differing(once, _held(_all(flat.module)))
+    changed = _list_differences(once, _summarize_values(_list_values(flat.module)))
     evaluate()
-    if changed := _differing(began, as_built(flat)) + changed:
+    if changed := _list_differences(began, snapshot_fixed_values(flat)) + changed:
         return (
             f"changes {changed[0]} in a forward pass, which stays in one process: what the optimizer does, and BatchNorm's statistics, are "
             "carried from worker to worker; make it one of these, compute it from the inputs, or leave it as it was built"
@@ -298,14 +314,14 @@ def trial_problem(
     return ""
 
 
-def built_again(flat: FlatModel, again: FlatModel, compute: Callable[[], object]) -> str:
-    """Return in words what differs between two builds from one seed, or an empty text.
+def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], object]) -> str:
+    """Return in words what differs between two builds of a user's model from one seed; "" if nothing does.
 
     `compute`: computes the gradient of `again` for the minibatch whose gradient `flat` has, after another minibatch.
     """
-    if not torch.equal(flat.model, again.model) or batches.digest(flat.frozen() | flat.constants()) != batches.digest(
-        again.frozen() | again.constants()
-    ):
+    if not torch.equal(flat.model, again.model) or batches.compute_digest(
+        flat.frozen() | flat.constants()
+    ) != batches.compute_digest(again.frozen() | again.constants()):
         return (
             "returned other weights or buffers when called again with the same seed; it must draw them from torch alone"
         )
@@ -318,8 +334,8 @@ def built_again(flat: FlatModel, again: FlatModel, compute: Callable[[], object]
     return ""
 
 
-def _all(module: nn.Module) -> dict[str, object]:
-    """Return every number and tensor that a layer holds, by name."""
+def _list_values(module: nn.Module) -> dict[str, object]:
+    """Return every attribute and buffer of every layer, by name."""
     return {
         f"{name}.{attribute}".lstrip("."): value
         for name, layer in module.named_modules()
@@ -327,13 +343,17 @@ def _all(module: nn.Module) -> dict[str, object]:
     }
 
 
-def as_built(flat: FlatModel) -> Held:
-    """Return the values that no forward pass may change: all parameters, and buffers other than moving statistics."""
-    return _held(flat.constants() | dict(flat.module.named_parameters()))
+def snapshot_fixed_values(flat: FlatModel) -> Held:
+    """Return a summary of the values that no forward pass may change: all parameters, and buffers other than moving
+    statistics.
+    """
+    return _summarize_values(flat.constants() | dict(flat.module.named_parameters()))
 
 
-def _held(values: Mapping[str, object]) -> Held:
-    """Return the distinguishing features of those values that are numbers or tensors, by name."""
+def _summarize_values(values: Mapping[str, object]) -> Held:
+    """Return, by name, what distinguishes two values: shape, dtype and checksum of a tensor, or a number's text. Other
+    values are left out.
+    """
     found: Held = {}
     for name, value in values.items():
         if isinstance(value, Tensor) and value.layout == torch.strided:
@@ -343,15 +363,18 @@ def _held(values: Mapping[str, object]) -> Held:
     return found
 
 
-def _differing(one: Held, other: Held) -> list[str]:
+def _list_differences(one: Held, other: Held) -> list[str]:
+    """Return the names whose summaries differ."""
     return [name for name in one | other if one.get(name) != other.get(name)]
 
 
-def _count(calls: Counter[str], name: str, *_: object) -> None:
+def _count_call(calls: Counter[str], name: str, *_: object) -> None:
+    """Count one call of the layer `name`."""
     calls[name] += 1
 
 
-def _noted(reached: set[str], name: str, _: Tensor) -> None:
+def _note_gradient(reached: set[str], name: str, _: Tensor) -> None:
+    """Note that a gradient has reached the parameter `name`."""
     reached.add(name)
 
 
@@ -360,16 +383,16 @@ def _noted(reached: set[str], name: str, _: Tensor) -> None:
 
 Shape = tuple[int, ...]
 # Samples of an evaluation's forward pass. Measured for MobileNet: 1,024 take half as long again and three times the memory.
-_AT_ONCE = 256
+_EVALUATED_TOGETHER = 256
 _FROZEN = "frozen"  # what the digest of a run's frozen parameters is called beside its buffers
 # Modules draw their first weights, and the user's own their dropout, from torch's global generator.
 _drawing = threading.Lock()
 
 
 class Learner:
-    """One model of one run. Not for two threads at once: a process that computes side by side has one for each.
+    """Model of one run that computes gradients and evaluations in memory allocated once. Not for two threads at once.
 
-    `slot` is held around computing only; `affine` is the manifest's, `input_shape` one input's.
+    `slot` is held while computing. `affine`: the manifest's map of the inputs. `input_shape`: of one input.
     """
 
     loss_scale: "LossScale | None" = None  # processors compute in no float16
@@ -388,17 +411,20 @@ class Learner:
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._refuses = experiment.aggregation.non_finite == "refuse"
-        self._hold(skeleton(experiment.training, classes, input_shape, seed_=experiment.seed))
-        self._objective = Objective(experiment.training, scaling.of_manifest(affine))
+        self._adopt_module(build_skeleton(experiment.training, classes, input_shape, seed_=experiment.seed))
+        self._objective = Objective(experiment.training, scaling.from_manifest(affine))
         self._shown: dict[Shape, Any] = {}  # outputs of one sample, and of two, by their width
-        self._factory = zoo.factory(experiment.training.model)
-        self._own = is_own(experiment.training)
+        self._factory = zoo.find_factory(experiment.training.model)
+        self._own = has_user_code(experiment.training)
         self._prepare = Preparation(affine, memory_format=experiment.training.memory_format)
         self.shapes: tuple[Shape, ...] = self._flat.shapes  # of the parameters, in the vectors' order
         self.parameters: int = self._flat.parameters
         self.buffers: int = self._flat.buffers
 
-    def _hold(self, module: nn.Module) -> None:
+    def _adopt_module(self, module: nn.Module) -> None:
+        """Make `module` the learner's model: its parameters and gradients become views of the vectors `model` and
+        `gradient`.
+        """
         self._flat = FlatModel(module)
         self._dropouts = [layer for layer in module.modules() if isinstance(layer, Dropout)]
         self.model: memoryview = buffers.view(self._flat.model)
@@ -406,13 +432,15 @@ class Learner:
 
     def initial_model(self) -> memoryview:
         """Return the initial model vector, which `experiment.seed` alone decides and every worker shares; it is also left in `model`."""
-        self._flat.model.copy_(flattened(self._build()))
+        self._flat.model.copy_(flatten_module(self._build()))
         return self.model
 
-    def undecayed(self) -> list[tuple[int, int]]:
-        """Return the element ranges of `model` that `training.no_decay` names. Raises ConfigError if a pattern matches nothing."""
-        learnt, field = trained(self._flat.module), "training.no_decay"
-        spared = adapters.matching(self._experiment.training.no_decay, learnt, field=field, of="trained parameters")
+    def list_undecayed(self) -> list[tuple[int, int]]:
+        """Return the element ranges of `model` that `training.no_decay` names. Raises ConfigError if a pattern matches
+        nothing.
+        """
+        learnt, field = list_trained(self._flat.module), "training.no_decay"
+        spared = adapters.match_names(self._experiment.training.no_decay, learnt, field=field, of="trained parameters")
         ends = list(itertools.accumulate(each.numel() for each in learnt.values()))
         return [
             (end - each.numel(), end) for (name, each), end in zip(learnt.items(), ends, strict=True) if name in spared
@@ -422,10 +450,10 @@ class Learner:
         """Return the module's constant part as bytes: the buffers that are in no vector, and a digest of the frozen parameters. Empty if
         the vector holds everything.
         """
-        about = {_FROZEN: tensor_file.digest(self._flat.frozen())}
-        return tensor_file.encode_tensors(self._flat.constants(), about) if self.fixed() else b""
+        about = {_FROZEN: tensor_file.compute_digest(self._flat.frozen())}
+        return tensor_file.encode_tensors(self._flat.constants(), about) if self.list_fixed() else b""
 
-    def fixed(self) -> dict[str, Tensor]:
+    def list_fixed(self) -> dict[str, Tensor]:
         """Return the frozen parameters and the buffers that are in no vector, by name."""
         return self._flat.frozen() | self._flat.constants()
 
@@ -434,7 +462,8 @@ class Learner:
         take_constants(self._flat, constants, self._experiment.training.model)
 
     def _build(self) -> nn.Module:
-        return _built(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
+        """Return a newly built module with its initial weights."""
+        return _build_seeded(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
         """Return the mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
@@ -448,10 +477,10 @@ class Learner:
         with self.slot():
             self._begin()
             ids, zero = batch.sample_ids, self._prepare.zero
-            inputs = augmented(batch.inputs, ids, experiment.data, seed=experiment.seed, epoch=epoch, zero=zero)
-            inputs = at_size(self._prepare(inputs), training, epoch=epoch)
+            inputs = augment_images(batch.inputs, ids, experiment.data, seed=experiment.seed, epoch=epoch, zero=zero)
+            inputs = resize_for_epoch(self._prepare(inputs), training, epoch=epoch)
             self._flat.train()
-            with self._seeded("dropout", experiment.seed, round, worker, minibatch):
+            with self._seed_random("dropout", experiment.seed, round, worker, minibatch):
                 with self._autocast():
                     outputs = self._forward(inputs, where=where)
                 loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
@@ -462,19 +491,19 @@ class Learner:
                     )
                 with user_code.blame("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
-            self._tell(self._flat.problem())
+            self._raise_problem(self._flat.problem())
             if self._refuses and not is_finite(self._flat.gradient):
                 raise Refused(
                     f"{where}: the gradient has values that are not finite, though the loss is {value}; a lower training.learning_rate or "
                     "training.clip.norm may keep them finite"
                 )
-            return self._objective.reported(value, outputs, batch.labels)
+            return self._objective.convert_loss(value, outputs, batch.labels)
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Return the evaluation of `model`, with its statistics, on `batches`. Raises ValueError if there are none, Refused if there is
         no answer.
         """
-        return self._objective.evaluation(*self._judged(batches))
+        return self._objective.summarize(*self._score_batches(batches))
 
     def answers(self, batch: Batch) -> int:
         """Return how many answers the loss counts in the minibatch. The loss is called with the outputs of one sample repeated for all."""
@@ -486,10 +515,10 @@ class Learner:
                 shown = self._shown[width] = [
                     self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)
                 ]
-        like = tree_map(partial(_of_samples, batch.samples), *shown)
+        like = tree_map(partial(_repeat_outputs, batch.samples), *shown)
         return self._objective.answers(like, batch.labels)
 
-    def _judged(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
+    def _score_batches(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
         """Return the scores of each part of an evaluation, and the number of samples."""
         keep_freed_memory()
         judged, samples = list[BatchScores](), 0
@@ -498,11 +527,13 @@ class Learner:
                 self._begin()
                 self._flat.evaluate()
                 for inputs, labels in zip(
-                    torch.split(batch.inputs, _AT_ONCE), torch.split(batch.labels, _AT_ONCE), strict=True
+                    torch.split(batch.inputs, _EVALUATED_TOGETHER),
+                    torch.split(batch.labels, _EVALUATED_TOGETHER),
+                    strict=True,
                 ):
                     with self._autocast():
                         outputs = self._forward(self._prepare(inputs), where="evaluation")
-                    judged.append(self._objective.judged(outputs, labels))
+                    judged.append(self._objective.score(outputs, labels))
             samples += batch.samples
         return judged, samples
 
@@ -513,7 +544,7 @@ class Learner:
         Refused.
         """
         self.initial_model()
-        began = as_built(self._flat)
+        began = snapshot_fixed_values(self._flat)
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if reason := codecs.build_codec(exchange).problem(self.shapes):
             raise ConfigError(reason)
@@ -521,29 +552,34 @@ class Learner:
         if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")
-            self._tell(problem)
+            self._raise_problem(problem)
         if (scale := self._objective.scale) is not None:
-            with self._seeded("dropout", 0), self._autocast():
+            with self._seed_random("dropout", 0), self._autocast():
                 graded = self._forward(self._prepare(batch.inputs), where="a first minibatch")
-            if problem := scaling.problem(graded, batch.labels, scale):
+            if problem := scaling.find_scaling_problem(graded, batch.labels, scale):
                 raise ConfigError(f"data.scale_labels: {self._experiment.data.scale_labels}: {problem}")
-        for epoch in first_of_each_size(batch.inputs, self._experiment.training):
+        for epoch in list_first_epochs(batch.inputs, self._experiment.training):
             self.compute_gradient(batch, epoch=epoch, round=0, worker=0, minibatch=0)
-        self._judged([batch])
+        self._score_batches([batch])
         if ":" in model:
             compute = partial(self.compute_gradient, batch, epoch=1, round=0, worker=0, minibatch=0)
             decays = bool(self._experiment.training.weight_decay)
-            problem = trial_problem(self._flat, began, compute, partial(self._judged, [batch]), decays=decays)
-            self._tell(problem or built_again(self._flat, *self._again(batch)))
+            problem = find_trial_problem(
+                self._flat, began, compute, partial(self._score_batches, [batch]), decays=decays
+            )
+            self._raise_problem(problem or compare_builds(self._flat, *self._again(batch)))
 
     def _again(self, batch: Batch) -> tuple[FlatModel, Callable[[], object]]:
-        """Another build of the model, with its own first weights, and what computes its gradient of `batch` after another minibatch."""
+        """Return another build of the model, and a function that computes its gradient of `batch` after that of another
+        minibatch.
+        """
         again, module = copy.copy(self), self._build()
-        weights = flattened(module)
-        again._hold(module)
+        weights = flatten_module(module)
+        again._adopt_module(module)
         again._flat.model.copy_(weights)
 
         def compute() -> None:
+            """Compute the other build's gradient of `batch`, after a pass over another minibatch."""
             again._outputs(batch.inputs[:1].expand_as(batch.inputs))
             again.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
 
@@ -551,11 +587,11 @@ class Learner:
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         """Return the model's outputs in training mode, without gradients, for a minibatch that is tried out."""
-        with self._seeded("dropout", 0), torch.no_grad(), self._autocast():
+        with self._seed_random("dropout", 0), torch.no_grad(), self._autocast():
             self._flat.train()
             return self._forward(self._prepare(inputs), where="a first minibatch")
 
-    def _tell(self, problem: str) -> None:
+    def _raise_problem(self, problem: str) -> None:
         """Raise OwnCodeError for the user's model if `problem` is not empty."""
         if problem:
             raise user_code.build_user_code_error(
@@ -566,7 +602,7 @@ class Learner:
             )
 
     @contextmanager
-    def _seeded(self, what: str, *key: int) -> Iterator[None]:
+    def _seed_random(self, what: str, *key: int) -> Iterator[None]:
         """Make random numbers drawn in this context depend on the arguments alone.
 
         This holds for this project's dropout layers. For a user model or loss it holds for torch's global generator too, which one
@@ -583,20 +619,28 @@ class Learner:
             yield
 
     def _begin(self) -> None:
+        """Set the number of torch threads of the calling thread to the experiment's."""
         threads = self._experiment.training.threads
         assert threads != "auto", "the runner says how many before a run starts"
         if torch.get_num_threads() != threads:  # every thread of the process has a number of its own
             torch.set_num_threads(threads)
 
     def _autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which a forward pass computes in bf16, if the experiment asks for it."""
         return torch.autocast("cpu", torch.bfloat16, enabled=self._experiment.training.precision == "bf16")
 
     def _forward(self, inputs: Tensor, *, where: str) -> Tensor:
+        """Return the model's outputs. Errors of a user's model become OwnCodeError. `where`: names the minibatch in
+        errors.
+        """
         training = self._experiment.training
         with user_code.blame("training.model", training.model, what=self._factory):
-            return self._called(inputs, where=where)
+            return self._call_module(inputs, where=where)
 
-    def _called(self, inputs: Tensor, *, where: str) -> Tensor:
+    def _call_module(self, inputs: Tensor, *, where: str) -> Tensor:
+        """Return the module's outputs. Raises ConfigError if a BatchNorm layer receives a single value. `where`: names
+        the minibatch.
+        """
         try:
             outputs: Tensor = self._flat.module(inputs)
         except ValueError as error:
@@ -610,29 +654,31 @@ class Learner:
 
 
 def learner_for(experiment: Experiment, dataset: "Dataset") -> Learner:
-    """Return a learner for the data set, staged or not."""
+    """Return a learner for a data set that is loaded, staged or not."""
     return Learner(
         experiment,
         classes=dataset.classes,
         input_shape=tuple(dataset.train_inputs.shape[1:]),
-        affine={**map_of(dataset, experiment.data.preprocess), **scaling.as_manifest(dataset.scale)},
+        affine={**get_affine_map(dataset, experiment.data.preprocess), **scaling.to_manifest(dataset.scale)},
     )
 
 
-def is_own(training: Training) -> bool:
+def has_user_code(training: Training) -> bool:
     """Return whether the model or the loss is user code, which may draw random numbers."""
     return ":" in training.model or ":" in training.loss
 
 
-def _of_samples(count: int, one: Any, two: Any) -> Any:
-    """Return the outputs of `count` samples, repeated along each dimension in which the outputs of one and two samples differ."""
+def _repeat_outputs(count: int, one: Any, two: Any) -> Any:
+    """Return the outputs of `count` samples: those of one sample, repeated along each dimension in which outputs of one
+    and two samples differ.
+    """
     if not isinstance(one, Tensor):
         return one
     return one.repeat([1 if size == other else count for size, other in zip(one.shape, two.shape, strict=True)])
 
 
 def _check_precision(experiment: Experiment) -> None:
-    """Raise ConfigError for float16, which processors compute far too slowly."""
+    """Raise ConfigError for fp16, which needs a GPU."""
     if experiment.training.precision == "fp16":
         raise ConfigError(
             "training.precision: fp16 needs a GPU (a processor without float16 arithmetic took 16 times as long as in fp32);"
@@ -654,41 +700,42 @@ def _make_deterministic() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def shapes_of(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
-    """Return the shapes of the parameters of a model of the registry, in the order of its vector."""
-    return FlatModel(skeleton(Training(model=name), classes, input_shape)).shapes
+def list_shapes(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
+    """Return the shapes of the parameters of the model `name` of the registry, in the order of its vector."""
+    return FlatModel(build_skeleton(Training(model=name), classes, input_shape)).shapes
 
 
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
     """Copy the buffers with which the run began into `flat`. Raises ConfigError if the frozen parameters have other bits here."""
     tensors, about = tensor_file.decode_tensors(constants)
     flat.take_constants(tensors)
-    if about.get(_FROZEN, "") != tensor_file.digest(flat.frozen()):
+    if about.get(_FROZEN, "") != tensor_file.compute_digest(flat.frozen()):
         raise ConfigError(
             f"training.model: {model}: its frozen parameters, {', '.join(flat.frozen())}, are built to other bits here than where the run "
             "was started, on another kind of machine; a buffer (register_buffer) is carried from there, or fill them by torch.rand"
         )
 
 
-def skeleton(training: Training, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
-    """Return the module without weights: FlatModel brings the memory of the trained parameters. A user model is built with real tensors,
-    drawn from `seed_`.
+def build_skeleton(training: Training, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
+    """Return the model's module without weights, which FlatModel gives memory. A user's model is built with real
+    tensors, drawn from `seed_`.
     """
     if training.model in zoo.MODELS:
-        with torch.device("meta"), _Unfilled():
-            return zoo.factory(training.model)(classes, input_shape)
-    return _built(training, classes, input_shape, seed_=seed_)
+        with torch.device("meta"), _SkipFilling():
+            return zoo.find_factory(training.model)(classes, input_shape)
+    return _build_seeded(training, classes, input_shape, seed_=seed_)
 
 
-class _Unfilled(TorchFunctionMode):
-    """Within it, in-place operations on tensors without memory are left out: there is nothing to fill.
+class _SkipFilling(TorchFunctionMode):
+    """Context in which in-place operations on tensors without memory (meta) are skipped: there is nothing to fill.
 
-    PyTorch would ask its compiler's shape arithmetic what filling does to a shape, which Lambda's layer does not carry.
+    PyTorch would otherwise load its compiler's shape arithmetic, which Lambda's layer does not carry.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Return the result of `func`, or its target unchanged if it would fill a tensor without memory."""
         name, named = func.__name__, kwargs or {}
         target = args[0] if args else named.get("tensor")  # torch.nn.init names it
         if name.endswith("_") and not name.endswith("__") and isinstance(target, Tensor) and target.is_meta:
@@ -696,25 +743,25 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **named)
 
 
-def _built(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
+def _build_seeded(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
     """Return the module with weights drawn from `seed_`; torch's global generator is left unchanged."""
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed("model", seed_))
-        return zoo.factory(training.model, partial(adapters.fit, training))(classes, input_shape)
+        return zoo.find_factory(training.model, partial(adapters.prepare_module, training))(classes, input_shape)
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------
 # The trained model as a safetensors file: names and shapes of the module's own state_dict, readable by any safetensors library.
 
 
-def safetensors_bytes(
+def encode_model(
     experiment: Experiment, manifest: Mapping[str, Any], vector: Vector, *, constants: bytes | None = None
 ) -> bytes:
-    """Return a model vector as the bytes of a safetensors file. `constants`: the run's constants, if any. Raises Corrupt if the vector
-    does not fit the experiment's model.
+    """Return the trained model `vector` as the bytes of a safetensors file. `manifest`: of the data. `constants`: the
+    run's, if any. Raises Corrupt if the vector does not fit the experiment's model.
     """
     classes, shape = manifest["classes"], tuple(manifest["input_shape"])
-    flat = FlatModel(skeleton(experiment.training, classes, shape, seed_=experiment.seed))
+    flat = FlatModel(build_skeleton(experiment.training, classes, shape, seed_=experiment.seed))
     if vector.elements != flat.model.numel():
         raise Corrupt(f"model: {vector.elements} elements; {experiment.training.model} has {flat.model.numel()}")
     if constants is not None:
@@ -722,18 +769,18 @@ def safetensors_bytes(
     flat.model.copy_(buffers.tensor(vector.data))
     flat.evaluate()
     about = {"model": experiment.training.model, "classes": str(classes)}
-    if scale := scaling.of_manifest(manifest.get("affine", {})):  # its outputs are (label - mean) / deviation
+    if scale := scaling.from_manifest(manifest.get("affine", {})):  # its outputs are (label - mean) / deviation
         about |= {scaling.MEAN: json.dumps(scale.mean), scaling.DEVIATION: json.dumps(scale.deviation)}
     with user_code.blame("training.model", experiment.training.model):
-        state = _state(experiment.training, flat)
+        state = _select_tensors(experiment.training, flat)
     return batches.encode_tensors(state, about)
 
 
-def _state(training: Training, flat: FlatModel) -> Mapping[str, Tensor]:
-    """Return the tensors that `training.save` asks for, by name."""
+def _select_tensors(training: Training, flat: FlatModel) -> Mapping[str, Tensor]:
+    """Return the tensors that `training.save` asks for, by name: all, merged adapters, or adapters alone."""
     match training.save:
         case "merged":
-            return weights.merged(flat.module, training.adapters)
+            return weights.merge_adapters(flat.module, training.adapters)
         case "adapters":
             fixed = flat.frozen() | flat.constants()
             return {name: value for name, value in flat.module.state_dict().items() if name not in fixed}

@@ -13,7 +13,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 
 @cache
 def keep_freed_memory() -> bool:
-    """Make malloc keep what is freed, once per process; whether the C library can (glibc). Numbers do not depend on it."""
+    """Make the C library keep freed memory for the process, once. Returns whether it can (glibc). Results do not depend
+    on it.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -21,8 +23,8 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 
-def give_back_freed_memory() -> bool:
-    """Return to the kernel, once, what this process has freed and its C library keeps; whether there was any (glibc tells)."""
+def release_freed_memory() -> bool:
+    """Return the process's freed memory to the kernel once. Returns whether there was any, as far as glibc tells."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):

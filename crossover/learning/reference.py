@@ -23,12 +23,14 @@ from crossover.algorithms.updates import step
 from crossover.experiment import Experiment
 from crossover.learning.learner import Learner, learner_for
 from crossover.learning.samples import Dataset
-from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
+from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan_staging
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The results of one epoch, or of several without an evaluation in between; `train_loss` is the mean over their answers."""
+    """Results of one epoch, or of several without an evaluation in between; `train_loss` is the mean over their
+    answers.
+    """
 
     train_loss: float
     val_loss: float
@@ -37,8 +39,8 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
-    """A round's state: the model (P + B,) and the optimizer's vectors (P,): none, a velocity, or two moments. With local steps these are
-    the outer optimizer's, and `own` has those of each worker, by rank.
+    """State after a round: the model (P + B,) and the optimizer's vectors (P,). With local steps these are the outer
+    optimizer's, and `own` has those of each worker, by rank.
     """
 
     model: Tensor
@@ -62,17 +64,19 @@ def train_reference(
     history: list[Epoch] = []
     known: list[tuple[float, float]] = []
     while not find_stop_reason(experiment.training, known, epochs=reference.epochs):
-        history.append(reference.until_evaluated(known, on_round))
+        history.append(reference.run_until_evaluation(known, on_round))
         known.append((history[-1].val_loss, history[-1].val_metric))
     state = reference.state
     return bytes(buffers.view(state.model)), tuple(bytes(buffers.view(part)) for part in state.optimizer), history
 
 
 class _Reference:
+    """Training of all workers in one process, round by round."""
+
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: Learner) -> None:
         every = experiment.exchange.every
         self.experiment = experiment
-        self.plan = plan(experiment, len(dataset.train_labels))
+        self.plan = plan_staging(experiment, len(dataset.train_labels))
         self.per_round = self.plan.minibatches if every in (None, "epoch") else int(every)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
         self.answers = self.minibatches.answers(learner.answers if ":" in experiment.training.loss else None)
@@ -87,9 +91,9 @@ class _Reference:
         self.state = RoundState(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
         self.round = self.epochs = 0
 
-    def until_evaluated(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
-        """Run the rounds of the next epoch, or of all epochs that one round spans, and return its result. Minibatches are numbered
-        through the run.
+    def run_until_evaluation(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
+        """Run the rounds of the next epoch, or of all epochs that one round spans, evaluate, and return the result.
+        `history`: evaluations so far. `on_round`: called after each round.
         """
         losses, samples = 0.0, 0
         begin = self.epochs * self.plan.minibatches
@@ -103,14 +107,14 @@ class _Reference:
             numbers = range(first, min(first + self.per_round, end))
             contributions, counts = [], []
             for worker in range(self.experiment.workers):
-                contribution, count, loss = self._worker(worker, numbers, history)
+                contribution, count, loss = self._run_worker(worker, numbers, history)
                 contributions.append(contribution)
                 counts.append(count)
                 losses += loss
             samples += sum(counts)
             names = [f"worker {worker}, round {self.round}: its average" for worker in range(self.experiment.workers)]
-            average = self._combined(contributions, weigh_contributions(counts), names)
-            self.state = self._next(average, history)
+            average = self._combine(contributions, weigh_contributions(counts), names)
+            self.state = self._build_next_state(average, history)
             self.round += 1
             if on_round is not None:
                 on_round(self.round, self.state)
@@ -118,18 +122,23 @@ class _Reference:
         result = self.learner.evaluate(self.minibatches.validation(chunk) for chunk in range(self.chunks))
         return Epoch(losses / max(1, samples), result.loss, result.metric)
 
-    def _combined(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
-        """Return the aggregate of all contributions, passed through each worker's codec if there is one."""
+    def _combine(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
+        """Return the aggregate of all contributions, passed through each worker's codec if there is one. `names`: for
+        errors.
+        """
 
         def combine(vectors: Sequence[Tensor]) -> Tensor:
+            """Return the vectors combined by the experiment's rule."""
             return combine_vectors(vectors, counts, self.experiment.aggregation, names=names)
 
         if not self.encoders:
             return combine(contributions)
         return exchange_in_process(self.encoders, contributions, combine, round=self.round)
 
-    def _worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
-        """Return (contribution, answers, summed loss) of one worker's minibatches of the round."""
+    def _run_worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
+        """Return (contribution, answers, summed loss) of one worker's minibatches of the round. `numbers`: of its
+        minibatches, counted through the run.
+        """
         what = self.experiment.exchange.what
         gradients, counts, losses, model, own = [], [], 0.0, self.state.model, self.state.own[worker]
         for position, number in enumerate(numbers):
@@ -140,11 +149,11 @@ class _Reference:
             loss = self.learner.compute_gradient(
                 batch, epoch=epochs + 1, round=self.round, worker=worker, minibatch=position
             )
-            gradients.append(self._published(worker))
+            gradients.append(self._copy_gradient(worker))
             counts.append(answers)
             losses += loss * answers
             if what != "gradients":
-                update = self._update(history, number=number, per_step=1)
+                update = self._build_update(history, number=number, per_step=1)
                 model, own = step(model, gradients.pop(), own, update)
         if what == "gradients":
             return mean(gradients, weigh_contributions(counts)), sum(counts), losses
@@ -153,10 +162,11 @@ class _Reference:
         return model if what == "model" else delta, sum(counts), losses
 
     def _keep(self, worker: int, own: Sequence[Tensor]) -> None:
+        """Keep the vectors of a worker's own optimizer in the state."""
         all_ = [tuple(own) if rank == worker else held for rank, held in enumerate(self.state.own)]
         self.state = replace(self.state, own=tuple(all_))
 
-    def _published(self, worker: int) -> Tensor:
+    def _copy_gradient(self, worker: int) -> Tensor:
         """Return a copy of the learner's gradient, attacked if the worker is faulty."""
         faults, own = self.experiment.faults, buffers.tensor(bytes(self.learner.gradient))
         if worker not in faults.workers:
@@ -166,7 +176,7 @@ class _Reference:
             own, attack=faults.attack, scale=faults.scale, generator=random, buffers=self.learner.buffers
         )
 
-    def _next(self, average: Tensor, history: History) -> RoundState:
+    def _build_next_state(self, average: Tensor, history: History) -> RoundState:
         """Return the workers' state after the round. `average`: the aggregate of the exchanged contributions."""
         state, exchange = self.state, self.experiment.exchange
         match exchange.what:
@@ -178,12 +188,14 @@ class _Reference:
                     state.model, average, state.optimizer, exchange.outer, number=self.round, buffers=count
                 )
             case _:
-                update = self._update(history, number=self.round, per_step=self.per_round)
+                update = self._build_update(history, number=self.round, per_step=self.per_round)
                 after = step(state.model, average, state.optimizer, update)
         return RoundState(*after, own=state.own)
 
-    def _update(self, history: History, *, number: int, per_step: int) -> Update:
-        """Return the inner optimizer's update. `number`: its step in the run. `per_step`: the minibatches behind each step."""
+    def _build_update(self, history: History, *, number: int, per_step: int) -> Update:
+        """Return the settings of an optimizer step. `number`: of the step in the run. `per_step`: minibatches behind
+        each step.
+        """
         training = self.experiment.training
         steps = training.steps or training.epochs * -(-self.plan.minibatches // per_step)
         rate = learning_rate(training, round=number, rounds=steps, history=history)
@@ -193,5 +205,5 @@ class _Reference:
             rate=rate,
             buffers=self.learner.buffers,
             sync_every=per_step,
-            undecayed=self.learner.undecayed() if training.no_decay else (),
+            undecayed=self.learner.list_undecayed() if training.no_decay else (),
         )

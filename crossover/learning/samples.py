@@ -27,7 +27,7 @@ Kind = Literal["classes", "numbers"]  # of labels
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The way a CSV was read. Columns are counted from 0; `names` has all of them."""
+    """Result of deciding how to read a CSV. Columns are counted from 0; `names` has all of them."""
 
     file: str
     names: tuple[str, ...]
@@ -43,7 +43,7 @@ class Reading:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The columns that reach the model."""
+        """Columns that reach the model."""
         return tuple(each for each in range(len(self.names)) if each != self.label and each not in self.drop)
 
     def as_table(self) -> Table:
@@ -55,12 +55,13 @@ class Reading:
             drop=tuple(self._reference(each) for each in self.drop),
         )
 
-    def shown(self, column: int) -> str:
+    def name_column(self, column: int) -> str:
         """Return a column's name for messages; its number from 1 if the name is blank or not unique."""
         name = self.names[column]
         return name if name.strip() and self.names.count(name) == 1 else f"column {column + 1}"
 
     def _reference(self, column: int) -> str | int:
+        """Return the column's name if it is unique, else its number from 1, as `data.table` refers to it."""
         name = self.names[column]
         return name if self.header and self.names.count(name) == 1 else column + 1
 
@@ -86,8 +87,8 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class LabelScale:
-    """What labels that are numbers are brought to mean 0 and deviation 1 by: one mean and one deviation for each column (dimension 1). The
-    model learns (label - mean) / deviation.
+    """Mean and deviation of numeric labels, one of each per column (dimension 1). The model learns (label - mean) /
+    deviation.
     """
 
     mean: tuple[float, ...]
@@ -96,9 +97,10 @@ class LabelScale:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A data set split for one experiment, as it is staged; `fingerprint` names its staged form. `affine`: the rest of the map that
-    `data.preprocess` asks for, where loading has computed or applied it (crossover/learning/samples.py). With a `scale`, labels are scaled.
-    `understood`: how the data was understood, as plain JSON.
+    """Data set split for one experiment, as it is staged; `fingerprint` identifies its staged form.
+
+    `affine`: map that the inputs still need, if loading has computed it. `scale`: how labels are scaled. `understood`:
+    description as JSON.
     """
 
     train_inputs: Tensor
@@ -113,12 +115,14 @@ class Dataset:
     understood: Mapping[str, Any] = field(default_factory=dict)
 
 
-def padded(samples: Samples) -> Samples:
-    """Return the samples with sequences padded to the longest one's length, by PADDING and labels by NO_CLASS; all else is unchanged."""
+def pad_sequences(samples: Samples) -> Samples:
+    """Return the samples with sequences padded to the longest one's length, by PADDING and labels by NO_CLASS; all else
+    is unchanged.
+    """
     found: dict[str, Any] = {}
     for names, filling in ((("inputs", "test_inputs"), PADDING), (("labels", "test_labels"), NO_CLASS)):
         given: dict[str, Any] = {name: getattr(samples, name, None) for name in names}
-        parts = {name: part for name, part in given.items() if _sequences(part)}
+        parts = {name: part for name, part in given.items() if _are_sequences(part)}
         longest = max((len(row) for part in parts.values() for row in part), default=0)
         for name, part in parts.items():
             found[name] = torch.full((len(part), longest), filling)
@@ -127,8 +131,8 @@ def padded(samples: Samples) -> Samples:
     return replace(samples, **found) if found else samples
 
 
-def whole(classes: Any) -> Any:
-    """Return `classes` as an int if it is a whole number of numpy's or torch's; anything else as it is."""
+def to_whole_number(classes: Any) -> Any:
+    """Return `classes` as an int if it is a whole number of numpy's or torch's; anything else unchanged."""
     if classes is None or isinstance(classes, bool) or getattr(classes, "dtype", None) in (torch.bool, "bool"):
         return classes
     try:
@@ -142,7 +146,7 @@ def has_padding(inputs: Tensor) -> bool:
     return inputs.dtype == torch.int64 and inputs.ndim == 2 and bool((inputs == PADDING).any())
 
 
-def trimmed(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def trim_padding(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return a minibatch's inputs and labels, cut at the end of its longest sequence if they are padded."""
     if not has_padding(inputs):
         return inputs, labels
@@ -150,7 +154,8 @@ def trimmed(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[:, :width], labels[:, :width] if labels.shape == inputs.shape else labels
 
 
-def _sequences(part: Any) -> bool:
+def _are_sequences(part: Any) -> bool:
+    """Return whether `part` is a list of int64 vectors, of any lengths."""
     rows = part if isinstance(part, Sequence) and not isinstance(part, str) else ()
     whole = (isinstance(row, Tensor) and row.dtype == torch.int64 and row.ndim == 1 and len(row) for row in rows)
     return bool(rows) and all(whole)
@@ -181,7 +186,7 @@ _LEAST_EXPONENT = -1000  # 2.0 ** 1000 is a float, 2.0 ** 1074 is none
 
 
 def is_measured(inputs: Tensor) -> bool:
-    """Return whether the inputs are numbers to calculate with, which the map is for, rather than names."""
+    """Return whether the inputs are numbers to calculate with (floats or uint8), not names such as tokens."""
     return inputs.is_floating_point() or inputs.dtype == torch.uint8
 
 
@@ -193,19 +198,21 @@ def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[floa
     return far or inputs.dtype == torch.float64
 
 
-def map_of(dataset: "Dataset", preprocess: str) -> Affine:
-    """Return what a manifest calls `affine`: the map that `dataset` still needs.
+def get_affine_map(dataset: "Dataset", preprocess: str) -> Affine:
+    """Return the affine map (scale, shift) that the inputs of `dataset` still need, as the manifest stores it.
 
-    For a data set that was mapped when it was loaded, its zero is what 0 became in each channel.
+    For inputs that were mapped on loading it has `zero`, what 0 became in each channel.
     """
     if dataset.affine is not None:
         return dataset.affine
-    scale, shift = constants(dataset.train_inputs, preprocess)
+    scale, shift = compute_constants(dataset.train_inputs, preprocess)
     return {"scale": scale, "shift": shift}
 
 
-def constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]]:
-    """Return (scale, shift), one number per channel, of the training inputs (N, C, ...); both empty if there is nothing to do."""
+def compute_constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]]:
+    """Return (scale, shift) of `preprocess`, one number per channel, from the training inputs (N, C, ...); both empty
+    if there is nothing to do.
+    """
     if preprocess == "none" or not is_measured(inputs):
         return [], []
     if inputs.ndim == 1:
@@ -213,7 +220,7 @@ def constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]
     others = (0, *range(2, inputs.ndim))
     match preprocess:
         case "standardize":
-            means, deviations = _moments(inputs)
+            means, deviations = _compute_moments(inputs)
             scale = [1 / deviation if deviation else 1.0 for deviation in deviations]
             return scale, [-mean * factor for mean, factor in zip(means, scale, strict=True)]
         case "minmax":
@@ -228,7 +235,7 @@ def constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]
     raise ValueError(f"preprocess: {preprocess!r}; one of standardize, minmax, normalize, none")
 
 
-def _moments(inputs: Tensor) -> tuple[list[float], list[float]]:
+def _compute_moments(inputs: Tensor) -> tuple[list[float], list[float]]:
     """Return the mean and the population standard deviation by channel; a deviation of 0 for a channel without spread.
 
     They are computed in float64, in two passes so that nothing cancels. Values are in units of a power of two above each channel's largest
@@ -261,8 +268,8 @@ def _moments(inputs: Tensor) -> tuple[list[float], list[float]]:
 
 
 class Preparation:
-    """The one way from a raw sample to what the model is given: the affine map of `manifest["affine"]` (scale and shift, one number per
-    channel, or none) and the memory format. `zero`: what a 0 of the data set is by now, one number per channel; empty: 0.
+    """Function from raw inputs to what the model receives: the affine map of `manifest["affine"]` and the memory
+    format. `zero`: what 0 has become in each channel; empty: 0.
     """
 
     def __init__(self, affine: Affine, *, memory_format: str) -> None:
@@ -273,8 +280,8 @@ class Preparation:
         self._format = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """(N, C, ...) of numbers -> float32, images in the network's memory format; names as they are. `inputs` stay as they are. What is
-        float64 is mapped in float64.
+        """Return inputs (N, C, ...) mapped and as float32, images in the memory format; inputs that are names are
+        copied. The arguments stay unchanged.
         """
         if not is_measured(inputs):
             return inputs.clone()  # over memory that nobody may write to
@@ -288,7 +295,7 @@ class Preparation:
         return wide.to(torch.float32)
 
 
-def augmented(
+def augment_images(
     images: Tensor, sample_ids: Tensor, data: Data, *, seed: int, epoch: int, zero: Sequence[float] = ()
 ) -> Tensor:
     """Return the images augmented as `data.augment` says. The result for a sample depends on (seed, epoch, sample id) alone, so retries
@@ -297,19 +304,19 @@ def augmented(
     if data.augment == "none":
         return images
     alternate = data.augment == "crop_alternate"
-    return crop_flip(images, sample_ids, seed=seed, epoch=epoch, alternate=alternate, zero=zero)
+    return crop_and_flip(images, sample_ids, seed=seed, epoch=epoch, alternate=alternate, zero=zero)
 
 
-def at_size(images: Tensor, training: Training, *, epoch: int) -> Tensor:
+def resize_for_epoch(images: Tensor, training: Training, *, epoch: int) -> Tensor:
     """Return images (N, C, H, W) of floats in the size that `training.image_size` sets for the epoch. Other inputs are returned
     unchanged.
     """
     if training.image_size.begin is None or images.ndim != 4:
         return images
-    return to_side(images, image_side(training, images.shape[2], epoch=epoch))
+    return resize_images(images, image_side(training, images.shape[2], epoch=epoch))
 
 
-def first_of_each_size(images: Tensor, training: Training) -> list[int]:
+def list_first_epochs(images: Tensor, training: Training) -> list[int]:
     """Return the first epoch of each image size that `at_size` produces."""
     if training.image_size.begin is None or images.ndim != 4:
         return [1]
@@ -317,7 +324,7 @@ def first_of_each_size(images: Tensor, training: Training) -> list[int]:
     return sorted({image_side(training, images.shape[2], epoch=epoch): epoch for epoch in epochs}.values())
 
 
-def to_side(images: Tensor, side: int) -> Tensor:
+def resize_images(images: Tensor, side: int) -> Tensor:
     """Return images (N, C, H, W) resized to (N, C, side, W in proportion): bilinear, each new pixel the weighted mean of the covered
     ones.
     """
@@ -328,7 +335,7 @@ def to_side(images: Tensor, side: int) -> Tensor:
     return F.interpolate(images, size, mode="bilinear", align_corners=False, antialias=True)
 
 
-def crop_flip(
+def crop_and_flip(
     images: Tensor,
     sample_ids: Tensor,
     *,
@@ -337,8 +344,8 @@ def crop_flip(
     alternate: bool = False,
     zero: Sequence[float] = (),
 ) -> Tensor:
-    """Each image shifted by up to an eighth of its height (the edge filled with `zero`, by channel), and mirrored half of the time: by
-    chance, or in every second epoch (`alternate`), so that two epochs in a row show both sides of each (Jordan 2024, arXiv 2404.00498).
+    """Return each image shifted by up to an eighth of its height and mirrored half of the time, by chance, or in every
+    second epoch (`alternate`; Jordan 2024, arXiv 2404.00498). `zero`: fills the edge, by channel.
     """
     count, channels, height, width = images.shape
     reach = height // 8

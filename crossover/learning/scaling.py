@@ -26,9 +26,9 @@ SHAPING = {
 MEAN, DEVIATION = "label_mean", "label_deviation"  # of the manifest, beside what inputs are scaled by
 
 
-def scale_of(labels: Tensor, experiment: Experiment, *, classes: int | None) -> LabelScale | None:
-    """Return what the training labels are scaled by, by `data.scale_labels`; None if they stay as they are. A column (dimension 1) without
-    spread is only shifted.
+def compute_label_scale(labels: Tensor, experiment: Experiment, *, classes: int | None) -> LabelScale | None:
+    """Return mean and deviation by which training labels are scaled (`data.scale_labels`); None if they stay as they
+    are. A column (dimension 1) without spread is only shifted.
     """
     wanted = experiment.data.scale_labels
     if classes is not None or wanted == "never" or (wanted == "auto" and experiment.training.loss != "mse"):
@@ -45,39 +45,41 @@ def scale_of(labels: Tensor, experiment: Experiment, *, classes: int | None) -> 
     return LabelScale(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
-def scaled(labels: Tensor, scale: LabelScale | None) -> Tensor:
-    """Return the labels as the model learns them: scaled in float64, and float32."""
+def scale_labels(labels: Tensor, scale: LabelScale | None) -> Tensor:
+    """Return the labels as the model learns them, scaled in float64 and rounded to float32; unchanged if `scale` is
+    None.
+    """
     if scale is None:
         return labels
-    mean, deviation = (_beside(part, labels) for part in (scale.mean, scale.deviation))
+    mean, deviation = (_broadcast_columns(part, labels) for part in (scale.mean, scale.deviation))
     return ((labels.double() - mean) / deviation).float()
 
 
-def unscaled(values: Tensor, scale: LabelScale) -> Tensor:
-    """Return outputs or scaled labels in the labels' own unit, computed in float64, and float32."""
-    mean, deviation = (_beside(part, values) for part in (scale.mean, scale.deviation))
+def unscale(values: Tensor, scale: LabelScale) -> Tensor:
+    """Return outputs or scaled labels in the labels' own unit, computed in float64 and rounded to float32."""
+    mean, deviation = (_broadcast_columns(part, values) for part in (scale.mean, scale.deviation))
     return (values.double() * deviation + mean).float()
 
 
-def distance(outputs: Tensor, labels: Tensor, scale: LabelScale) -> Tensor:
-    """Return how far scaled outputs are from scaled labels, in the labels' own unit, float64. No mean is added, behind which it would be
-    lost.
+def compute_distance(outputs: Tensor, labels: Tensor, scale: LabelScale) -> Tensor:
+    """Return outputs minus labels, both scaled, in the labels' own unit, float64. No mean is added, which would swallow
+    small differences.
     """
-    return (outputs.detach().double() - labels.double()) * _beside(scale.deviation, labels)
+    return (outputs.detach().double() - labels.double()) * _broadcast_columns(scale.deviation, labels)
 
 
-def problem(outputs: object, labels: Tensor, scale: LabelScale) -> str:
-    """Return why a model cannot learn labels that are scaled, by outputs that know how they were computed; empty if it can."""
+def find_scaling_problem(outputs: object, labels: Tensor, scale: LabelScale) -> str:
+    """Return why a model cannot learn scaled labels, judged by its `outputs` and how they were computed; "" if it can."""
     if not isinstance(outputs, Tensor) or outputs.shape != labels.shape:  # for a loss of one's own
         return ""
-    if found := _limit(outputs):
+    if found := _find_bound(outputs):
         return (
             f"the model's outputs end in {found}, which cannot reach all labels once they are scaled to mean 0 and deviation 1; expected "
             "data.scale_labels: never, or a model that ends without it"
         )
-    given, deviation = outputs.detach().double(), _beside(scale.deviation, labels)
+    given, deviation = outputs.detach().double(), _broadcast_columns(scale.deviation, labels)
     far = float((given - labels).square().mean().sqrt())
-    own = float(((given - _beside(scale.mean, labels)) / deviation - labels).square().mean().sqrt())
+    own = float(((given - _broadcast_columns(scale.mean, labels)) / deviation - labels).square().mean().sqrt())
     if far > FAR > FAR * own / far:
         return (
             f"the model's outputs are {far:.2g} deviations from labels that are scaled, and {own:.2g} from labels in their own unit; "
@@ -86,8 +88,10 @@ def problem(outputs: object, labels: Tensor, scale: LabelScale) -> str:
     return ""
 
 
-def _limit(outputs: Tensor) -> str:
-    """Return the function that bounds the outputs, or an empty text. Only changes of shape or type may follow it."""
+def _find_bound(outputs: Tensor) -> str:
+    """Return the name of the function that bounds the outputs; "" if none does. Only changes of shape or type may
+    follow it.
+    """
     node = outputs.grad_fn
     while node is not None and (name := re.sub(r"Backward\d*$", "", node.name()).lower()) not in BOUNDED:
         if name not in SHAPING:
@@ -96,17 +100,17 @@ def _limit(outputs: Tensor) -> str:
     return name if node is not None else ""
 
 
-def as_manifest(scale: LabelScale | None) -> dict[str, list[float]]:
-    """Return what the manifest's `affine` has of it, empty without a scale."""
+def to_manifest(scale: LabelScale | None) -> dict[str, list[float]]:
+    """Return the scale as entries of the manifest's `affine`; empty without a scale."""
     return {MEAN: list(scale.mean), DEVIATION: list(scale.deviation)} if scale else {}
 
 
-def of_manifest(affine: Mapping[str, Sequence[float]]) -> LabelScale | None:
-    """Return the scale that `as_manifest` wrote."""
+def from_manifest(affine: Mapping[str, Sequence[float]]) -> LabelScale | None:
+    """Return the scale that `to_manifest` wrote into `affine`; None if there is none."""
     return LabelScale(tuple(affine[MEAN]), tuple(affine[DEVIATION])) if affine.get(MEAN) else None
 
 
-def _beside(part: Sequence[float], values: Tensor) -> Tensor:
+def _broadcast_columns(part: Sequence[float], values: Tensor) -> Tensor:
     """Return one number for each column as a tensor whose shape broadcasts with `values`."""
     found = torch.tensor(list(part), dtype=torch.float64, device=values.device)
     return found if values.ndim < 2 else found.view(1, -1, *[1] * (values.ndim - 2))

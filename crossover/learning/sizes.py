@@ -26,7 +26,9 @@ class StepCounts:
     of_sample_matrix: float
 
     def times(self, ratio: float, *, fixed: bool = True) -> "StepCounts":
-        """Return the counts of as many operations that are `ratio` times as large. `fixed`: those that do not grow with the batch, too."""
+        """Return the counts if operations were `ratio` times as large. `fixed`: whether this holds for bytes that do
+        not grow with the batch, too.
+        """
         changed = {
             each.name: getattr(self, each.name) * ratio for each in fields(self) if each.name.startswith("of_sample_")
         }
@@ -40,7 +42,7 @@ def digest_of_model(parameters: int, buffers: int, macs: int) -> str:
 
 @dataclass(frozen=True)
 class DataSize:
-    """Samples for training and of the test split, and one image's shape (C, H, W)."""
+    """Numbers of training and test samples of a data set, and the shape (C, H, W) of an image."""
 
     training: int
     test: int | None
@@ -57,9 +59,9 @@ GENERATED = {f"{name}-generated": name for name in ("mnist", "cifar10")}
 DATA |= {generated: DATA[name] for generated, name in GENERATED.items()}
 
 
-def held_out(samples: int, share: float) -> int:
-    """Return how many of the training set's `samples` are used for validation. Raises ConfigError if no sample would validate or none would
-    be left.
+def count_held_out(samples: int, share: float) -> int:
+    """Return how many of the training set's `samples` are used for validation. Raises ConfigError if no sample would
+    validate or none would be left.
     """
     held = round(samples * share)
     if not 0 < held < samples:
@@ -67,12 +69,12 @@ def held_out(samples: int, share: float) -> int:
     return held
 
 
-def not_smaller(begin: int, name: str, side: int) -> str:
+def explain_too_large(begin: int, name: str, side: int) -> str:
     """Return the error text for a `training.image_size.begin` that is not smaller than the images. `name`: the data set. `side`: pixels."""
     return f"training.image_size.begin: {begin} is not smaller than the images of {name}, which have {side} pixels a side; leave it out"
 
 
-def split(experiment: Experiment) -> tuple[int, int] | None:
+def count_split(experiment: Experiment) -> tuple[int, int] | None:
     """Return the numbers of training and validation samples, or None if only loading the data set gives them.
 
     Raises ConfigError as `held_out` does.
@@ -80,6 +82,6 @@ def split(experiment: Experiment) -> tuple[int, int] | None:
     data, found = experiment.data, DATA.get(experiment.data.dataset)
     if found is None:
         return None
-    held = (found.test or 0) if data.validation == "test" else held_out(found.training, data.validation)
+    held = (found.test or 0) if data.validation == "test" else count_held_out(found.training, data.validation)
     training = found.training - (0 if data.validation == "test" else held)
     return min(training, data.limit or training), held

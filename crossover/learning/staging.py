@@ -22,48 +22,50 @@ VALIDATION_CHUNK = 1024  # samples
 class Store(Protocol):
     """The part of an object store that staging needs."""
 
-    def exists(self, key: str) -> bool: ...
+    def exists(self, key: str) -> bool:
+        """Return whether the key exists."""
 
-    def put(self, key: str, data: bytes) -> None: ...
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data` under `key`, replacing an older object."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingPlan:
-    """Which samples stand in which minibatch: ranges into the seeded permutation of the training set, by worker and minibatch."""
+    """Assignment of training samples to minibatches: ranges of the seeded permutation, by worker and minibatch."""
 
     partitions: tuple[tuple[range, ...], ...]
 
     @property
     def minibatches(self) -> int:
-        """Minibatches per worker and epoch, the same for every worker."""
+        """Minibatches per worker and epoch, equal for every worker."""
         return len(self.partitions[0])
 
     @property
     def counts(self) -> list[list[int]]:
-        """Samples by worker and minibatch."""
+        """Numbers of samples, by worker and minibatch."""
         return [[len(part) for part in partition] for partition in self.partitions]
 
 
-def plan(experiment: Experiment, n_train: int) -> StagingPlan:
-    """Return the plan of W contiguous partitions that differ by at most one sample, each cut into minibatches; the last may be smaller
-    unless data.drop_last.
+def plan_staging(experiment: Experiment, n_train: int) -> StagingPlan:
+    """Return the plan of W contiguous partitions that differ by at most one sample, each cut into minibatches; the last
+    may be smaller unless data.drop_last.
 
-    Raises ConfigError, with values that work, if workers would have different numbers of minibatches, or none, or if `check_rounds`
-    refuses.
+    `n_train`: number of training samples. Raises ConfigError, with values that work, if workers would have different
+    numbers of minibatches, or none, or if `check_rounds` refuses.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
-    largest = _sizes(n_train, workers)[0]
+    largest = _partition_sizes(n_train, workers)[0]
     if 0 < largest < batch_size:
         raise ConfigError(
             f"training.batch_size: {batch_size} is larger than a worker's partition of {largest} samples"
             f" ({n_train} among {workers} workers); at most {largest} is expected, or fewer workers"
         )
-    minibatches = minibatches_of(n_train, workers, batch_size, drop_last=drop_last)
+    minibatches = count_minibatches(n_train, workers, batch_size, drop_last=drop_last)
     if minibatches is None:
-        raise ConfigError(_advice(n_train, workers, batch_size, drop_last=drop_last))
+        raise ConfigError(_suggest_sizes(n_train, workers, batch_size, drop_last=drop_last))
     check_rounds(experiment, minibatches)
     partitions, start = [], 0
-    for size in _sizes(n_train, workers):
+    for size in _partition_sizes(n_train, workers):
         ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
         partitions.append(tuple(range(first, min(first + batch_size, start + size)) for first in ends))
         start += size
@@ -90,6 +92,9 @@ def check_rounds(experiment: Experiment, minibatches: int) -> None:
 
 
 def _check_every(experiment: Experiment, minibatches: int) -> None:
+    """Raise ConfigError if `exchange.every` exceeds an epoch's minibatches without being a number of whole epochs of
+    local steps.
+    """
     every, what, epochs = experiment.exchange.every, experiment.exchange.what, experiment.training.epochs
     if not isinstance(every, int) or every <= minibatches:
         return
@@ -108,26 +113,32 @@ def _check_every(experiment: Experiment, minibatches: int) -> None:
         )
 
 
-def _sizes(n_train: int, workers: int) -> list[int]:
+def _partition_sizes(n_train: int, workers: int) -> list[int]:
+    """Return the number of training samples of each worker."""
     return [n_train // workers + (worker < n_train % workers) for worker in range(workers)]
 
 
-def minibatches_of(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
+def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
     """Return every worker's number of minibatches, or None if workers differ, there are none, or a minibatch would be larger than a
     partition.
     """
-    if batch_size > _sizes(n_train, workers)[0]:
+    if batch_size > _partition_sizes(n_train, workers)[0]:
         return None
-    numbers = {size // batch_size if drop_last else -(-size // batch_size) for size in set(_sizes(n_train, workers))}
+    numbers = {
+        size // batch_size if drop_last else -(-size // batch_size) for size in set(_partition_sizes(n_train, workers))
+    }
     return numbers.pop() or None if len(numbers) == 1 else None
 
 
-def _advice(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
-    def works(workers: int, batch_size: int) -> bool:
-        return minibatches_of(n_train, workers, batch_size, drop_last=drop_last) is not None
+def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
+    """Return the error text for sizes that do not work, with the nearest batch sizes and numbers of workers that do."""
 
-    batch_sizes = _nearest(batch_size, range(1, n_train + 1), lambda value: works(workers, value))
-    worker_counts = _nearest(workers, range(1, min(64, n_train) + 1), lambda value: works(value, batch_size))
+    def works(workers: int, batch_size: int) -> bool:
+        """Return whether these numbers give every worker the same number of minibatches."""
+        return count_minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
+
+    batch_sizes = _find_nearest(batch_size, range(1, n_train + 1), lambda value: works(workers, value))
+    worker_counts = _find_nearest(workers, range(1, min(64, n_train) + 1), lambda value: works(value, batch_size))
     choices = [
         f"{name} {' or '.join(map(str, values))}"
         for name, values in (("training.batch_size", batch_sizes), ("workers", worker_counts))
@@ -139,7 +150,7 @@ def _advice(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> 
     )
 
 
-def _nearest(value: int, candidates: range, works: Callable[[int], bool]) -> list[int]:
+def _find_nearest(value: int, candidates: range, works: Callable[[int], bool]) -> list[int]:
     """Return the nearest working value below and the nearest above."""
     below = next((c for c in reversed(candidates) if c < value and works(c)), None)
     above = next((c for c in candidates if c > value and works(c)), None)
@@ -153,16 +164,15 @@ def stage(
     *,
     answers: "Callable[[Batch], int] | None" = None,
 ) -> dict[str, Any]:
-    """Write what is not there yet and return the manifest, which is written last: where it exists, the rest does. Raises DataError where
-    no minibatch has an answer.
-
-    `answers`: how many a loss of the user's own counts in a minibatch.
-    `stores`: one for all workers, or one per worker by rank; a worker's own store holds its minibatches, the validation chunks and the
+    """Write the minibatches, validation chunks and manifest that the stores lack, the manifest last. Returns the
     manifest.
+
+    `stores`: one for all workers, or one per worker by rank. `answers`: counts a minibatch's answers for a user's loss.
+    Raises DataError if no minibatch has an answer.
     """
     from crossover.learning import samples, scaling
 
-    plan_ = plan(experiment, len(dataset.train_labels))
+    plan_ = plan_staging(experiment, len(dataset.train_labels))
     chunks = range(0, len(dataset.validation_labels), VALIDATION_CHUNK)
     minibatches = Minibatches(experiment, dataset, plan_)
     counts = minibatches.answers(answers)
@@ -172,7 +182,7 @@ def stage(
         "dataset": dataset.name,
         "classes": dataset.classes,
         "input_shape": list(dataset.train_inputs.shape[1:]),
-        "affine": {**samples.map_of(dataset, experiment.data.preprocess), **scaling.as_manifest(dataset.scale)},
+        "affine": {**samples.get_affine_map(dataset, experiment.data.preprocess), **scaling.to_manifest(dataset.scale)},
         "minibatches": plan_.minibatches,
         "counts": counts,
         "validation_chunks": len(chunks),
@@ -185,16 +195,16 @@ def stage(
         for worker in range(experiment.workers) if len(stores) == 1 else (rank,):
             for number in range(plan_.minibatches):
                 key = keys.minibatch(dataset.fingerprint, worker, number)
-                _put(store, key, lambda w=worker, m=number: minibatches.train(w, m))  # type: ignore[misc]
+                _store_batch(store, key, lambda w=worker, m=number: minibatches.train(w, m))  # type: ignore[misc]
         for number in range(len(chunks)):
             key = keys.validation_chunk(dataset.fingerprint, number)
-            _put(store, key, lambda c=number: minibatches.validation(c))  # type: ignore[misc]
+            _store_batch(store, key, lambda c=number: minibatches.validation(c))  # type: ignore[misc]
         store.put(keys.data_manifest(dataset.fingerprint), json.dumps(manifest).encode())
     return manifest
 
 
 class Minibatches:
-    """The minibatches that a plan makes of a data set, as `stage` writes them."""
+    """Minibatches that a plan makes of a data set, as `stage` writes them."""
 
     def __init__(self, experiment: Experiment, dataset: "Dataset", plan: StagingPlan) -> None:
         import torch
@@ -207,20 +217,21 @@ class Minibatches:
 
     def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
         """Return each minibatch's weight, its number of answers, by worker and minibatch. `of`: counts a minibatch's answers."""
-        from crossover.learning.learner import answered
+        from crossover.learning.learner import mask_answered
 
         if of is not None:
             minibatches = range(self._plan.minibatches)
             return [[of(self.train(worker, m)) for m in minibatches] for worker in range(len(self._plan.partitions))]
         if self._experiment.training.loss != "cross_entropy":
             return self._plan.counts
-        each = answered(self._dataset.train_labels).reshape(len(self._order), -1).sum(1)[self._order].tolist()
+        each = mask_answered(self._dataset.train_labels).reshape(len(self._order), -1).sum(1)[self._order].tolist()
         return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
     def train(self, worker: int, minibatch: int) -> "Batch":
+        """Return one training minibatch of `worker`, with flipped labels if the worker is faulty that way."""
         from crossover.algorithms.robust import flip_labels
         from crossover.learning.batches import Batch
-        from crossover.learning.samples import trimmed
+        from crossover.learning.samples import trim_padding
 
         part = self._plan.partitions[worker][minibatch]
         ids = self._order[part.start : part.stop]
@@ -228,22 +239,23 @@ class Minibatches:
         faults = self._experiment.faults
         if faults.attack == "label_flip" and worker in faults.workers and self._dataset.classes is not None:
             labels = flip_labels(labels, classes=self._dataset.classes)
-        return Batch(*trimmed(self._dataset.train_inputs[ids], labels), ids)
+        return Batch(*trim_padding(self._dataset.train_inputs[ids], labels), ids)
 
     def validation(self, chunk: int) -> "Batch":
+        """Return one `chunk` of the validation set."""
         import torch
 
         from crossover.learning.batches import Batch
-        from crossover.learning.samples import trimmed
+        from crossover.learning.samples import trim_padding
 
         part = slice(chunk * VALIDATION_CHUNK, (chunk + 1) * VALIDATION_CHUNK)
         labels = self._dataset.validation_labels[part]
         ids = torch.arange(len(labels)) + part.start
-        return Batch(*trimmed(self._dataset.validation_inputs[part], labels), ids)
+        return Batch(*trim_padding(self._dataset.validation_inputs[part], labels), ids)
 
 
-def first_samples(dataset: "Dataset") -> "Batch":
-    """Two training samples, to try a model out; of sequences of any length, a short one and a long one."""
+def take_first_samples(dataset: "Dataset") -> "Batch":
+    """Return two training samples to try a model with; of sequences, the shortest and the longest."""
     import torch
 
     from crossover.learning.batches import Batch
@@ -256,7 +268,8 @@ def first_samples(dataset: "Dataset") -> "Batch":
     return Batch(dataset.train_inputs[ids], dataset.train_labels[ids], ids)
 
 
-def _put(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:
+def _store_batch(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:
+    """Store the minibatch that `batch` returns under `key` unless the key exists."""
     from crossover.learning.batches import encode_batch
 
     if not store.exists(key):

@@ -18,7 +18,7 @@ NOT_RUN = {"empty", "empty_strided", "new_empty", "empty_like", "new_empty_strid
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Counts every operation that is dispatched while it is active."""
+    """Context that counts operations, bytes and multiply-accumulates of everything torch computes in it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
@@ -28,16 +28,18 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Run the operation `func`, count it, and return its result."""
         given = dict(kwargs or {})
         found = func(*args, **given)
         name = func.overloadpacket.__name__
         if not func.is_view and name not in NOT_RUN:
             self.operations += 1
-            self.bytes += sum(each.numel() * each.element_size() for each in _tensors((args, given, found)))
+            self.bytes += sum(each.numel() * each.element_size() for each in _list_tensors((args, given, found)))
             self._count_macs(func, name, args, given, found)
         return found
 
     def _count_macs(self, func: Any, name: str, args: tuple[Any, ...], given: Mapping[str, Any], found: Any) -> None:
+        """Add the multiply-accumulates of one operation, by kind. `given`: its keyword arguments; `found`: its result."""
         if name in ("convolution", "convolution_backward"):
             back = name == "convolution_backward"
             inputs, weight = args[1:3] if back else args[:2]
@@ -56,12 +58,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             self.macs["matrix"] += formula(*args, **given, out_val=found) // 2
 
 
-def _tensors(of: Any) -> list[Tensor]:
+def _list_tensors(of: Any) -> list[Tensor]:
+    """Return all tensors in a value, in nested mappings and sequences too."""
     if isinstance(of, Tensor):
         return [of]
     if isinstance(of, Mapping):
-        return [found for each in of.values() for found in _tensors(each)]
-    return [found for each in of for found in _tensors(each)] if isinstance(of, tuple | list) else []
+        return [found for each in of.values() for found in _list_tensors(each)]
+    return [found for each in of for found in _list_tensors(each)] if isinstance(of, tuple | list) else []
 
 
 def count_step(
@@ -72,7 +75,7 @@ def count_step(
     `sample`: one input without its first dimension, on the module's device, which may be `meta`. `run`: how the module is called;
     `module(inputs)` unless given.
     """
-    few, more = (_counted(module, sample.unsqueeze(0).expand(n, *sample.shape), run) for n in OF_SAMPLES)
+    few, more = (_count_pass(module, sample.unsqueeze(0).expand(n, *sample.shape), run) for n in OF_SAMPLES)
     apart = OF_SAMPLES[1] - OF_SAMPLES[0]
     each = {name: (more.macs[name] - few.macs[name]) / apart for name in few.macs}
     bytes_ = (more.bytes - few.bytes) / apart
@@ -86,12 +89,13 @@ def count_step(
     )
 
 
-def _counted(module: nn.Module, inputs: Tensor, run: Callable[[nn.Module, Tensor], Any] | None) -> _Counter:
+def _count_pass(module: nn.Module, inputs: Tensor, run: Callable[[nn.Module, Tensor], Any] | None) -> _Counter:
+    """Return the counts of one forward and backward pass over `inputs`. `run`: calls the module, if given."""
     counter = _Counter()
     with torch.enable_grad():
         with counter:
             outputs = module(inputs) if run is None else run(module, inputs)
-        losses = [each for each in _tensors(outputs) if each.requires_grad]
+        losses = [each for each in _list_tensors(outputs) if each.requires_grad]
         ones = [torch.ones_like(each) for each in losses]  # a loss's own, which is not counted
         with counter:
             torch.autograd.backward(losses, ones)

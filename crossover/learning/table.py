@@ -20,13 +20,13 @@ from crossover.errors import DataError
 from crossover.experiment import Table
 from crossover.learning.samples import Kind, Reading, Samples
 
-MOST_CLASSES = 20  # different whole numbers in a label that are taken for classes
+MAX_CLASSES = 20  # different whole numbers in a label that are taken for classes
 ROWS_PER_CLASS = 3  # fewer on average are no classes, but numbers that happen to be whole
-MOST_TEXTS = 1_000  # different texts in a label that are taken for classes
-LEAST_ROWS = 3
-LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which models compute
-EXACT = 2**53  # below it float64 tells all whole numbers apart
-SAMPLE = 1_000  # rows that a first row is compared with
+MAX_TEXTS = 1_000  # different texts in a label that are taken for classes
+MIN_ROWS = 3
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127  # of float32, in which models compute
+MAX_EXACT_INTEGER = 2**53  # below it float64 tells all whole numbers apart
+SAMPLED_ROWS = 1_000  # rows that a first row is compared with
 LABELS = ("label", "labels", "target", "class")  # names of a label that need not be the last column
 INDEXES = (
     "",
@@ -47,7 +47,7 @@ INDEXES = (
 MISSING = ("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "inf", "-inf", "+inf", "infinity", "-infinity")
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars (|)", " ": "blanks"}
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", flags=re.ASCII)
-CURES = "expected a CSV of numbers, or a loader of your own, module:loader"
+EXPECTED_INPUT = "expected a CSV of numbers, or a loader of your own, module:loader"
 
 FileRow = tuple[int, list[str]]  # the line of the file in which it begins, and its cells
 
@@ -59,7 +59,7 @@ def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | in
     The process keeps the samples that it read last: `advise` asks for them several times.
     """
     known = runtime.get_or_make("the table read last", dict[_Key, Samples])
-    key = _key(path, table or Table(), also_drop)
+    key = _make_key(path, table or Table(), also_drop)
     if key not in known:
         samples = _read(path, table or Table(), also_drop)
         assert samples.reading is not None
@@ -72,22 +72,26 @@ def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | in
 _Key = tuple[Path, bytes, Table, tuple[str | int, ...]]  # a file, a digest of its bytes, and how it is read
 
 
-def _key(path: Path, table: Table, also_drop: Sequence[str | int]) -> _Key:
+def _make_key(path: Path, table: Table, also_drop: Sequence[str | int]) -> _Key:
+    """Return the file's path and digest and the settings by which it is read, under which its samples are kept. Raises
+    DataError.
+    """
     try:
         digest = hashlib.blake2b(path.read_bytes()).digest()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _build_read_error(path, error) from error
     return path.resolve(), digest, table, tuple(also_drop)
 
 
 def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
-    rows = _rows(path)
-    reading, rows = _reading(path, rows, table, also_drop)
-    inputs = _numbers(path, rows, reading, reading.inputs)
+    """Return the CSV's samples, read from the file. Raises DataError."""
+    rows = _read_rows(path)
+    reading, rows = _decide_reading(path, rows, table, also_drop)
+    inputs = _read_numbers(path, rows, reading, reading.inputs)
     label = [cells[reading.label].strip() for _, cells in rows]
     if reading.kind == "numbers":
-        return Samples(inputs, _numbers(path, rows, reading, (reading.label,)), reading=reading)
-    texts = label if not _is_number(label[0]) else [_canonical(each) for each in label]
+        return Samples(inputs, _read_numbers(path, rows, reading, (reading.label,)), reading=reading)
+    texts = label if not _is_number(label[0]) else [_canonicalize(each) for each in label]
     places = {text: place for place, text in enumerate(reading.classes)}
     labels = torch.tensor([places[text] for text in texts], dtype=torch.int64)
     return Samples(inputs, labels, classes=len(reading.classes), reading=reading)
@@ -96,7 +100,7 @@ def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
 # --- rows and cells ---------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path) -> list[FileRow]:
+def _read_rows(path: Path) -> list[FileRow]:
     """Return the rows that are not blank. Raises DataError if the file is unreadable or its columns are not separated by commas."""
     found: list[FileRow] = []
     try:
@@ -107,16 +111,16 @@ def _rows(path: Path) -> list[FileRow]:
                     found.append((begin, cells))
                 begin = reader.line_num + 1
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _unreadable(path, error) from error
+        raise _build_read_error(path, error) from error
     width = len(found[0][1]) if found else 0
-    sample = [cells for _, cells in found[:SAMPLE]]
-    if (width < 2 or any(len(cells) != width for cells in sample)) and (separator := _separator(sample)):
-        raise _refused(path, separator)
+    sample = [cells for _, cells in found[:SAMPLED_ROWS]]
+    if (width < 2 or any(len(cells) != width for cells in sample)) and (separator := _find_separator(sample)):
+        raise _build_error(path, separator)
     return found
 
 
-def _separator(rows: Sequence[Sequence[str]]) -> str:
-    """Return which separator is used instead of commas, with the remedy, or an empty text if none is known."""
+def _find_separator(rows: Sequence[Sequence[str]]) -> str:
+    """Return in words which separator stands in place of commas, with the remedy; "" if none is recognised."""
     lines = [",".join(row) for row in rows]
     for mark, words in SEPARATORS.items():
         split = [line.split() if mark == " " else line.split(mark) for line in lines]
@@ -138,31 +142,34 @@ def _separator(rows: Sequence[Sequence[str]]) -> str:
     return ""
 
 
-def _numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns: Sequence[int]) -> Tensor:
-    """Return the cells of the columns, (N, columns) float64. Raises DataError, with the file's line, for the first cell that is not a
-    number.
+def _read_numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns: Sequence[int]) -> Tensor:
+    """Return the cells of the columns, (N, columns) float64. Raises DataError, with the file's line, for the first cell
+    that is not a number.
     """
     try:
         values = torch.tensor([[float(cells[each]) for each in columns] for _, cells in rows], dtype=torch.float64)
     except ValueError:
         values = torch.tensor([[torch.nan]], dtype=torch.float64)
     plain = all("_" not in (text := "".join(cells)) and text.isascii() for _, cells in rows)
-    if plain and bool((values.abs() <= LARGEST).all()):
+    if plain and bool((values.abs() <= MAX_FLOAT32).all()):
         return values
     for line, cells in rows:
         for each in columns:
-            if problem := _cell_problem(cells[each]):
-                if separator := _separator([row for _, row in rows[:SAMPLE]]):
-                    raise _refused(path, separator)
-                raise _refused(path, f"row {line}: {problem} ({reading.shown(each)}); {_without(reading, each)}")
+            if problem := _find_cell_problem(cells[each]):
+                if separator := _find_separator([row for _, row in rows[:SAMPLED_ROWS]]):
+                    raise _build_error(path, separator)
+                raise _build_error(
+                    path, f"row {line}: {problem} ({reading.name_column(each)}); {_suggest_dropping(reading, each)}"
+                )
     return values
 
 
-def _cell_problem(cell: str) -> str:
+def _find_cell_problem(cell: str) -> str:
+    """Return why the cell is not a number that float32 holds; "" if it is one."""
     if cell.strip().lower() in MISSING:
         return (
             f"{cell!r} is no number that float32 holds"
-            if "n" in cell.lower() and _as_float(cell)
+            if "n" in cell.lower() and _is_float(cell)
             else f"{cell!r} is no number"
         )
     if not NUMBER.fullmatch(cell):
@@ -170,10 +177,11 @@ def _cell_problem(cell: str) -> str:
             ", but for a comma in it" if _is_number(cell.replace(",", ".")) or _is_number(cell.replace(",", "")) else ""
         )
         return f"{cell!r} is no number{comma}"
-    return f"{cell!r} is no number that float32 holds" if not abs(float(cell)) <= LARGEST else ""
+    return f"{cell!r} is no number that float32 holds" if not abs(float(cell)) <= MAX_FLOAT32 else ""
 
 
-def _as_float(cell: str) -> bool:
+def _is_float(cell: str) -> bool:
+    """Return whether Python's float() accepts the cell."""
     try:
         float(cell)
     except ValueError:
@@ -181,53 +189,61 @@ def _as_float(cell: str) -> bool:
     return True
 
 
-def _without(reading: Reading, column: int) -> str:
+def _suggest_dropping(reading: Reading, column: int) -> str:
+    """Return advice for a `column` whose cells are not all numbers: another label, or leaving the column out."""
     if column == reading.label:
-        return f"{CURES}; --label NAME (data.table.label) takes another column for the label"
+        return f"{EXPECTED_INPUT}; --label NAME (data.table.label) takes another column for the label"
     named = reading.names[column].strip() if reading.header and reading.names.count(reading.names[column]) == 1 else ""
     drop = f"--drop {shlex.quote(named) if named else column + 1} (data.table.drop) leaves the column out"
     return f"expected numbers; {drop}, and a loader of your own, module:loader, may fill it in"
 
 
 def _is_number(cell: str) -> bool:
+    """Return whether the cell is a decimal number."""
     return bool(NUMBER.fullmatch(cell))
 
 
-def _canonical(cell: str) -> str:
+def _canonicalize(cell: str) -> str:
     """Return a number's canonical text, equal for `1`, `01` and `1.0`."""
     value = float(cell)
-    return str(int(value)) if value.is_integer() and abs(value) < EXACT else cell.strip()
+    return str(int(value)) if value.is_integer() and abs(value) < MAX_EXACT_INTEGER else cell.strip()
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return _refused(path, f"cannot be read: {error}; expected a CSV of numbers, or module:loader")
+def _build_read_error(path: Path, error: Exception) -> DataError:
+    """Return the DataError for a file that cannot be read."""
+    return _build_error(path, f"cannot be read: {error}; expected a CSV of numbers, or module:loader")
 
 
-def _refused(path: Path, problem: str) -> DataError:
+def _build_error(path: Path, problem: str) -> DataError:
+    """Return the DataError `path: problem`."""
     return DataError(f"{path}: {problem}")
 
 
 # --- which row, which column, which kind ------------------------------------------------------------------------------
 
 
-def _reading(
+def _decide_reading(
     path: Path, rows: list[FileRow], table: Table, also_drop: Sequence[str | int]
 ) -> tuple[Reading, list[FileRow]]:
-    """Return how the file is read, and its rows without the header."""
+    """Return how the file is read (header, label, kind, dropped columns), and its rows without the header. `table`: the
+    user's settings. `also_drop`: more columns to leave out. Raises DataError.
+    """
     width = len(rows[0][1]) if rows else 0
-    header, why, doubt = _header([cells for _, cells in rows[: SAMPLE + 1]]) if rows else (False, "", "")
+    header, why, doubt = _guess_header([cells for _, cells in rows[: SAMPLED_ROWS + 1]]) if rows else (False, "", "")
     if table.header is not None and table.header != header:
         header, why, doubt = table.header, "as told", ""
     body = rows[1:] if header else rows
-    if width < 2 or len(body) < LEAST_ROWS:
-        raise _refused(
+    if width < 2 or len(body) < MIN_ROWS:
+        raise _build_error(
             path,
             f"has {width} column{'s' * (width != 1)} and {len(body)} row{'s' * (len(body) != 1)}"
             f"{' below its header' if header else ''}; expected two columns and three rows at least",
         )
     for line, cells in body:
         if len(cells) != width:
-            raise _refused(path, f"row {line}: has {len(cells)} columns, and the first has {width}; {CURES}")
+            raise _build_error(
+                path, f"row {line}: has {len(cells)} columns, and the first has {width}; {EXPECTED_INPUT}"
+            )
     names = (
         tuple(cell.strip() for cell in rows[0][1]) if header else tuple(f"column {each + 1}" for each in range(width))
     )
@@ -241,25 +257,25 @@ def _reading(
         doubts=(doubt,) if doubt else (),
     )
     told = [*(table.drop or ()), *also_drop]
-    drop = {column_of(path, reading, each, "data.table.drop (--drop)") for each in told}
-    label, why_label = _label(path, reading, table, drop)
+    drop = {find_column(path, reading, each, "data.table.drop (--drop)") for each in told}
+    label, why_label = _choose_label(path, reading, table, drop)
     if label in drop:
-        raise _refused(
+        raise _build_error(
             path,
-            f"data.table.drop (--drop): {reading.shown(label)} is the label; expected another column, or another label",
+            f"data.table.drop (--drop): {reading.name_column(label)} is the label; expected another column, or another label",
         )
     reading = _with_kind(path, replace(reading, label=label, why_label=why_label), body, table)
     reading = replace(reading, drop=tuple(sorted(drop)))
     if table.drop is None and header:
         reading = _with_guessed_drop(reading, body)
     if not reading.inputs:
-        raise _refused(
+        raise _build_error(
             path, "data.table.drop (--drop): no column is left for the model; expected one at least beside the label"
         )
     return reading, body
 
 
-def _header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
+def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
     """Return whether the first row names the columns, why, and what is doubtful about it."""
     first, rest = [cell.strip() for cell in rows[0]], rows[1:]
     shown = ", ".join(first[:6]) + (", ..." if len(first) > 6 else "")
@@ -277,7 +293,7 @@ def _header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
     if any(first[each] for each in others):
         return False, "", ""
     outside = [_is_foreign(value, first[each], columns[each]) for value, each in zip(values, numbers, strict=True)]
-    even = _is_even(values) and not any(_is_even_row(row, numbers) for row in rest)
+    even = _has_even_steps(values) and not any(_is_even_row(row, numbers) for row in rest)
     enough = len(numbers) >= 3 or len(rest) >= 10
     if enough and (all(outside) or (even and any(outside))):
         return True, f"row 1 ({shown}) counts, and does not fit the rows below", ""
@@ -287,8 +303,8 @@ def _header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
 
 
 def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
-    """Whether a first row's whole number does not belong to the numbers below: beyond all of them, though they do not count on from it, or
-    the only one without decimals.
+    """Return whether the whole number `value` of a first row does not belong to the column below: it lies outside and
+    does not continue the order, or is the only one without decimals. `text`: its cell.
     """
     below = [float(cell) for cell in column if _is_number(cell)]
     if not below:
@@ -300,37 +316,38 @@ def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
     return not (ascends or descends) and not min(below) <= value <= max(below)
 
 
-def _is_even(values: Sequence[float]) -> bool:
+def _has_even_steps(values: Sequence[float]) -> bool:
     """Return whether the numbers increase by one constant step."""
     steps = {b - a for a, b in pairwise(values)}
     return len(steps) == 1 and min(steps) > 0
 
 
 def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
+    """Return whether the row's cells in `columns` are numbers that increase by one constant step."""
     cells = [row[each] for each in columns if each < len(row)]
-    return all(map(_is_number, cells)) and _is_even([float(cell) for cell in cells])
+    return all(map(_is_number, cells)) and _has_even_steps([float(cell) for cell in cells])
 
 
-def _label(path: Path, reading: Reading, table: Table, drop: Collection[int]) -> tuple[int, str]:
-    """Return the label's column, and why it is taken as the label."""
+def _choose_label(path: Path, reading: Reading, table: Table, drop: Collection[int]) -> tuple[int, str]:
+    """Return the label's column, and why it is taken as the label. `drop`: columns that are left out."""
     left = [each for each in range(len(reading.names)) if each not in drop] or [0]
     named = [each for each in left if reading.header and reading.names[each].lower() in LABELS]
     is_named = len(named) == 1 and named[0] != left[-1]
     guess, why = (named[0], "by its name") if is_named else (left[-1], "the last column")
     if table.label is None:
         return guess, why
-    told = column_of(path, reading, table.label, "data.table.label (--label)")
+    told = find_column(path, reading, table.label, "data.table.label (--label)")
     return told, why if told == guess else "as told"
 
 
-def column_of(path: Path, reading: Reading, asked: str | int, field: str) -> int:
-    """Return the index, from 0, of the column whose name, or number from 1, is `asked`. `field`: name of the YAML field, for errors.
-    Raises DataError if no column or more than one matches.
+def find_column(path: Path, reading: Reading, asked: str | int, field: str) -> int:
+    """Return the index, from 0, of the column whose name, or number from 1, is `asked`. `field`: name of the YAML
+    field, for errors. Raises DataError if no column or more than one matches.
     """
     same = [each for each, name in enumerate(reading.names) if name == str(asked).strip()] if reading.header else []
     width = len(reading.names)
     if isinstance(asked, int) and same and 1 <= asked <= width and same != [asked - 1]:
-        raise _refused(
+        raise _build_error(
             path,
             f"{field}: {asked} counts a column, {reading.names[asked - 1]!r}, and names another; expected the name of the one that is "
             "meant, in quotes",
@@ -340,7 +357,7 @@ def column_of(path: Path, reading: Reading, asked: str | int, field: str) -> int
     known = ", ".join(name or "(no name)" for name in reading.names[:12]) + (", ..." if width > 12 else "")
     if same:
         places = " and ".join(str(each + 1) for each in same)
-        raise _refused(
+        raise _build_error(
             path,
             f"{field}: {len(same)} columns are called {str(asked)!r}; expected the number of one of them: {places}",
         )
@@ -351,41 +368,48 @@ def column_of(path: Path, reading: Reading, asked: str | int, field: str) -> int
         if reading.header
         else f"a number from 1 to {width}, since the file has no header"
     )
-    raise _refused(path, f"{field}: there is no column {str(asked)!r}; expected {expected}")
+    raise _build_error(path, f"{field}: there is no column {str(asked)!r}; expected {expected}")
 
 
 def _with_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Table) -> Reading:
-    """Return the reading with the label's kind. Raises DataError if there is nothing to distinguish."""
-    cells, shown = [row[reading.label].strip() for _, row in body], reading.shown(reading.label)
+    """Return the reading with the label's kind (classes or numbers) and its classes. Raises DataError if the label has
+    one value only.
+    """
+    cells, shown = [row[reading.label].strip() for _, row in body], reading.name_column(reading.label)
     which = "the last column" if reading.label == len(reading.names) - 1 else f"the label, {shown},"
     numbers = [_is_number(cell) for cell in cells]
     texts = not any(numbers) and not any(cell.lower() in MISSING for cell in cells)
     if not texts and not all(numbers):
-        _numbers(path, body, reading, (reading.label,))  # names the first cell that is no number
-    labels = cells if texts else [_canonical(cell) for cell in cells]
+        _read_numbers(path, body, reading, (reading.label,))  # names the first cell that is no number
+    labels = cells if texts else [_canonicalize(cell) for cell in cells]
     known = Counter(labels)
     if len(known) == 1:
-        cure = f"{CURES.replace('CSV of numbers', 'label of two values and more')}; --label NAME (data.table.label) takes another column"
-        raise _refused(path, f"{which} is {next(iter(known))} in every row; {cure}")
+        expected = EXPECTED_INPUT.replace("CSV of numbers", "label of two values and more")
+        cure = f"{expected}; --label NAME (data.table.label) takes another column"
+        raise _build_error(path, f"{which} is {next(iter(known))} in every row; {cure}")
     whole = not texts and all(float(cell).is_integer() for cell in known)
-    kind, why = _kind(len(known), len(cells), texts=texts, whole=whole)
+    kind, why = _guess_kind(len(known), len(cells), texts=texts, whole=whole)
     if table.kind and table.kind != kind:
         if texts:
-            raise _refused(path, f"{which} holds texts such as {cells[0]!r}; expected numbers, or --classes")
+            raise _build_error(path, f"{which} holds texts such as {cells[0]!r}; expected numbers, or --classes")
         kind, why = table.kind, "as told"
-    if texts and len(known) > min(MOST_TEXTS, len(cells) // 2):
-        raise _refused(
+    if texts and len(known) > min(MAX_TEXTS, len(cells) // 2):
+        raise _build_error(
             path,
             f"row {body[0][0]}: {cells[0]!r} is no number ({shown}), and {len(known):,} different texts in {len(cells):,} rows are no "
-            f"classes; {CURES}",
+            f"classes; {EXPECTED_INPUT}",
         )
     if kind == "numbers":
         return replace(reading, kind=kind, why_kind=why)
-    if whole and (largest := max(known, key=lambda cell: abs(float(cell)))) and abs(float(largest)) >= EXACT:
-        raise _refused(
+    if (
+        whole
+        and (largest := max(known, key=lambda cell: abs(float(cell))))
+        and abs(float(largest)) >= MAX_EXACT_INTEGER
+    ):
+        raise _build_error(
             path,
             f"{which} has the class {largest}, which float64 does not tell from its neighbours; expected classes between "
-            f"-{EXACT} and {EXACT}, or a loader of your own, module:loader",
+            f"-{MAX_EXACT_INTEGER} and {MAX_EXACT_INTEGER}, or a loader of your own, module:loader",
         )
     classes = tuple(sorted(known) if texts else sorted(known, key=float))
     if lonely := [name for name in classes if known[name] == 1]:
@@ -396,12 +420,15 @@ def _with_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Tab
     return replace(reading, kind=kind, why_kind=why, classes=classes)
 
 
-def _kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple[Kind, str]:
+def _guess_kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple[Kind, str]:
+    """Return whether a label holds classes or numbers, and why. `different`: number of distinct values. `texts`,
+    `whole`: whether all are texts, or whole numbers.
+    """
     if texts:
         return "classes", "texts"
     if not whole:
         return "numbers", "not all whole"
-    if different > MOST_CLASSES:
+    if different > MAX_CLASSES:
         return "numbers", f"{different:,} different ones"
     if different > 2 and rows < ROWS_PER_CLASS * different:
         return "numbers", f"{different} different ones in {rows} rows"
@@ -410,7 +437,7 @@ def _kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple[Kind,
 
 def _with_guessed_drop(reading: Reading, body: Sequence[FileRow]) -> Reading:
     """Return the reading without the columns that count the rows and have an index's name, if others are left."""
-    found = [each for each in reading.inputs if is_index_name(reading.names[each]) and _counts(body, each)]
+    found = [each for each in reading.inputs if is_index_name(reading.names[each]) and _counts_rows(body, each)]
     if not found or len(found) == len(reading.inputs):
         return reading
     return replace(reading, drop=tuple(sorted([*reading.drop, *found])))
@@ -421,12 +448,13 @@ def is_index_name(name: str) -> bool:
     return name.lower() in INDEXES or name.lower().startswith("unnamed")
 
 
-def _counts(body: Sequence[FileRow], column: int) -> bool:
+def _counts_rows(body: Sequence[FileRow], column: int) -> bool:
     """Return whether a column's cells are whole numbers, each one more than the one above."""
-    return len(body) > 2 and all(_one_more(body, column))
+    return len(body) > 2 and all(_check_increments(body, column))
 
 
-def _one_more(body: Sequence[FileRow], column: int) -> Iterator[bool]:
+def _check_increments(body: Sequence[FileRow], column: int) -> Iterator[bool]:
+    """Yield for each row whether the column's cell is the first row's number plus the row's index."""
     first = body[0][1][column].strip()
     yield bool(re.fullmatch(r"\d+(\.0*)?", first, flags=re.ASCII))
     for number, (_, cells) in enumerate(body):

@@ -24,7 +24,7 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
 
     reading, inputs = samples.reading, samples.inputs
     is_table = inputs.ndim == 2 and is_measured(inputs)
-    counting, constant, lost = _remarkable(inputs, reading) if is_table else ([], [], [])
+    counting, constant, lost = _find_remarkable_columns(inputs, reading) if is_table else ([], [], [])
     return {
         "dataset": experiment.data.dataset,
         "file": reading.file if reading else None,
@@ -33,8 +33,8 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
         "shape": list(inputs.shape[1:]),
         "dtype": str(inputs.dtype).removeprefix("torch."),
         "header": reading.header if reading else None,
-        "label": _label(samples, scale),
-        "left_out": [reading.shown(each) for each in reading.drop] if reading else [],
+        "label": _describe_label(samples, scale),
+        "left_out": [reading.name_column(each) for each in reading.drop] if reading else [],
         "row_numbers": counting,
         "constant": constant,
         "float32_cannot_tell_apart": lost,
@@ -43,8 +43,10 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
     }
 
 
-def of_known(experiment: Experiment) -> dict[str, Any] | None:
-    """Return the same of a data set that comes with the project, which is not loaded for it; None for others."""
+def describe_known(experiment: Experiment) -> dict[str, Any] | None:
+    """Return what `describe` returns for a data set that comes with the project, without loading it; None for other
+    data sets.
+    """
     known = sizes.DATA.get(experiment.data.dataset)
     if known is None:
         return None
@@ -67,21 +69,22 @@ def of_known(experiment: Experiment) -> dict[str, Any] | None:
     }
 
 
-def lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
-    """Return one line, and a second one for what deserves a look. `flags`: name the options of `advise` that say otherwise, rather than the
-    fields of the YAML.
+def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
+    """Return one line that describes the data set, and a second one for what deserves a look. `found`: result of
+    `describe`. `flags`: name options of `advise` rather than fields of the YAML.
     """
     label, header = found["label"], found["header"]
-    words = f"{found['file'] or found['dataset']}: {_size(found)}; label{_label_words(label)}"
+    words = f"{found['file'] or found['dataset']}: {_format_size(found)}; label{_format_label(label)}"
     if found["file"]:
         other = "--numbers" if label["kind"] == "classes" else "--classes"
         options = f"--label NAME, {other} or {'--no-header' if header else '--header'} says otherwise"
         words += f"; {options if flags else 'data.table in the YAML says otherwise'}"
-    second = _second(found, flags=flags)
+    second = _list_remarks(found, flags=flags)
     return [f"data: {words}", *([f"data: {'; '.join(second)}"] if second else [])]
 
 
-def _size(found: Mapping[str, Any]) -> str:
+def _format_size(found: Mapping[str, Any]) -> str:
+    """Return the numbers of rows and inputs in words."""
     rows = f"{found['rows']:,} rows" + (f" and {found['test_rows']:,} to test" if found["test_rows"] else "")
     shape = found["shape"]
     if found["file"]:
@@ -91,7 +94,8 @@ def _size(found: Mapping[str, Any]) -> str:
     return f"{rows}, {inputs}{ {None: '', True: ', header', False: ', no header'}[found['header']] }"
 
 
-def _label_words(label: Mapping[str, Any]) -> str:
+def _format_label(label: Mapping[str, Any]) -> str:
+    """Return the label's name, kind and values in words."""
     name = "" if label["name"] is None else f" {label['name']} ({label['place']})"
     why = label["decided"]
     if label["kind"] == "classes":
@@ -102,20 +106,23 @@ def _label_words(label: Mapping[str, Any]) -> str:
     return f"{name}: numbers {label['least']:.6g} to {label['most']:.6g}{reason}"
 
 
-def _second(found: Mapping[str, Any], *, flags: bool) -> list[str]:
+def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
+    """Return remarks on columns that were left out, count rows, are constant, or lose precision. `flags`: name options
+    rather than fields.
+    """
     words = []
     if out := found["left_out"]:
         words.append(
-            f"{_named(out)} {_is(out)} left out ({'--drop none keeps' if flags else 'data.table.drop: [] keeps'} it)"
+            f"{_join_names(out)} {_choose_verb(out)} left out ({'--drop none keeps' if flags else 'data.table.drop: [] keeps'} it)"
         )
     if counting := found["row_numbers"]:
         drop = f"--drop {shlex.quote(counting[0].removeprefix('column '))}" if flags else "data.table.drop"
         mend = f": {drop} leaves it out" if found["file"] else ""
-        words.append(f"{_named(counting)}, like row numbers, {_is(counting)} an input{mend}")
+        words.append(f"{_join_names(counting)}, like row numbers, {_choose_verb(counting)} an input{mend}")
     if constant := found["constant"]:
-        words.append(f"constant: {_named(constant)}")
+        words.append(f"constant: {_join_names(constant)}")
     if lost := found["float32_cannot_tell_apart"]:
-        words.append(f"float32 does not tell the values of {_named(lost)} apart: {_fate(found)}")
+        words.append(f"float32 does not tell the values of {_join_names(lost)} apart: {_explain_rounding(found)}")
     if scaled := found["label"].get("scaled"):
         mean, deviation = scaled["mean"], scaled["deviation"]
         by = f" by mean {mean[0]:.4g} and deviation {deviation[0]:.4g}" if len(mean) == 1 else ""
@@ -123,7 +130,8 @@ def _second(found: Mapping[str, Any], *, flags: bool) -> list[str]:
     return [*words, *found["doubts"]]
 
 
-def _fate(found: Mapping[str, Any]) -> str:
+def _explain_rounding(found: Mapping[str, Any]) -> str:
+    """Return what happens to values that float32 does not distinguish."""
     if found["dtype"] != "float64":
         return f"they are {found['dtype']}, and float64 would keep them"
     if found["preprocess"] == "none":
@@ -131,19 +139,22 @@ def _fate(found: Mapping[str, Any]) -> str:
     return "they are scaled in float64 first"
 
 
-def _named(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
+    """Return the first names as text, and how many more there are."""
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
-def _is(names: Sequence[str]) -> str:
+def _choose_verb(names: Sequence[str]) -> str:
+    """Return "is" for one name, "are" for several."""
     return "is" if len(names) == 1 else "are"
 
 
-def _label(samples: "Samples", scale: "LabelScale | None") -> dict[str, Any]:
+def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str, Any]:
+    """Return the label's description as plain JSON. `scale`: how labels are scaled, if they are."""
     from crossover.learning.samples import NO_CLASS
 
     reading, labels = samples.reading, samples.labels
-    name = reading.shown(reading.label) if reading else None
+    name = reading.name_column(reading.label) if reading else None
     decided = reading.why_kind if reading else "by the loader"
     plain: dict[str, Any] = {"name": name, "column": reading.label + 1 if reading else None, "decided": decided}
     plain["place"] = reading.why_label if reading else None
@@ -156,15 +167,17 @@ def _label(samples: "Samples", scale: "LabelScale | None") -> dict[str, Any]:
     return {**plain, "kind": "numbers", "shape": list(labels.shape[1:]), "least": least, "most": most, "scaled": scaled}
 
 
-def _remarkable(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:
-    """Return the names of columns that look like row numbers, that are constant, and whose values float32 does not distinguish."""
+def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:
+    """Return the names of columns that look like row numbers, that are constant, and whose values float32 does not
+    distinguish.
+    """
     from crossover.learning.table import is_index_name
 
     rows, columns = inputs.shape
     kept = reading.inputs if reading else range(columns)
-    shown = [reading.shown(each) if reading else f"column {each + 1}" for each in kept]
+    shown = [reading.name_column(each) if reading else f"column {each + 1}" for each in kept]
     is_index = [bool(reading and reading.header and is_index_name(reading.names[each])) for each in kept]
-    least, most, deviation = _spread(inputs)
+    least, most, deviation = _compute_spread(inputs)
     counting, constant, lost = [], [], []
     for each, name in enumerate(shown):
         low, high = float(least[each]), float(most[each])
@@ -180,21 +193,23 @@ def _remarkable(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str],
 
 
 def _are_different_whole_numbers(column: "Tensor") -> bool:
+    """Return whether the column's values are whole numbers without repetition."""
     values = column.double()
     ordered = values.sort().values
     return bool((values == values.round()).all()) and bool((ordered[1:] > ordered[:-1]).all())
 
 
-def _blocks(inputs: "Tensor") -> "Iterator[Tensor]":
+def _split_rows(inputs: "Tensor") -> "Iterator[Tensor]":
+    """Return the inputs as blocks of rows."""
     return (inputs[first : first + _BLOCK] for first in range(0, len(inputs), _BLOCK))
 
 
-def _spread(inputs: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
+def _compute_spread(inputs: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
     """Return the smallest value, the largest value and the deviation of each column, in float64."""
     total = inputs[:0].double().sum(0)
-    for block in _blocks(inputs):
+    for block in _split_rows(inputs):
         total += block.double().sum(0)
     mean, squares = total / len(inputs), 0 * total
-    for block in _blocks(inputs):
+    for block in _split_rows(inputs):
         squares += (block.double() - mean).square().sum(0)
     return inputs.amin(0), inputs.amax(0), (squares / len(inputs)).sqrt()

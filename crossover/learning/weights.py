@@ -32,9 +32,9 @@ _HALF = (torch.float16, torch.bfloat16)
 Base = dict[str, Tensor]
 
 
-def hold(weights: Weights, fetch: Callable[[], bytes]) -> None:
-    """Load the base weights into this process unless it has them. `fetch`: returns the file's bytes. Raises Corrupt if their SHA-256 is
-    another one.
+def load_base_once(weights: Weights, fetch: Callable[[], bytes]) -> None:
+    """Load the base weights into this process unless it has them. `fetch`: returns the file's bytes. Raises Corrupt if
+    their SHA-256 differs.
     """
     held = runtime.get_or_make("bases", dict[str | None, Base])
     with runtime.get_or_make("bases are read", runtime.lock):  # by one thread; the others find it
@@ -46,35 +46,37 @@ def hold(weights: Weights, fetch: Callable[[], bytes]) -> None:
         held[weights.sha256] = batches.decode_tensors(body)[0]
 
 
-def mapped(weights: Weights) -> mmap.mmap:
-    """Return the weights' file, memory-mapped; it is found on S3, in the YAML's or current folder, or in an installed package. Raises
-    ConfigError.
+def map_file(weights: Weights) -> mmap.mmap:
+    """Return the weights' file, memory-mapped; it is found on S3, in the YAML's or current folder, or in an installed
+    package. Raises ConfigError.
     """
-    with _opened(str(weights.file)) as file:
+    with _open_file(str(weights.file)) as file:
         if not os.fstat(file.fileno()).st_size:
             raise ConfigError(f"{FIELD}.file: {weights.file} is empty; a safetensors file is expected")
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def size(weights: Weights) -> int:
-    """Return the file's size in bytes, or 0 if there are no weights. Raises ConfigError if the file is missing here."""
+def get_file_size(weights: Weights) -> int:
+    """Return the weights' file size in bytes, 0 if there are no weights. Raises ConfigError if the file is missing
+    here.
+    """
     if weights.file is None:
         return 0
-    with mapped(weights) as body:
+    with map_file(weights) as body:
         return len(body)
 
 
-def load(training: Training, module: nn.Module) -> None:
+def load_base(training: Training, module: nn.Module) -> None:
     """Load the base's tensors into the module: matrices in the base's memory and precision, vectors in float32 at least, as torch's
     norms need. Raises ConfigError if they do not fit, or if a frozen parameter is missing.
     """
     weights = training.weights
-    base = _held(weights)
+    base = _get_base(weights)
     parameters = dict(module.named_parameters(remove_duplicate=False))
     places: dict[str, Tensor] = {**dict(module.named_buffers(remove_duplicate=False)), **parameters}
     if strange := [name for name in base if name not in places]:
         raise ConfigError(
-            f"{FIELD}: the model has no place for {_names(strange)} of {weights.file}; it has {_names(places)}"
+            f"{FIELD}: the model has no place for {_join_names(strange)} of {weights.file}; it has {_join_names(places)}"
         )
     for name, value in base.items():
         place = places[name]
@@ -85,14 +87,14 @@ def load(training: Training, module: nn.Module) -> None:
     given = {id(places[name]) for name in base}  # a parameter that is used twice may have either name
     if bare := [name for name, each in parameters.items() if not each.requires_grad and id(each) not in given]:
         raise ConfigError(
-            f"{FIELD}: {weights.file} lacks {_names(bare)}, which would stay as drawn at random: neither it nor training has them; "
+            f"{FIELD}: {weights.file} lacks {_join_names(bare)}, which would stay as drawn at random: neither it nor training has them; "
             "expected a base with them, or training.trainable to name them"
         )
     halves = [name for name, value in base.items() if value.dtype in _HALF]
     if halves and training.precision == "fp32":
         raise ConfigError(
-            f"training.precision: fp32 cannot compute with {_names(halves)} of {weights.file}, in half precision; expected bf16, or a base "
-            "in float32"
+            f"training.precision: fp32 cannot compute with {_join_names(halves)} of {weights.file}, in half precision; expected bf16, "
+            "or a base in float32"
         )
     for name, value in base.items():
         if value.dtype in _HALF and value.ndim < 2:
@@ -101,7 +103,8 @@ def load(training: Training, module: nn.Module) -> None:
         places[name].data = value if name in parameters else value.clone()
 
 
-def _held(weights: Weights) -> Base:
+def _get_base(weights: Weights) -> Base:
+    """Return the base weights that this process holds; read and check the file the first time. Raises ConfigError."""
     held = runtime.get_or_make("bases", dict[str | None, Base])
     if weights.sha256 not in held:
         held[weights.sha256] = _read(weights)
@@ -110,7 +113,7 @@ def _held(weights: Weights) -> Base:
 
 def _read(weights: Weights) -> Base:
     """Read the file on this machine and check its SHA-256 and content. Raises ConfigError."""
-    body = mapped(weights)
+    body = map_file(weights)
     if (found := hashlib.sha256(body).hexdigest()) != weights.sha256:
         raise ConfigError(f"{FIELD}.sha256: {weights.sha256 or 'is missing'}; that of {weights.file} is {found}")
     try:
@@ -125,16 +128,17 @@ def _read(weights: Weights) -> Base:
     return base
 
 
-def _opened(file: str) -> IO[bytes]:
+def _open_file(file: str) -> IO[bytes]:
+    """Open the weights' file; one on S3 is downloaded once per process."""
     if not file.startswith(_S3):
-        return _path(file).open("rb")
+        return _find_path(file).open("rb")
     held = runtime.get_or_make("bases of S3", dict[str, int])
     if file not in held:
-        held[file] = _downloaded(file)
+        held[file] = _download(file)
     return open(held[file], "rb", closefd=False)
 
 
-def _downloaded(file: str) -> int:
+def _download(file: str) -> int:
     """Download the object and return the descriptor of a temporary file, which ends with the process. Raises ConfigError."""
     bucket, _, key = file.removeprefix(_S3).partition("/")
     if not (bucket and key):
@@ -152,7 +156,8 @@ def _downloaded(file: str) -> int:
         return os.dup(body.fileno())
 
 
-def _path(file: str) -> Path:
+def _find_path(file: str) -> Path:
+    """Return the path of a local weights' file, or of `package:path` in an installed package. Raises ConfigError."""
     package, colon, inside = file.partition(":")
     if colon:
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -169,7 +174,8 @@ def _path(file: str) -> Path:
     )
 
 
-def _names(names: Mapping[str, object] | list[str]) -> str:
+def _join_names(names: Mapping[str, object] | list[str]) -> str:
+    """Return the first names as text, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(list(names)[:_SHOWN]) or 'nothing'}{more}"
 
@@ -185,7 +191,7 @@ _SHOWN_TARGETS = 20  # names in a message
 DOWN, UP = "lora_A", "lora_B"
 
 
-def fit(training: Training, module: nn.Module) -> None:
+def prepare_module(training: Training, module: nn.Module) -> None:
     """Prepare the module for fine-tuning: freeze all but `training.trainable`, load the base's weights, add adapters drawn from torch's
     generator.
 
@@ -194,24 +200,26 @@ def fit(training: Training, module: nn.Module) -> None:
     """
     asked = inspect.signature(module.forward).parameters.get("mask")
     if asked is not None and asked.default is asked.empty:
-        module.register_forward_pre_hook(_masked)
+        module.register_forward_pre_hook(_add_mask)
     wanted, named = training.adapters, training.trainable
     if wanted.targets or named is not None:
         parameters = dict(module.named_parameters(remove_duplicate=False))
-        learnt = matching(named or (), parameters, field="training.trainable", of="parameters")
+        learnt = match_names(named or (), parameters, field="training.trainable", of="parameters")
         kept = {id(parameters[name]) for name in learnt}  # one that is used twice has two names
         for each in parameters.values():
             each.requires_grad_(id(each) in kept)
     if training.weights.file:
-        load(training, module)
+        load_base(training, module)
     linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
-    targets = matching(wanted.targets, linear, field="training.adapters.targets", of="Linear layers")
+    targets = match_names(wanted.targets, linear, field="training.adapters.targets", of="Linear layers")
     for name in targets:
-        _adapt(name, linear[name], wanted)
+        _add_adapter(name, linear[name], wanted)
 
 
-def matching(patterns: Iterable[str], names: Iterable[str], *, field: str, of: str) -> list[str]:
-    """Return those of `names` that match any of the patterns, in order. Raises ConfigError if a pattern matches none."""
+def match_names(patterns: Iterable[str], names: Iterable[str], *, field: str, of: str) -> list[str]:
+    """Return those of `names` that match any of the patterns, in order. `of`: what they name, for errors. Raises
+    ConfigError, naming `field`, if a pattern matches none.
+    """
     names = list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -221,15 +229,17 @@ def matching(patterns: Iterable[str], names: Iterable[str], *, field: str, of: s
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def adapted(module: nn.Module) -> dict[str, nn.Linear]:
+def list_adapted_layers(module: nn.Module) -> dict[str, nn.Linear]:
     """Return the layers that have an adapter, by name."""
     return {name: each for name, each in module.named_modules() if isinstance(each, nn.Linear) and hasattr(each, DOWN)}
 
 
-def merged(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
-    """Return the module's state_dict as its factory made it, with the adapters' changes added to the layers' own weights."""
+def merge_adapters(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
+    """Return the module's state_dict as its factory made it, with the adapters' changes added to the layers' weights.
+    `wanted`: adapter settings.
+    """
     state: Mapping[str, Tensor] = module.state_dict()
-    layers = adapted(module)
+    layers = list_adapted_layers(module)
     parts = {f"{name}.{part}.weight".lstrip(".") for name in layers for part in (DOWN, UP)}
     found = {name: value for name, value in state.items() if name not in parts}
     for name, layer in layers.items():
@@ -239,7 +249,8 @@ def merged(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
     return found
 
 
-def _adapt(name: str, layer: nn.Linear, wanted: Adapters) -> None:
+def _add_adapter(name: str, layer: nn.Linear, wanted: Adapters) -> None:
+    """Add a low-rank adapter to the layer `name`. Raises ConfigError if its rank is above the layer's width."""
     width = min(layer.in_features, layer.out_features)
     if wanted.rank > width:
         raise ConfigError(
@@ -256,16 +267,21 @@ def _adapt(name: str, layer: nn.Linear, wanted: Adapters) -> None:
     layer.add_module(DOWN, down)
     layer.add_module(UP, up)
     # A hook leaves the layer what it is, by its own names; torch's fused transformer, which would pass the adapter by, steps aside for one.
-    layer.register_forward_hook(partial(_added, wanted.alpha / wanted.rank), with_kwargs=True)
+    layer.register_forward_hook(partial(_add_adapter_output, wanted.alpha / wanted.rank), with_kwargs=True)
 
 
-def _masked(module: Any, given: tuple[Any, ...]) -> Any:
-    """Tokens and their mask, of tokens and padding."""
+def _add_mask(module: Any, given: tuple[Any, ...]) -> Any:
+    """Return the tokens with padding set to 0, and the mask of the tokens; a forward pre-hook for modules that take
+    `mask`.
+    """
     mask = given[0] != PADDING
     return given[0].masked_fill(~mask, 0), mask
 
 
-def _added(scale: float, layer: Any, given: tuple[Tensor, ...], named: Mapping[str, Tensor], output: Tensor) -> Tensor:
+def _add_adapter_output(
+    scale: float, layer: Any, given: tuple[Tensor, ...], named: Mapping[str, Tensor], output: Tensor
+) -> Tensor:
+    """Return the layer's output plus `scale` times its adapter's; a forward hook."""
     inputs = given[0] if given else named["input"]
     more: Tensor = layer.lora_B(layer.lora_A(inputs.to(torch.float32))) * scale
     return output + more.to(output.dtype)

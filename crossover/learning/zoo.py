@@ -14,14 +14,14 @@ from torch.nn.parameter import is_lazy
 from crossover import runtime, user_code
 from crossover.algorithms.optimizers import STATISTICS_MOMENTUM
 from crossover.errors import ConfigError
-from crossover.learning.flat import moving_norms, trained
-from crossover.learning.layers import Activation, Chain, ConvNorm, Dropout, at_least, initialised, relu
+from crossover.learning.flat import list_moving_norms, list_trained
+from crossover.learning.layers import Activation, Chain, ConvNorm, Dropout, initialise, pad_to_size, relu
 
 # --- small cnn --------------------------------------------------------------------------------------------------------
 
 
 class SmallCNN(nn.Module):
-    """images (N, C, H, W) -> logits (N, classes); about 26,000 parameters."""
+    """Convolutional network of about 26,000 parameters: images (N, C, H, W) -> logits (N, classes)."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -31,6 +31,7 @@ class SmallCNN(nn.Module):
         self.classifier = nn.Linear(64 * 4, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (N, classes) of images (N, C, H, W)."""
         # 2x2 positions are kept: where a stroke is tells digits apart.
         pooled = F.adaptive_avg_pool2d(self.features(images), 2)
         logits: Tensor = self.classifier(pooled.flatten(1))
@@ -38,7 +39,8 @@ class SmallCNN(nn.Module):
 
 
 def small_cnn(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(SmallCNN(classes, input_shape[0]))
+    """Build a SmallCNN for `input_shape` (C, H, W) with initial weights."""
+    return initialise(SmallCNN(classes, input_shape[0]))
 
 
 # --- vgg --------------------------------------------------------------------------------------------------------------
@@ -48,7 +50,9 @@ _WIDTHS = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # each group ends
 
 
 class VGG(nn.Module):
-    """images (N, C, H, W) -> logits (N, classes); images below 32x32 are padded, five poolings need them."""
+    """VGG-11 network: images (N, C, H, W) -> logits (N, classes). Images below 32x32 are padded, because of its five
+    poolings.
+    """
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -67,13 +71,15 @@ class VGG(nn.Module):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
-        features = F.adaptive_avg_pool2d(self.features(at_least(images, 32)), 7)
+        """Return the logits (N, classes) of images (N, C, H, W)."""
+        features = F.adaptive_avg_pool2d(self.features(pad_to_size(images, 32)), 7)
         logits: Tensor = self.classifier(features.flatten(1))
         return logits
 
 
 def vgg11(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(VGG(classes, input_shape[0]))
+    """Build a VGG-11 for `input_shape` (C, H, W) with initial weights."""
+    return initialise(VGG(classes, input_shape[0]))
 
 
 # --- resnet -----------------------------------------------------------------------------------------------------------
@@ -83,7 +89,7 @@ def vgg11(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """`block` added to its input, which is projected where the shape changes."""
+    """Residual connection: `block` added to its input, which is projected if the shape changes."""
 
     def __init__(self, block: nn.Module, *, inputs: int, out: int, stride: int) -> None:
         super().__init__()
@@ -92,15 +98,20 @@ class Residual(nn.Module):
         self.shortcut = ConvNorm(inputs, out, 1, stride=stride, activation=None) if changes else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the rectified sum of the block's output and its (projected) input."""
         return F.relu(self.block(images) + self.shortcut(images), inplace=True)
 
 
-def _basic(inputs: int, width: int, stride: int) -> Residual:
+def _build_basic_block(inputs: int, width: int, stride: int) -> Residual:
+    """Return a residual block of two 3x3 convolutions. `inputs`: input channels; `width`: output channels."""
     block = Chain(ConvNorm(inputs, width, 3, stride=stride), ConvNorm(width, width, 3, activation=None))
     return Residual(block, inputs=inputs, out=width, stride=stride)
 
 
-def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
+def _build_bottleneck_block(inputs: int, width: int, stride: int) -> Residual:
+    """Return a residual block of 1x1, 3x3 and 1x1 convolutions. `inputs`: input channels; `width`: inner channels, a
+    quarter of the output's.
+    """
     block = Chain(
         ConvNorm(inputs, width, 1),
         ConvNorm(width, width, 3, stride=stride),
@@ -110,14 +121,16 @@ def _bottleneck(inputs: int, width: int, stride: int) -> Residual:
 
 
 class ResNet(nn.Module):
-    """images (N, C, H, W) -> logits (N, classes). `depths`: blocks in each of the four stages; `cifar`: the stem for small images."""
+    """ResNet: images (N, C, H, W) -> logits (N, classes). `depths`: blocks in each of the four stages; `cifar`: the
+    stem for small images.
+    """
 
     def __init__(self, classes: int, channels: int, depths: tuple[int, ...], *, bottleneck: bool, cifar: bool) -> None:
         super().__init__()
         layers: list[nn.Module] = [ConvNorm(channels, 64, 3 if cifar else 7, stride=1 if cifar else 2)]
         if not cifar:
             layers.append(nn.MaxPool2d(3, 2, padding=1))
-        make, growth, inputs = (_bottleneck, 4, 64) if bottleneck else (_basic, 1, 64)
+        make, growth, inputs = (_build_bottleneck_block, 4, 64) if bottleneck else (_build_basic_block, 1, 64)
         for stage, depth in enumerate(depths):
             width = 64 << stage
             for number in range(depth):
@@ -127,24 +140,29 @@ class ResNet(nn.Module):
         self.classifier = nn.Linear(inputs, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (N, classes) of images (N, C, H, W)."""
         logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
         return logits
 
 
 def resnet18(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=False))
+    """Build a ResNet-18 for `input_shape` (C, H, W) with initial weights."""
+    return initialise(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=False))
 
 
 def resnet50(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=False))
+    """Build a ResNet-50 for `input_shape` (C, H, W) with initial weights."""
+    return initialise(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=False))
 
 
 def resnet18_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=True))
+    """Build a ResNet-18 with the stem for small images, for `input_shape` (C, H, W)."""
+    return initialise(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=True))
 
 
 def resnet50_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=True))
+    """Build a ResNet-50 with the stem for small images, for `input_shape` (C, H, W)."""
+    return initialise(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=True))
 
 
 # --- squeezenet -------------------------------------------------------------------------------------------------------
@@ -155,7 +173,7 @@ _FIRES = ((16, 64), (16, 64), None, (32, 128), (32, 128), None, (48, 192), (48, 
 
 
 class Fire(nn.Module):
-    """A 1x1 squeeze, then 1x1 and 3x3 side by side."""
+    """SqueezeNet's block: a 1x1 squeeze convolution, then 1x1 and 3x3 convolutions whose outputs are joined."""
 
     def __init__(self, inputs: int, squeeze: int, expand: int) -> None:
         super().__init__()
@@ -164,12 +182,13 @@ class Fire(nn.Module):
         self.wide = nn.Sequential(nn.Conv2d(squeeze, expand, 3, padding=1), relu())
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the joined outputs of both branches."""
         squeezed = self.squeeze(images)
         return torch.cat([self.narrow(squeezed), self.wide(squeezed)], 1)
 
 
 class SqueezeNet(nn.Module):
-    """images (N, C, H, W) -> logits (N, classes); images below 32x32 are padded."""
+    """SqueezeNet 1.1: images (N, C, H, W) -> logits (N, classes). Images below 32x32 are padded."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -187,13 +206,15 @@ class SqueezeNet(nn.Module):
         self.classifier = nn.Sequential(Dropout(0.5), self.last, relu())
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(at_least(images, 32))).mean((2, 3))
+        """Return the logits (N, classes) of images (N, C, H, W)."""
+        logits: Tensor = self.classifier(self.features(pad_to_size(images, 32))).mean((2, 3))
         return logits
 
 
 def squeezenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    """Build a SqueezeNet for `input_shape` (C, H, W) with initial weights that give small logits."""
     model = SqueezeNet(classes, input_shape[0])
-    initialised(model)
+    initialise(model)
     nn.init.normal_(model.last.weight, 0.0, 0.01)  # logits start small, as a linear layer's would
     return model
 
@@ -214,7 +235,7 @@ _LAST_SCALE = 0.25
 
 
 class MobileNet(nn.Module):
-    """images (N, C, 32, 32) -> logits (N, classes)."""
+    """MobileNetV1 for small images: images (N, C, 32, 32) -> logits (N, classes)."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -227,20 +248,23 @@ class MobileNet(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (N, classes) of images (N, C, H, W)."""
         logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
         return logits
 
 
 def mobilenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
+    """Build a MobileNetV1 for `input_shape` (C, H, W), with initial weights that bear large steps."""
     model = MobileNet(classes, input_shape[0])
-    initialised(model)
+    initialise(model)
     if not model.classifier.weight.is_meta:
-        _calm(model)
+        _balance_initial_weights(model)
     return model
 
 
-def _calm(model: MobileNet) -> None:
-    """Let the weights begin so that large batches may take large steps; without this a peak rate of 1.0 at 2,048 images diverges.
+def _balance_initial_weights(model: MobileNet) -> None:
+    """Set initial weights such that large batches may take large steps; without this a peak rate of 1.0 at 2,048 images
+    diverges.
 
     - The scale of a convolution before BatchNorm changes nothing but how fast it turns: by rate x gradient / norm. Gradients grow about
       1.2-fold for each BatchNorm and ReLU on their way back, so He's initialisation gives the first layer relative steps ten thousand
@@ -262,6 +286,7 @@ _EPSILON = 1e-3  # of every BatchNorm, as the paper's reference implementation h
 
 
 def _hard_swish() -> nn.Module:
+    """Return a hard-swish activation."""
     return nn.Hardswish(inplace=True)
 
 
@@ -282,22 +307,27 @@ _V3_BLOCKS: tuple[tuple[int, int, int, bool, Activation, int], ...] = (
 
 
 class SqueezeExcite(nn.Module):
-    """Channels weighted by what they hold on average (Hu et al. 2018), with a quarter of the width in between."""
+    """Squeeze-and-excite layer: channels weighted by their mean values (Hu et al. 2018), with a quarter of the width in
+    between.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        between = _to_eights(width / 4)
+        between = _round_to_eight(width / 4)
         self.weights = nn.Sequential(
             nn.Conv2d(width, between, 1), relu(), nn.Conv2d(between, width, 1), nn.Hardsigmoid()
         )
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the images (N, C, H, W) with each channel multiplied by its weight."""
         weighted: Tensor = images * self.weights(images.mean((2, 3), keepdim=True))
         return weighted
 
 
 class InvertedResidual(nn.Module):
-    """Expand, filter each channel, weight the channels, project; added to its input where the shapes allow it."""
+    """MobileNetV3's block: expand, filter each channel, weight the channels, project; added to its input if the shapes
+    allow it.
+    """
 
     def __init__(
         self, inputs: int, *, kernel: int, expanded: int, out: int, excite: bool, activation: Activation, stride: int
@@ -318,12 +348,13 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == out
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the block's output, plus its input if the shapes are equal."""
         out: Tensor = self.block(images)
         return images + out if self.residual else out
 
 
 class MobileNetV3(nn.Module):
-    """images (N, C, H, W) -> logits (N, classes); images below 32x32 are padded."""
+    """MobileNetV3-Small: images (N, C, H, W) -> logits (N, classes). Images below 32x32 are padded."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -349,15 +380,17 @@ class MobileNetV3(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(at_least(images, 32)).mean((2, 3)))
+        """Return the logits (N, classes) of images (N, C, H, W)."""
+        logits: Tensor = self.classifier(self.features(pad_to_size(images, 32)).mean((2, 3)))
         return logits
 
 
 def mobilenet_v3_small(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    return initialised(MobileNetV3(classes, input_shape[0]))
+    """Build a MobileNetV3-Small for `input_shape` (C, H, W) with initial weights."""
+    return initialise(MobileNetV3(classes, input_shape[0]))
 
 
-def _to_eights(width: float) -> int:
+def _round_to_eight(width: float) -> int:
     """Return the nearest multiple of 8, at least 8, and not below nine tenths of `width`."""
     rounded = max(8, int(width + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * width else rounded
@@ -370,18 +403,19 @@ FIELD = "training.model"
 _Layout = list[tuple[str, tuple[int, ...]]]
 
 
-def checked(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], None]) -> Callable[..., nn.Module]:
-    """Return `factory` wrapped: its failures are reported as the user's, and `fit` is applied to its module. The wrapper raises
-    OwnCodeError if the factory raises or its module cannot be trained.
+def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], None]) -> Callable[..., nn.Module]:
+    """Return the user's `factory` of the model `name`, wrapped: its module is unwrapped, changed by `fit` and checked.
+    The wrapper raises OwnCodeError if the factory fails or its module cannot be trained.
     """
 
     @wraps(factory, updated=())
     def built(*arguments: Any) -> nn.Module:
+        """Return the user's module, unwrapped, fitted and checked. Raises OwnCodeError."""
         with user_code.blame(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
-            module = _unwrapped(factory(*arguments), user_code.find_definition_line(factory))
-        if not (problem := _other(module, known=(factory, *arguments))):
+            module = _unwrap(factory(*arguments), user_code.find_definition_line(factory))
+        if not (problem := _find_structure_problem(module, known=(factory, *arguments))):
             fit(module)
-            problem = _problem(module)
+            problem = _find_training_problem(module)
         if problem:
             raise user_code.build_user_code_error(FIELD, name, problem, place=user_code.find_definition_line(factory))
         found: nn.Module = module
@@ -390,23 +424,23 @@ def checked(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], N
     return built
 
 
-def _unwrapped(module: Any, place: str | None) -> Any:
-    """Return `module` without wrappers at any depth, since they change the names of parameters; print a note of each. One process computes
-    one gradient here, on one device.
+def _unwrap(module: Any, place: str | None) -> Any:
+    """Return `module` without DataParallel and compile wrappers at any depth, since they change parameter names; print
+    a note for each. `place`: file and line for the note.
     """
-    if held := _wrapper(module):
+    if held := _find_wrapped_name(module):
         words = f"{type(module).__name__} is left out: the module within is trained, and its own names are saved"
         user_code.report_note(words, place=place)
-        return _unwrapped(getattr(module, held), place)
+        return _unwrap(getattr(module, held), place)
     for layer in list(module.modules()) if isinstance(module, nn.Module) else ():
         for name, child in list(layer.named_children()):
-            if _wrapper(child):
-                layer._modules[name] = _unwrapped(child, place)
+            if _find_wrapped_name(child):
+                layer._modules[name] = _unwrap(child, place)
     return module
 
 
-def _wrapper(module: Any) -> str:
-    """Return the name by which a wrapper holds its module; empty if `module` is no wrapper."""
+def _find_wrapped_name(module: Any) -> str:
+    """Return the attribute in which a wrapper holds its module; "" if `module` is no wrapper."""
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return "module"
     return (
@@ -414,8 +448,10 @@ def _wrapper(module: Any) -> str:
     )  # its class is in the compiler, which functions have not
 
 
-def _other(module: object, *, known: tuple[Any, ...]) -> str:
-    """Return why `module` is not a module with the parameters it had before, or an empty text."""
+def _find_structure_problem(module: object, *, known: tuple[Any, ...]) -> str:
+    """Return why `module` is not a module with the parameters it had when it was first built; "" if it is. `known`: the
+    factory and its arguments.
+    """
     if not isinstance(module, nn.Module):
         return f"returned a {type(module).__name__}; a torch.nn.Module is expected"
     parameters = dict(module.named_parameters())
@@ -429,14 +465,14 @@ def _other(module: object, *, known: tuple[Any, ...]) -> str:
     )  # of what a factory returned first
     first = layouts.setdefault(known, layout)
     if layout != first:
-        (before, now), *_ = [pair for pair in _paired(first, layout) if pair[0] != pair[1]]
+        (before, now), *_ = [pair for pair in _pair_layouts(first, layout) if pair[0] != pair[1]]
         return f"returned another shape when called again: {before}, then {now}; it must depend on its arguments alone"
     return ""
 
 
-def _problem(module: nn.Module) -> str:
-    """Return why the module cannot be trained, or an empty text."""
-    learnt = trained(module)
+def _find_training_problem(module: nn.Module) -> str:
+    """Return why the module cannot be trained; "" if it can."""
+    learnt = list_trained(module)
     if not learnt:
         return "returned a module whose parameters are all frozen: there is nothing to train"
     if unfit := {each: parameter for each, parameter in learnt.items() if parameter.dtype != torch.float32}:
@@ -445,14 +481,14 @@ def _problem(module: nn.Module) -> str:
             f"returned a module whose {each} is {parameter.dtype}; what is trained is torch.float32 here, which module.float() makes of it "
             "(training.precision: bf16 computes in bfloat16)"
         )
-    if hooked := [each for each, parameter in learnt.items() if _hooks(parameter)]:
+    if hooked := [each for each, parameter in learnt.items() if _has_hook(parameter)]:
         return (
             f"returned a module whose {hooked[0]} has a hook on its gradient, which not every process would run alike; change the gradient "
             "in a torch.autograd.Function, or freeze what is not to move"
         )
-    if twice := _sharing(module, learnt):
+    if twice := _find_shared_memory(module, learnt):
         return f"returned a module whose {twice} share memory, of which each has its own here; .clone() one, or make both one parameter"
-    for each, norm in moving_norms(module).items():
+    for each, norm in list_moving_norms(module).items():
         if norm.momentum != STATISTICS_MOMENTUM:
             return (
                 f"returned a module whose {each}.momentum is {norm.momentum}; running statistics move by {STATISTICS_MOMENTUM} at each "
@@ -461,12 +497,13 @@ def _problem(module: nn.Module) -> str:
     return ""
 
 
-def _hooks(parameter: nn.Parameter) -> bool:
+def _has_hook(parameter: nn.Parameter) -> bool:
+    """Return whether the parameter has a hook on its gradient."""
     return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
-def _sharing(module: nn.Module, learnt: dict[str, nn.Parameter]) -> str:
-    """Return which trained parameter shares memory with another parameter or buffer, or an empty text."""
+def _find_shared_memory(module: nn.Module, learnt: dict[str, nn.Parameter]) -> str:
+    """Return in words which trained parameter shares memory with another parameter or buffer; "" if none does."""
     owners: dict[int, str] = {}
     for name, each in [*learnt.items(), *module.named_parameters(), *module.named_buffers()]:
         owner = owners.get(at := each.untyped_storage().data_ptr(), name)
@@ -477,7 +514,8 @@ def _sharing(module: nn.Module, learnt: dict[str, nn.Parameter]) -> str:
     return ""
 
 
-def _paired(first: _Layout, layout: _Layout) -> list[tuple[str, str]]:
+def _pair_layouts(first: _Layout, layout: _Layout) -> list[tuple[str, str]]:
+    """Return the parameters of two layouts as pairs of texts, "nothing" beside those that only one has."""
     longest = max(len(first), len(layout))
     one, other = (
         [f"{name} {shape}" for name, shape in each] + ["nothing"] * (longest - len(each)) for each in (first, layout)
@@ -507,14 +545,14 @@ MODELS: dict[str, Factory] = {
 }
 
 
-def factory(name: str, fit: Callable[[nn.Module], None] = lambda module: None) -> Factory:
-    """Return the factory of `name`. `fit`: applied to a user module before it is checked. Raises ConfigError with the existing names and
-    the most similar one.
+def find_factory(name: str, fit: Callable[[nn.Module], None] = lambda module: None) -> Factory:
+    """Return the factory of the model `name`. `fit`: applied to a user's module before it is checked. Raises
+    ConfigError, with the existing names and the most similar one.
     """
     if name in MODELS:
         return MODELS[name]
     if ":" in name:
-        return checked(name, user_code.load(name, field=FIELD), fit)
+        return wrap_factory(name, user_code.load(name, field=FIELD), fit)
     close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise ConfigError(

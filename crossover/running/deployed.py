@@ -17,7 +17,7 @@ from crossover.data.keys import current_run
 from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, RunFailed, rebuild_error
 from crossover.experiment import Experiment
-from crossover.learning.memory import give_back_freed_memory
+from crossover.learning.memory import release_freed_memory
 from crossover.local import servers
 from crossover.reports import usage
 from crossover.reports.bill import gb_seconds
@@ -198,7 +198,7 @@ def run_deployed(
     else:
         prepared = prepare(experiment, objects=objects, data=data, run=resume)
         print_data(prepared)
-        give_back_freed_memory()  # memory of the data set and of its upload, which a local run's functions need
+        release_freed_memory()  # memory of the data set and of its upload, which a local run's functions need
         if resume:
             prepared.note_damage(resumption.rewind(objects, prepared.keys, experiment, lost=where == "local"))
         facts.check(prepared)

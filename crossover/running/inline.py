@@ -90,13 +90,13 @@ def run_with_baselines(
 
 def _check_data_divides(beside: Sequence[Experiment]) -> None:
     """Raise ConfigError if a baseline cannot divide the data among its workers. Checked before the experiment itself trains."""
-    from crossover.learning.datasets import training_samples  # torch comes with them
-    from crossover.learning.staging import plan
+    from crossover.learning.datasets import count_training_samples  # torch comes with them
+    from crossover.learning.staging import plan_staging
 
-    samples = training_samples(beside[0]) if beside else 0  # the same data for all, loaded once
+    samples = count_training_samples(beside[0]) if beside else 0  # the same data for all, loaded once
     for each in beside:
         try:
-            plan(architecture_of(each).resolve(each), samples)
+            plan_staging(architecture_of(each).resolve(each), samples)
         except ConfigError as error:
             raise ConfigError(f"baseline: {each.module}, {each.name}, cannot run: {error}") from error
 

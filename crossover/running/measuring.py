@@ -18,7 +18,7 @@ from crossover.data.clients import Event, MemoryClients
 from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Experiment, ImageSize
-from crossover.learning.staging import minibatches_of
+from crossover.learning.staging import count_minibatches
 from crossover.reports import usage
 from crossover.reports.prices import Prices
 from crossover.reports.usage import Report, expected_records
@@ -158,8 +158,8 @@ def _count_epochs_per_round(experiment: Experiment, every: int) -> int:
     """Return the number of epochs that a round of `every` local steps lasts. Raises the errors of loading the user's own data."""
     from crossover.learning import datasets
 
-    samples, batch_size = datasets.training_samples(experiment), experiment.training.batch_size
-    minibatches = minibatches_of(samples, experiment.workers, batch_size, drop_last=experiment.data.drop_last)
+    samples, batch_size = datasets.count_training_samples(experiment), experiment.training.batch_size
+    minibatches = count_minibatches(samples, experiment.workers, batch_size, drop_last=experiment.data.drop_last)
     return Calendar(minibatches or every, every, experiment.training.epochs).span
 
 

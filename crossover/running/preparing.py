@@ -111,7 +111,7 @@ def check_room_for_base(experiment: Experiment, *, elements: int) -> None:
     """
     from crossover.learning import weights
 
-    if not (base_bytes := weights.size(experiment.training.weights)):
+    if not (base_bytes := weights.get_file_size(experiment.training.weights)):
         return
     base_mb, vectors_mb = base_bytes / 2**20, HELD_VECTORS * 4 * elements / 2**20
     need = RUNTIME_MB + base_mb + vectors_mb
@@ -148,10 +148,10 @@ def try_out(experiment: Experiment) -> TriedCode:
         if "data.dataset" in used:
             raise
         why = f"{names}: imported but not tried, because the data is not here: {error}"
-        return why, understood.of_known(experiment)
+        return why, understood.describe_known(experiment)
     learner = _try_learner(experiment, dataset)
     check_room_for_base(experiment, elements=learner.parameters + learner.buffers)
-    found = fitness.description(dataset, preprocess=experiment.data.preprocess)
+    found = fitness.describe_dataset(dataset, preprocess=experiment.data.preprocess)
     return f"{names}: {learner.parameters:,} parameters; {found}", dataset.understood
 
 
@@ -171,12 +171,12 @@ def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
     """
     from crossover.learning.first_steps import try_minibatches
     from crossover.learning.learner import for_processor, learner_for
-    from crossover.learning.staging import first_samples, plan
+    from crossover.learning.staging import plan_staging, take_first_samples
 
-    plan(experiment, len(dataset.train_labels))  # raises if a worker would have no minibatch or no round
+    plan_staging(experiment, len(dataset.train_labels))  # raises if a worker would have no minibatch or no round
     experiment = for_processor(experiment)
     learner = learner_for(experiment, dataset)
-    learner.try_out(first_samples(dataset))
+    learner.try_out(take_first_samples(dataset))
     try_minibatches(experiment, dataset, learner)
     return learner
 
@@ -303,7 +303,7 @@ def print_data(prepared: Prepared) -> None:
     from crossover.learning import understood
 
     if found := prepared.facts.get("understood"):
-        print(*understood.lines(found), sep="\n", flush=True)
+        print(*understood.format_lines(found), sep="\n", flush=True)
 
 
 def _stage_training(
@@ -312,20 +312,20 @@ def _stage_training(
     """Stage the data and build the learner. Return what the run's facts say about both, and the constants of a user's model that are not in
     its vector, b"" for a built-in model.
     """
-    from crossover.learning.learner import for_processor, is_own, learner_for
-    from crossover.learning.staging import first_samples, stage
+    from crossover.learning.learner import for_processor, has_user_code, learner_for
+    from crossover.learning.staging import stage, take_first_samples
 
     experiment = for_processor(experiment)
     tried = learner_for(experiment, made_of.dataset) if bundling.list_user_code_with_loader(experiment) else None
     if tried is not None:
-        tried.try_out(first_samples(made_of.dataset))
+        tried.try_out(take_first_samples(made_of.dataset))
     own_loss = tried.answers if tried is not None and ":" in experiment.training.loss else None
     manifest = stage(experiment, made_of.dataset, data, answers=own_loss)
     learner = tried or made_of.learner(experiment, manifest)
     sizes = {"data_manifest": manifest, "parameters": learner.parameters, "buffers": learner.buffers}
     if experiment.training.no_decay:
-        sizes["undecayed"] = learner.undecayed()
-    return sizes, learner.constants() if is_own(experiment.training) else b""
+        sizes["undecayed"] = learner.list_undecayed()
+    return sizes, learner.constants() if has_user_code(experiment.training) else b""
 
 
 def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
@@ -334,7 +334,7 @@ def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
         return
     from crossover.learning import weights
 
-    with weights.mapped(experiment.training.weights) as body:
+    with weights.map_file(experiment.training.weights) as body:
         if not objects.exists(key := keys_.weights(str(experiment.training.weights.sha256))):
             objects.put(key, bytes(body))
 

@@ -43,12 +43,12 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
 
 def _load_model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
     """Return the trained model in safetensors format."""
-    from crossover.learning.learner import safetensors_bytes  # torch
+    from crossover.learning.learner import encode_model  # torch
 
     key = prepared.keys.final_model(final["parameters_sha256"])
     vector = decode(prepared.objects.get(key), key=key, kind=VectorKind.MODEL)
     constants = prepared.objects.get(prepared.keys.constants) if prepared.facts.get("constants") else None
-    return safetensors_bytes(prepared.experiment, prepared.facts["data_manifest"], vector, constants=constants)
+    return encode_model(prepared.experiment, prepared.facts["data_manifest"], vector, constants=constants)
 
 
 def _build_result(

@@ -7,8 +7,8 @@ from statistics import fmean
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
-from crossover.learning.sizes import DATA, StepCounts, split
-from crossover.learning.staging import VALIDATION_CHUNK, check_rounds, plan
+from crossover.learning.sizes import DATA, StepCounts, count_split
+from crossover.learning.staging import VALIDATION_CHUNK, check_rounds, plan_staging
 from crossover.simulation import figures
 from crossover.training.progress import calendar_of
 
@@ -74,13 +74,13 @@ class Workload:
         """Return the workload of an experiment. `parameters`: number of parameters of a model to use instead of the experiment's own.
         Raises NoProjection if the size of the model or data set is not known, ConfigError if the workers cannot share the data.
         """
-        model, dataset, found = experiment.training.model, experiment.data.dataset, split(experiment)
+        model, dataset, found = experiment.training.model, experiment.data.dataset, count_split(experiment)
         if found is None:
             raise NoProjection(f"data.dataset: the size of {dataset!r} is not known; one of {', '.join(DATA)}")
         if model not in MODELS and parameters is None:
             raise NoProjection(f"training.model: the size of {model!r} is not known; one of {', '.join(MODELS)}")
         training, validation = found
-        counts, image = plan(experiment, training).counts[0], DATA[dataset].image
+        counts, image = plan_staging(experiment, training).counts[0], DATA[dataset].image
         size = MODELS[model][image] if parameters is None else _scale_typical_model(parameters)
         return cls(
             model=model if parameters is None else f"{parameters:,} parameters",
@@ -177,9 +177,11 @@ def shares_by_epoch(experiment: Experiment) -> list[float]:
     training = experiment.training
     if training.image_size.begin is None:
         return [1.0] * training.epochs
-    from crossover.learning.fitness import training_shares  # the model itself: seconds that only such a run takes
+    from crossover.learning.fitness import (
+        compute_training_shares,  # the model itself: seconds that only such a run takes
+    )
 
-    return training_shares(training, classes=10, shape=DATA[experiment.data.dataset].image)
+    return compute_training_shares(training, classes=10, shape=DATA[experiment.data.dataset].image)
 
 
 def calendar(experiment: Experiment, workload: Workload) -> Calendar:

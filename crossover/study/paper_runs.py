@@ -104,7 +104,7 @@ class Measurement:
     def images(self, scale: Scale) -> tuple[int, int]:
         """Return (images for training over all epochs, images of one validation)."""
         experiment = self.experiment(scale)
-        training, held = sizes.split(experiment) or (0, 0)  # all measurements use built-in data sets
+        training, held = sizes.count_split(experiment) or (0, 0)  # all measurements use built-in data sets
         return training * experiment.training.epochs, held
 
     def forecast_s(self, scale: Scale, *, cores: int) -> float:

@@ -123,9 +123,9 @@ class TrialFactory:
         if baseline:
             raise ConfigError(baseline)
         bundling.check_user_code(experiment, travels=self._travels)
-        from crossover.learning.zoo import factory  # torch
+        from crossover.learning.zoo import find_factory  # torch
 
-        factory(experiment.training.model)
+        find_factory(experiment.training.model)
         self._check(experiment)
         experiment = replace(experiment, name=self._stack(experiment))
         return [

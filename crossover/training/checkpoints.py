@@ -147,6 +147,7 @@ class Journal:
         self._entered = Position(0)
 
     def _key(self, position: Position) -> str:
+        """Return the key of the worker's checkpoint at `position`."""
         return self._ctx.keys.checkpoint(self._worker, position.round, position.minibatch)
 
     def restore(self, entered: Position) -> Checkpoint:
@@ -194,6 +195,7 @@ class Journal:
         return self._ctx.objects.exists(self._key(self._next_multiple(Position(round))))
 
     def _next_multiple(self, position: Position) -> Position:
+        """Return the start of the next round at which a checkpoint is due."""
         return Position((position.round // self._every + 1) * self._every)
 
 

@@ -66,6 +66,7 @@ def set_up_attempt(ctx: Context, holders: Several[int], spent: Spent) -> Abstrac
     """Return `progress.set_up_attempt` for an architecture that keeps all of a run's state in databases."""
 
     def clear_all(before: Several[Keys]) -> None:
+        """Delete everything that the attempts in `before` left in the databases."""
         delete_attempts(ctx, before, holders, spent)
 
     return progress.set_up_attempt(ctx, partial(roll_back, ctx, holders, spent), clear_all)

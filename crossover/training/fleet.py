@@ -95,7 +95,9 @@ NOBODY = b""  # content of the lease of a free rank, which was taken from its pr
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSettings:
-    """How long a program waits for what. `fleet`: the fleet whose pointer leads the program to its run."""
+    """Time limits of a program that serves a fleet, in seconds. `fleet`: the fleet whose pointer leads the program to
+    its run.
+    """
 
     fleet: str
     lease_s: float = 20.0  # without a heartbeat for this long, a rank may be taken over
@@ -175,6 +177,7 @@ class Heartbeats:
         return self.objects.exists(self.keys.lease(rank, 0))
 
     def _beat(self, rank: int) -> bytes:
+        """Return the last heartbeat of `rank`; empty if there is none."""
         key = self.keys.heartbeat(rank)
         return self.objects.get(key) if self.objects.exists(key) else b""
 
@@ -216,12 +219,14 @@ class Membership:
         return None
 
     def __enter__(self) -> "Membership":
+        """Start sending heartbeats and return the membership."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the heartbeats, and mark the rank as free at once unless this program is being killed."""
         self._over.set()
         if error is not None and not isinstance(error, Exception):
             return  # it is being killed: the next program waits until the heartbeat has stopped

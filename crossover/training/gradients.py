@@ -11,7 +11,7 @@ from crossover.data.clients import Event
 from crossover.data.encoding import Vector, VectorKind, exchanged_kind
 from crossover.experiment import Aggregation, Exchange, Experiment, Faults
 from crossover.learning import sizes
-from crossover.learning.staging import minibatches_of
+from crossover.learning.staging import count_minibatches
 from crossover.training import progress
 from crossover.training.progress import calendar, minibatch_samples, round_samples
 from crossover.workflow.context import Context
@@ -156,8 +156,8 @@ def _minibatches(experiment: Experiment) -> int | None:
 
     It is less than all workers' together, because each worker's last minibatch is smaller.
     """
-    known, drop_last = sizes.split(experiment), experiment.data.drop_last
-    return known and minibatches_of(known[0], 1, experiment.training.batch_size, drop_last=drop_last)
+    known, drop_last = sizes.count_split(experiment), experiment.data.drop_last
+    return known and count_minibatches(known[0], 1, experiment.training.batch_size, drop_last=drop_last)
 
 
 # --- own steps --------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """The number of workers."""
+        """Number of workers in the group."""
         return len(self.samples)
 
     @property
@@ -52,6 +52,7 @@ class Group:
         return self.own.codec.unit if self.own and self.own.codec else 1
 
     def stage(self, name: str) -> AbstractContextManager[None]:
+        """Return a context manager that times a stage, such as "synchronise", in the invocation's record."""
         return self.ctx.stage(name)
 
     def publish(self, key: str, part: "Tensor", *, samples: int) -> None:
@@ -86,6 +87,7 @@ class Group:
             self._create(key, Vector(VectorKind.SPARSE, buffers.view(body), samples, "uint8"))
 
     def _create(self, key: str, vector: Vector) -> None:
+        """Store `vector` under `key` in the worker's store unless the key exists; retry if the store does not answer."""
         self.waits.retry(lambda: self.ctx.tensors[self.rank].create(key, vector))
 
     def is_published(self, key: str) -> bool:
@@ -101,6 +103,7 @@ class Group:
         target = buffers.view(out)
 
         def look() -> Vector:
+            """Read the vector under the key into `out`. Raises Missing."""
             return self.ctx.tensors[self.rank].get(key, kind=self.kind, out=target)
 
         self._fetch_checked(look, key, sender=sender, samples=samples, unless=unless)
@@ -117,6 +120,7 @@ class Group:
             return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
 
         def look() -> Vector:
+            """Read the encoded vector under the key and decode it into `out`. Raises Missing."""
             vector = self.ctx.tensors[self.rank].get(key, kind=VectorKind.QUANTIZED)
             own.read(vector.data, out=out, first=first, what=key)
             return vector
@@ -157,6 +161,7 @@ class Group:
         """Wait until `look` returns the vector that `sender` stores under `key`. Raises Corrupt unless it states the count `samples`."""
 
         def settled() -> bool:
+            """Return whether the result under `unless` exists, so that this vector is not needed any more."""
             return unless is not None and self.is_published(unless)
 
         try:

@@ -48,7 +48,7 @@ class Worker(Protocol):
     def show_model(self) -> None:
         """Put the model that is evaluated into the learner."""
 
-    def stored(self, round: int) -> list[str]:
+    def list_stored(self, round: int) -> list[str]:
         """Return the keys under which this worker may have stored something for a round."""
 
 
@@ -76,7 +76,9 @@ def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], W
 
 
 class Invocation:
-    """One invocation of one worker: its position, its deadline, its checkpoints and its decisions. The `Worker` moves the position on."""
+    """State of one invocation of a long worker: its position in the run, its deadline, checkpoints and decisions. The
+    `Worker` moves the position.
+    """
 
     def __init__(self, ctx: Context, event: Event) -> None:
         self.ctx, self.event = ctx, event
@@ -94,12 +96,12 @@ class Invocation:
 
     @property
     def round(self) -> int:
-        """The current round."""
+        """Round at which the invocation is now."""
         return self.position.round
 
     @property
     def epoch(self) -> int:
-        """The current round's epoch."""
+        """Epoch of the round at which the invocation is now."""
         return self.days.epoch(self.position.round)
 
     def restore(self) -> Checkpoint:
@@ -160,7 +162,7 @@ class Invocation:
 
     def _delete_stored(self, worker: Worker, *, since: int) -> None:
         """Delete the worker's stored keys from round `since` to the current round."""
-        spent = [key for round in range(max(0, since), self.round + 1) for key in worker.stored(round)]
+        spent = [key for round in range(max(0, since), self.round + 1) for key in worker.list_stored(round)]
         if spent:
             self.ctx.tensors[self.rank].delete(*spent)
 
@@ -406,14 +408,14 @@ def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
     attempts are deleted. `rounds`: returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one
     of them. Raises Missing, or Corrupt if every round is damaged, and StaleAttempt if a higher attempt has begun; nothing is deleted then.
     """
-    round = _copied(ctx, before, rounds, first)
+    round = _copy_checkpoints(ctx, before, rounds, first)
     progress.mark_taken_over(ctx, before)
     for keys in before:
         ctx.objects.delete_prefix(keys.own_checkpoints)
     return round
 
 
-def _copied(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
+def _copy_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
     """Copy the checkpoints of the newest undamaged round to this attempt; return that round, or None if there are no checkpoints."""
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again

@@ -458,7 +458,7 @@ def train(
 
 
 class _Peer:
-    """One peer's training: its replica, its contribution and its exchange."""
+    """Training of one peer: its copy of the model, its contribution to each round, and its exchange with the others."""
 
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
@@ -526,7 +526,7 @@ class _Peer:
         ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
         with stage(ctx, "compute gradients"):
             self._compute()
-        combined = self._combined(round)
+        combined = self._exchange_contribution(round)
         with stage(ctx, "model update"):
             replica.advance(combined, history=self._history_so_far())
         with stage(ctx, "checkpoint"):
@@ -554,7 +554,7 @@ class _Peer:
             self._computing.steps(self.event(), self._replica, self._history_so_far())
             self._replica.contribution(self._own)
 
-    def _combined(self, round: int) -> "Tensor":
+    def _exchange_contribution(self, round: int) -> "Tensor":
         """Exchange the contribution, once or twice, and return the aggregate of all contributions."""
         ctx, replica, exchange = self._ctx, self._replica, self._exchange
         following: Contribution | Tensor = self._contribution(round)
@@ -606,7 +606,7 @@ class _Peer:
         if not round or not days.ends_epoch(round - 1):
             return False
         epoch = days.epoch(round - 1)
-        if not _decided(ctx, epoch):
+        if not _has_decision(ctx, epoch):
             progress.create_decision(ctx, epoch, by=self._member.rank)
         agreed = progress.decision(ctx, epoch)
         finished = bool(agreed["finished"])
@@ -654,6 +654,6 @@ def available_mb() -> float | None:
     return int(found.split()[1]) / 1024 if found else None
 
 
-def _decided(ctx: Context, epoch: int) -> bool:
+def _has_decision(ctx: Context, epoch: int) -> bool:
     """Return whether the decision after `epoch` exists."""
     return ctx.objects.exists(ctx.keys.decision(epoch))

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 
 class SynchronousWorker:
-    """One worker's state: model and optimizer between rounds, and the sum of its minibatches' gradients within a round.
+    """State of one worker that steps its optimizer with the mean gradient of all: model, optimizer, and the sum of its
+    minibatches' gradients.
 
-    Every worker steps the optimizer with the mean gradient of all. A subclass overrides what differs: `compute`, `contribution`, `apply`,
-    and `extra_state` for vectors that it keeps from round to round.
+    A subclass overrides `compute`, `contribution`, `apply`, and `extra_state` for vectors that it keeps from round to
+    round.
     """
 
     exchanges = VectorKind.GRADIENT  # what `contribution` is
@@ -127,7 +128,7 @@ class SynchronousWorker:
     def show_model(self) -> None:
         """Do nothing: the learner's model is always the worker's."""
 
-    def stored(self, round: int) -> list[str]:
+    def list_stored(self, round: int) -> list[str]:
         """Return the keys under which this worker may have stored something for `round`."""
         rank, count = self.invocation.rank, self.ctx.experiment.workers
         return [key for keys in self._keys() for key in long_worker.keys_of(keys, self._exchange, round, rank, count)]
@@ -145,7 +146,7 @@ class SynchronousWorker:
         self._replaying = self._replaying and self._exchange.done(last)
         if self.computing_moves_on or self._codec or not self._replaying:
             self.compute()
-        combined = self._synchronise(group) if self._codec is None else self._encoded(group, self._codec)
+        combined = self._synchronise(group) if self._codec is None else self._exchange_encoded(group, self._codec)
         with self.ctx.stage("update"):
             self.apply(combined)
         self._clear_away(group)
@@ -160,9 +161,9 @@ class SynchronousWorker:
     def _synchronise(self, group: "Group") -> "Tensor":
         """Exchange the contribution uncompressed, and return the aggregate of all contributions."""
         own = None if self._replaying else self.contribution()
-        return self._exchanged(group, own, self._received)
+        return self._exchange_part(group, own, self._received)
 
-    def _encoded(self, group: "Group", codec: "Encoder") -> "Tensor":
+    def _exchange_encoded(self, group: "Group", codec: "Encoder") -> "Tensor":
         """Exchange the contribution compressed by `codec`, in one exchange or two, and return the aggregate.
 
         The contribution is encoded also in a round that is repeated, because the codec has to know what was left out.
@@ -177,7 +178,7 @@ class SynchronousWorker:
             values = following.values
             out = self._received if values.numel() == own.numel() else self._memory(values)
             group = replace(group, own=following, exchange=number)
-            mean = self._exchanged(group, None if self._replaying else values, out)
+            mean = self._exchange_part(group, None if self._replaying else values, out)
             with self.ctx.stage("compress"):
                 following = codec.proceed(mean)
         assert not isinstance(following, Contribution)
@@ -196,7 +197,7 @@ class SynchronousWorker:
             self._factors[values.numel()] = values.new_empty(values.numel())
         return self._factors[values.numel()]
 
-    def _exchanged(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
+    def _exchange_part(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
         """Fill `out` with the exchange's result, and return it. `own`: None if the result exists already and is only collected."""
         if own is not None:
             try:

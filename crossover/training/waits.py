@@ -31,7 +31,7 @@ class ResultExists(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How often a channel is polled: each pause is a share of the time waited so far, within bounds."""
+    """Settings of how often a channel is polled: each pause is a share of the time waited so far, within bounds."""
 
     share: float
     first_s: float
@@ -85,6 +85,7 @@ class Waits:
     reserve_s: float = field(init=False)
 
     def __post_init__(self) -> None:
+        """Take the reserve of seconds before the deadline from the experiment."""
         self.reserve_s = reserve_s(self.ctx.experiment)
 
     def leave_in_time(self, *, need_s: float = 0.0) -> None:

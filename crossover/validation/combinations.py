@@ -12,7 +12,7 @@ from crossover.algorithms.rules import RULES
 from crossover.errors import ConfigError
 from crossover.experiment import BROKER_VERSION, Adapters, Experiment, ImageSize, Metric, Training
 from crossover.learning import sizes
-from crossover.learning.staging import plan
+from crossover.learning.staging import plan_staging
 from crossover.training.gradients import baseline_experiments
 from crossover.validation.documents import did_you_mean, is_import
 from crossover.validation.exchanges import (
@@ -136,10 +136,10 @@ def loops_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[s
             f"training.epochs: {e.training.epochs:,}: a worker's execution starts one for each, and the {HISTORY_LIMIT:,} events that Step "
             f"Functions keeps of it last for {most:,}; expected at most {most:,} on AWS"
         )
-    found, asked = sizes.split(e), architecture.resolve(e)
+    found, asked = sizes.count_split(e), architecture.resolve(e)
     every = asked.exchange.every
     if "epoch_finished" in loops and found is not None and isinstance(every, int):
-        minibatches = plan(asked, found[0]).minibatches
+        minibatches = plan_staging(asked, found[0]).minibatches
         if (rounds := -(-minibatches // every)) > most:
             yield (
                 f"exchange.every: {every}: an epoch has {rounds:,} rounds, its execution starts one for each, and the "
@@ -344,7 +344,7 @@ def images_grow(e: Experiment) -> Iterator[str]:
             yield f"training.image_size.{told[0]}: does nothing without training.image_size.begin; give it, or leave {told[0]} out"
         return
     if known is not None and begin >= known.image[1]:
-        yield sizes.not_smaller(begin, e.data.dataset, known.image[1])
+        yield sizes.explain_too_large(begin, e.data.dataset, known.image[1])
     if e.training.early_stopping or e.training.schedule == "plateau":
         yield (
             "training.image_size.begin: early stopping and the plateau schedule would judge epochs on smaller images, whose validation "
@@ -408,8 +408,8 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> Iterator[st
 def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterator[str]:
     """Yield a problem if the data set cannot be divided among the workers. If only loading shows its size, staging reports the problem."""
     try:
-        if found := sizes.split(e):
-            plan(architecture.resolve(e), found[0])
+        if found := sizes.count_split(e):
+            plan_staging(architecture.resolve(e), found[0])
     except ConfigError as refused:
         yield str(refused)
 

@@ -147,10 +147,10 @@ def codec_takes_the_model(e: Experiment) -> Iterator[str]:
     codec = codecs.build_codec(e.exchange)
     if not codec.needs_shapes or is_import(e.training.model) or size is None:
         return
-    from crossover.learning.learner import shapes_of  # torch comes with it, which no other check needs
+    from crossover.learning.learner import list_shapes  # torch comes with it, which no other check needs
 
     try:
-        if reason := codec.problem(shapes_of(e.training.model, 10, size.image)):
+        if reason := codec.problem(list_shapes(e.training.model, 10, size.image)):
             yield reason
     except ConfigError:
         return  # the model is unknown: that is told elsewhere

@@ -132,7 +132,7 @@ class Resources:
         from crossover.learning import weights
 
         base = experiment.training.weights
-        weights.hold(base, lambda: objects.get(keys.weights(str(base.sha256))))
+        weights.load_base_once(base, lambda: objects.get(keys.weights(str(base.sha256))))
 
     def return_learner(self, run: str, learner: "Learner") -> None:
         """Make a learner available to later invocations of the run."""

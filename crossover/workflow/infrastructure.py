@@ -43,7 +43,7 @@ def most_minibatches(experiment: Experiment) -> int | None:
     """
     if experiment.exchange.what != "gradients":
         return 1  # one function takes the steps of a round
-    found, every = sizes.split(experiment), experiment.exchange.every
+    found, every = sizes.count_split(experiment), experiment.exchange.every
     if found is None:
         return None
     most = -(-found[0] // experiment.workers)

@@ -107,6 +107,7 @@ class Supervisor:
         """Wait for the decision `key`, which a worker creates. Raises RunFailed if no worker is left."""
 
         def look() -> bytes:
+            """Read the decision. Raises Missing."""
             return self._ctx.objects.get(key)
 
         with self._ctx.stage("synchronise"):

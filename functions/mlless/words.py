@@ -97,17 +97,17 @@ def last_applied_step(days: Calendar, step: int, *, slack: int, every: int) -> i
     way would be lost to a run that is resumed there. The lag is fixed instead of "whatever is there", so that a restarted worker repeats
     its bits. The worker waits exactly when bounded staleness makes it wait.
     """
-    if step == _drained(days, step, every=every):
+    if step == _find_draining_step(days, step, every=every):
         return step
     return max(step - slack, step - step % days.rounds_per_epoch - 1, step - step % every - 1)
 
 
 def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
     """Return the first step that begins with the word on `step` applied. `slack`, `every`: as in `last_applied_step`."""
-    return min(step + slack, _drained(days, step, every=every)) + 1
+    return min(step + slack, _find_draining_step(days, step, every=every)) + 1
 
 
-def _drained(days: Calendar, step: int, *, every: int) -> int:
+def _find_draining_step(days: Calendar, step: int, *, every: int) -> int:
     """Return the next step, or this one, at whose end every word is applied."""
     return min(_last(step, days.rounds_per_epoch), _last(step, every), days.rounds - 1)
 

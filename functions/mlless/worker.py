@@ -75,7 +75,7 @@ class FilteringWorker:
         """Put y, which is the same on every worker at an epoch's end, into the learner."""
         self._model.copy_(self._shared)
 
-    def stored(self, round: int) -> list[str]:
+    def list_stored(self, round: int) -> list[str]:
         """Return the keys under which this worker may have stored something for `round`."""
         return [self._ctx.keys.update(round, self._rank), self._ctx.keys.report(round, self._rank)]
 

@@ -15,7 +15,7 @@ from crossover.algorithms.schedule import derive_seed
 from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Metric, Training
 from crossover.learning.datasets import load
-from crossover.learning.staging import Minibatches, plan
+from crossover.learning.staging import Minibatches, plan_staging
 from crossover.running import run_inline
 from functions.mlless.settings import MLLess
 from tests.architectures import zoo
@@ -47,7 +47,7 @@ def experiment_of(
 def plain(experiment: Experiment, *, every: int) -> nn.Module:
     """Each step by all answers of its minibatches at once, in one pass."""
     dataset = load(experiment)
-    minibatches = Minibatches(experiment, dataset, made := plan(experiment, len(dataset.train_labels)))
+    minibatches = Minibatches(experiment, dataset, made := plan_staging(experiment, len(dataset.train_labels)))
     torch.manual_seed(derive_seed("model", experiment.seed))
     module = zoo.tied(zoo.WORDS, ())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -73,7 +73,7 @@ def test_a_run_is_one_pass_over_all_answers(
     experiment = experiment_of(architecture, batch_size=batch_size, workers=workers, every=every, **training)
     experiment = experiment.with_settings(MLLess(threshold=0.0))
     found = run_inline(experiment, tmp_path, lambda progress: None).result
-    made = plan(experiment, 48).minibatches
+    made = plan_staging(experiment, 48).minibatches
     expected = plain(experiment, every=made if every == "epoch" else every).state_dict()
     for name, value in load_file(tmp_path / "model.safetensors").items():
         assert torch.allclose(value, expected[name], rtol=0, atol=2e-6), name

@@ -24,7 +24,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Adapters, Data, Exchange, Experiment, Functions, Training, Weights
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.learner import Learner
-from crossover.learning.staging import Minibatches, plan
+from crossover.learning.staging import Minibatches, plan_staging
 from crossover.running import run_inline
 from crossover.running.preparing import try_out
 from crossover.simulation import AWS, Workload, simulate
@@ -146,7 +146,7 @@ class Beside(nn.Module):
 def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, float]]:
     """Training and validation loss of each epoch, by a loop that knows nothing of this project but its minibatches and seeds."""
     dataset = load_dataset(experiment)
-    made = plan(experiment, len(dataset.train_labels))
+    made = plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, made)
     torch.manual_seed(derive_seed("model", experiment.seed))
     module = zoo.transformer(zoo.CLASSES, ())

@@ -93,7 +93,7 @@ def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
 ) -> None:
     """Of data of one's own only loading tells how many there are: two minibatches for each of five workers, nine for one."""
     experiment = replace(small("all_reduce", workers=5, every=2), baseline="single")
-    monkeypatch.setattr("crossover.learning.sizes.split", lambda experiment: None)
+    monkeypatch.setattr("crossover.learning.sizes.count_split", lambda experiment: None)
     with pytest.raises(ConfigError, match=r"baseline: single.*exchange\.every: 10"):
         inline.run_with_baselines(lambda *_: pytest.fail("trained"), experiment, tmp_path, where="inline")
 

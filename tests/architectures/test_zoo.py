@@ -17,7 +17,7 @@ from crossover.algorithms.schedule import derive_seed
 from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Training, What
 from crossover.learning.datasets import load
-from crossover.learning.staging import Minibatches, plan
+from crossover.learning.staging import Minibatches, plan_staging
 from crossover.running import run_inline
 from crossover.workflow.architecture import EXCHANGES
 from tests.architectures import zoo
@@ -63,7 +63,7 @@ def plain(name: str, seed_: int) -> nn.Module:
     build, data = zoo.TRAINED[name]
     experiment = experiment_of(name, "all-reduce", seed_, data=data)
     dataset, settings = load(experiment), experiment.training
-    minibatches = Minibatches(experiment, dataset, made := plan(experiment, len(dataset.train_labels)))
+    minibatches = Minibatches(experiment, dataset, made := plan_staging(experiment, len(dataset.train_labels)))
     torch.manual_seed(derive_seed("model", seed_))
     module = build(cast(int, dataset.classes), tuple(dataset.train_inputs.shape[1:]))
     trained = [each for each in module.parameters() if each.requires_grad]

@@ -22,7 +22,7 @@ from crossover.learning.device import NATIVE_BF16, DeviceLearner
 from crossover.learning.learner import Learner
 from crossover.learning.loss_scale import FIRST_SCALE, LossScale
 from crossover.learning.reference import train_reference
-from crossover.learning.staging import Minibatches, plan
+from crossover.learning.staging import Minibatches, plan_staging
 from crossover.simulation.gpu_steps import card_of_device
 from crossover.simulation.workload import MODELS
 from crossover.training.peer import Replica
@@ -62,7 +62,7 @@ def learners(device: torch.device, **settings: Any) -> tuple[Learner, DeviceLear
     experiment = on_gpu("gpu", workers=1, **settings)
     training = experiment.training
     dataset = load_dataset(experiment)
-    batch = Minibatches(experiment, dataset, plan(experiment, dataset.train_labels.numel())).train(0, 0)
+    batch = Minibatches(experiment, dataset, plan_staging(experiment, dataset.train_labels.numel())).train(0, 0)
     facts: Any = {
         "classes": dataset.classes,
         "input_shape": tuple(dataset.train_inputs.shape[1:]),

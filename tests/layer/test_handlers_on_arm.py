@@ -11,7 +11,7 @@ import pytest
 from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import MissingTool
 from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
-from crossover.learning.learner import Learner, safetensors_bytes
+from crossover.learning.learner import Learner, encode_model
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import MODEL, RunFolder
 from crossover.running import run_deployed, run_inline
@@ -64,7 +64,7 @@ def moved(folder: RunFolder) -> Any:
 
     data, settings = folder.result["data"], experiment(folder.result["architecture"])
     learner = Learner(settings, classes=data["classes"], input_shape=tuple(data["input_shape"]), affine=data["affine"])
-    seeded = load(safetensors_bytes(settings, data, Vector(VectorKind.MODEL, learner.initial_model())))
+    seeded = load(encode_model(settings, data, Vector(VectorKind.MODEL, learner.initial_model())))
     trained = load_file(folder.path / MODEL)
     names = sorted(name for name in trained if "running" not in name)
     return torch.cat([(trained[name].double() - seeded[name].double()).flatten() for name in names])

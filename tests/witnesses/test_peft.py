@@ -29,7 +29,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
     wanted = Adapters(rank=rank, alpha=alpha, targets=tuple(f"*.{each}" for each in targets))
     training = Training(model="network:network", adapters=wanted)
     torch.manual_seed(1)
-    module = zoo.factory(training.model, lambda each: weights.fit(training, each))(3, (4, 16))
+    module = zoo.find_factory(training.model, lambda each: weights.prepare_module(training, each))(3, (4, 16))
     for name, each in module.named_parameters():
         if weights.UP in name:
             torch.nn.init.normal_(each)
@@ -49,7 +49,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
     found = load_file(answered_in)
 
     gradients = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
-    merged = weights.merged(module, wanted)
+    merged = weights.merge_adapters(module, wanted)
     ours = {
         "outputs": outputs.detach(),
         **{f"gradients/{name}": value for name, value in gradients.items()},

@@ -49,9 +49,9 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
                 f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "
                 f"known here; expected a model that is: {', '.join(SIZES)}"
             )
-        from crossover.learning.learner import shapes_of
+        from crossover.learning.learner import list_shapes
 
-        return shapes_of(workload.model, 10, DATA[world.experiment.data.dataset].image)
+        return list_shapes(workload.model, 10, DATA[world.experiment.data.dataset].image)
 
     if "travels" not in world.state:
         sizes = workload.parameters, workload.buffers

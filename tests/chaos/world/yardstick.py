@@ -17,7 +17,7 @@ from crossover.learning.batches import Batch
 from crossover.learning.learner import Evaluation
 from crossover.learning.reference import RoundState, train_reference
 from crossover.learning.samples import Dataset
-from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan
+from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan_staging
 from crossover.training.progress import calendar_of
 from functions.mlless.settings import MLLess
 from tests.chaos.world.learner import ExactLearner
@@ -82,7 +82,7 @@ class _Worker:
 class _MLLessInOneProcess:
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: ExactLearner) -> None:
         self._experiment, self._settings, self._learner = experiment, experiment.settings(MLLess), learner
-        self._plan = plan(experiment, len(dataset.train_labels))
+        self._plan = plan_staging(experiment, len(dataset.train_labels))
         self._batches = Minibatches(experiment, dataset, self._plan)
         self._answers, self._days = self._batches.answers(), _calendar(experiment, dataset)
         self._chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
@@ -182,7 +182,7 @@ def evaluate_model(
     model: bytes, experiment: Experiment, dataset: Dataset, learner: ExactLearner
 ) -> tuple[float, float]:
     """Return the loss and the metric of a model on the validation set."""
-    batches = Minibatches(experiment, dataset, plan(experiment, len(dataset.train_labels)))
+    batches = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels)))
     learner.model[:] = model
     chunks = range(-(-len(dataset.validation_labels) // VALIDATION_CHUNK))
     result = learner.evaluate(batches.validation(chunk) for chunk in chunks)
@@ -190,7 +190,7 @@ def evaluate_model(
 
 
 def _calendar(experiment: Experiment, dataset: Dataset) -> Calendar:
-    minibatches = plan(experiment, len(dataset.train_labels)).minibatches
+    minibatches = plan_staging(experiment, len(dataset.train_labels)).minibatches
     return calendar_of(experiment, {"minibatches": minibatches})
 
 

@@ -13,8 +13,8 @@ from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Adapters, Data, Experiment, Training
 from crossover.learning.datasets import load as load_data
-from crossover.learning.learner import learner_for, safetensors_bytes
-from crossover.learning.staging import first_samples
+from crossover.learning.learner import encode_model, learner_for
+from crossover.learning.staging import take_first_samples
 from tests.architectures import zoo
 
 TARGETS = Adapters(rank=2, alpha=4.0, targets=("body.linear?",))
@@ -30,7 +30,7 @@ def experiment_of(**training: object) -> Experiment:
 
 def tried(experiment: Experiment) -> None:
     dataset = load_data(experiment)
-    learner_for(experiment, dataset).try_out(first_samples(dataset))
+    learner_for(experiment, dataset).try_out(take_first_samples(dataset))
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_what_would_train_nothing_is_refused_before_anything_starts(training: di
 
 
 def test_many_names_are_cut() -> None:
-    from crossover.learning.weights import matching
+    from crossover.learning.weights import match_names
 
     with pytest.raises(ConfigError, match=r"layers, which are l0, .*, l19 and 5 more$"):
-        matching(["x"], [f"l{number}" for number in range(25)], field="f", of="layers")
+        match_names(["x"], [f"l{number}" for number in range(25)], field="f", of="layers")
 
 
 def test_a_fused_transformer_does_not_pass_adapters_by() -> None:
@@ -66,7 +66,7 @@ def test_a_fused_transformer_does_not_pass_adapters_by() -> None:
     dataset = load_data(experiment)
     learner = learner_for(experiment, dataset)
     learner.initial_model()
-    batch = first_samples(dataset)
+    batch = take_first_samples(dataset)
     before = learner.evaluate([batch])
     buffers.tensor(learner.model).add_(0.5)
     assert learner.evaluate([batch]).loss != before.loss
@@ -74,7 +74,7 @@ def test_a_fused_transformer_does_not_pass_adapters_by() -> None:
 
 def saved(experiment: Experiment, vector: torch.Tensor) -> dict[str, torch.Tensor]:
     held = Vector(VectorKind.MODEL, buffers.view(vector))
-    found: dict[str, torch.Tensor] = load(safetensors_bytes(experiment, MANIFEST, held))
+    found: dict[str, torch.Tensor] = load(encode_model(experiment, MANIFEST, held))
     return found
 
 

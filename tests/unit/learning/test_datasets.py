@@ -329,7 +329,7 @@ def test_a_download_is_checked_and_kept(served: tuple[Path, str], tmp_path: Path
     (folder / "file").write_bytes(b"content")
     md5 = hashlib.md5(b"content").hexdigest()
     urls = [f"{address}missing", f"{address}file"]  # the first mirror does not have it
-    path = datasets.fetch("file", urls=urls, md5=md5, into=tmp_path / "into")
+    path = datasets.download("file", urls=urls, md5=md5, into=tmp_path / "into")
     assert path.read_bytes() == b"content"
     assert [entry.name for entry in (tmp_path / "into").iterdir()] == ["file"]
 
@@ -338,10 +338,10 @@ def test_a_download_of_something_else_leaves_nothing(served: tuple[Path, str], t
     folder, address = served
     (folder / "file").write_bytes(b"an error page")
     with pytest.raises(DataError, match=r"MD5 .*Put the official file into"):
-        datasets.fetch("file", urls=[f"{address}file"], md5="0" * 32, into=tmp_path / "into")
+        datasets.download("file", urls=[f"{address}file"], md5="0" * 32, into=tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
 
 
 def test_no_connection_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nor to be fetched \(http://127\.0\.0\.1:9/file: .*Put the official file"):
-        datasets.fetch("file", urls=["http://127.0.0.1:9/file"], md5="0" * 32, into=tmp_path)
+        datasets.download("file", urls=["http://127.0.0.1:9/file"], md5="0" * 32, into=tmp_path)

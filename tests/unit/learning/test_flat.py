@@ -6,7 +6,7 @@ from torch import nn
 
 from crossover.errors import ConfigError, Corrupt, Refused
 from crossover.learning import batches
-from crossover.learning.flat import FlatModel, flattened
+from crossover.learning.flat import FlatModel, flatten_module
 from crossover.learning.learner import take_constants
 
 
@@ -60,7 +60,7 @@ def frozen(seed: int) -> FlatModel:
 
 
 def constants_of(flat: FlatModel) -> bytes:
-    return batches.encode_tensors(flat.constants(), {"frozen": batches.digest(flat.frozen())})
+    return batches.encode_tensors(flat.constants(), {"frozen": batches.compute_digest(flat.frozen())})
 
 
 def test_the_vector_has_what_is_trained_and_moving_statistics() -> None:
@@ -70,7 +70,7 @@ def test_the_vector_has_what_is_trained_and_moving_statistics() -> None:
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).requires_grad_(False)
     module[2].requires_grad_(True)
-    assert flattened(module).numel() == flat.model.numel()
+    assert flatten_module(module).numel() == flat.model.numel()
 
 
 def test_buffers_come_from_where_the_run_was_started() -> None:

@@ -9,7 +9,7 @@ from crossover.learning import fitness, layers
 
 
 def test_counting_leaves_nothing_behind() -> None:
-    counted = fitness.of_model(Training(model="mobilenet"), classes=10, sample=torch.zeros(3, 32, 32))
+    counted = fitness.measure_model(Training(model="mobilenet"), classes=10, sample=torch.zeros(3, 32, 32))
     assert counted.kept_bytes > 0
     gc.collect()
     lives = layers._own.scratch() is not None  # outside the assertion, which would hold what it looks at
@@ -19,4 +19,4 @@ def test_counting_leaves_nothing_behind() -> None:
 def test_a_transformers_matrices_are_counted() -> None:
     """Torch evaluates it by one fused operation, which is no matrix product to the counter."""
     layer = torch.nn.TransformerEncoderLayer(32, nhead=4, dim_feedforward=64, batch_first=True)
-    assert fitness.of_module(layer, torch.zeros(16, 32)).macs >= 16 * (4 * 32 * 32 + 2 * 32 * 64)
+    assert fitness.measure_module(layer, torch.zeros(16, 32)).macs >= 16 * (4 * 32 * 32 + 2 * 32 * 64)

@@ -22,7 +22,7 @@ from crossover.experiment import Aggregation, Data, Experiment, ImageSize, Train
 from crossover.learning import learner as learner_module
 from crossover.learning.batches import Batch
 from crossover.learning.learner import Learner
-from crossover.learning.samples import Preparation, to_side
+from crossover.learning.samples import Preparation, resize_images
 
 AFFINE = {"scale": [0.02, 0.01, 0.015], "shift": [-1.0, -0.5, 0.1]}
 WHERE = {"epoch": 1, "round": 3, "worker": 2, "minibatch": 1}
@@ -57,7 +57,7 @@ def batch(samples: int = 6, shape: tuple[int, int, int] = (3, 32, 32), seed: int
 def plain(model: str, data: Batch, *, smoothing: float, memory_format: str) -> tuple[float, torch.Tensor, torch.Tensor]:
     """(loss, gradient, minibatch statistics) of an ordinary module with ordinary memory, as torch gives them."""
     torch.set_num_threads(1)
-    module = learner_module._built(Training(model=model), 10, (3, 32, 32), seed_=1)
+    module = learner_module._build_seeded(Training(model=model), 10, (3, 32, 32), seed_=1)
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
@@ -126,7 +126,7 @@ def test_the_same_arguments_give_the_same_bits_in_another_process(precision: str
 
 def test_early_epochs_train_on_smaller_images_and_evaluations_never_do() -> None:
     grows, plain = learner(epochs=4, image_size=ImageSize(begin=16)), learner()
-    small = Batch(to_side(batch().inputs.float(), 16), batch().labels, batch().sample_ids)
+    small = Batch(resize_images(batch().inputs.float(), 16), batch().labels, batch().sample_ids)
     for epoch, seen in ((1, small), (4, batch())):
         grows.compute_gradient(batch(), **(WHERE | {"epoch": epoch}))
         plain.compute_gradient(seen, **WHERE)
@@ -222,7 +222,7 @@ def test_evaluation_is_torchs_own_over_all_batches() -> None:
     batches = [batch(7, seed=1), batch(2, seed=2)]
     result = own.evaluate(iter(batches))
 
-    module = learner_module._built(Training(model="small_cnn"), 10, (3, 32, 32), seed_=1).eval()
+    module = learner_module._build_seeded(Training(model="small_cnn"), 10, (3, 32, 32), seed_=1).eval()
     start = 0
     for norm in (layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)):
         for value in (norm.running_mean, norm.running_var):
@@ -313,7 +313,7 @@ def test_a_module_of_ones_own_with_shared_and_frozen_weights(monkeypatch: pytest
     assert (own.parameters, own.buffers) == (64 + 90, 0)  # what is frozen is not in the vector
     data = batch(shape=(1, 8, 8))
     own.compute_gradient(data, **WHERE)
-    module = learner_module._built(Training(model="own_models:tied"), 10, (1, 8, 8), seed_=1)
+    module = learner_module._build_seeded(Training(model="own_models:tied"), 10, (1, 8, 8), seed_=1)
     affine = {name: values[:1] for name, values in AFFINE.items()}
     images = Preparation(affine, memory_format="channels_last")(data.inputs)
     F.cross_entropy(module(images), data.labels).backward()  # type: ignore[no-untyped-call]

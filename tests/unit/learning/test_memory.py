@@ -7,7 +7,7 @@ import pytest
 
 CODE = """
 from pathlib import Path
-from crossover.learning.memory import give_back_freed_memory
+from crossover.learning.memory import release_freed_memory
 
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
@@ -16,7 +16,7 @@ pieces = [bytes(60_000) for _ in range(4_000)]
 last = bytes(60_000)  # above them all: what lies below it stays with the heap
 del pieces
 before = resident_mb()
-assert give_back_freed_memory()
+assert release_freed_memory()
 print(before - resident_mb())
 """
 

@@ -28,7 +28,7 @@ from crossover.learning import layers, zoo
 )
 def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
     with torch.device("meta"):
-        model = zoo.factory(name)(classes, (3, 32, 32))
+        model = zoo.find_factory(name)(classes, (3, 32, 32))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
@@ -37,7 +37,7 @@ def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 65, 64)])
 @pytest.mark.parametrize("name", sorted(zoo.MODELS.keys() - {"vgg11"}))
 def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
-    model = zoo.factory(name)(7, shape).eval()
+    model = zoo.find_factory(name)(7, shape).eval()
     with torch.inference_mode():
         logits = model(torch.randn(2, *shape, generator=torch.Generator().manual_seed(1)))
     assert logits.shape == (2, 7)
@@ -47,7 +47,7 @@ def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
 def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
     """By He's initialisation the quickest layer turns about 10,000 times as fast as the slowest."""
     torch.manual_seed(1)
-    model = zoo.factory("mobilenet")(10, (3, 32, 32))
+    model = zoo.find_factory("mobilenet")(10, (3, 32, 32))
     images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     F.cross_entropy(model(images), torch.arange(64) % 10).backward()
     turns = [
@@ -61,15 +61,15 @@ def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
 
 def test_vgg11_takes_small_images() -> None:
     with torch.device("meta"):
-        model = zoo.factory("vgg11")(10, (1, 28, 28))
+        model = zoo.find_factory("vgg11")(10, (1, 28, 28))
         assert model(torch.empty(2, 1, 28, 28)).shape == (2, 10)
 
 
 def test_an_unknown_name_gets_the_likely_one_and_all_others() -> None:
     with pytest.raises(ConfigError, match=r"'resnet-18' is unknown \(did you mean resnet18\?\); one of mobilenet, "):
-        zoo.factory("resnet-18")
+        zoo.find_factory("resnet-18")
     with pytest.raises(ConfigError, match="'zzz' is unknown; one of"):
-        zoo.factory("zzz")
+        zoo.find_factory("zzz")
 
 
 def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module.linear = lambda classes, shape: nn.Linear(shape[0], classes)  # type: ignore[attr-defined]
     module.number = 3  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_models", module)
-    assert zoo.factory("own_models:linear")(3, (4, 1, 1)).weight.shape == (3, 4)
+    assert zoo.find_factory("own_models:linear")(3, (4, 1, 1)).weight.shape == (3, 4)
     for name, message in (
         ("own_models:missing", "defines no 'missing'"),
         ("no_such_package:model", "there is no module no_such_package"),
@@ -85,7 +85,7 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("own_models:number", "is of type int; a function"),
     ):
         with pytest.raises(ConfigError, match=message):
-            zoo.factory(name)
+            zoo.find_factory(name)
 
 
 def test_dropout_draws_from_its_generator_alone() -> None:

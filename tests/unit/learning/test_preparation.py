@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crossover.algorithms.compression import compute_hashes
 from crossover.experiment import Data
-from crossover.learning.samples import Preparation, augmented, constants, crop_flip, to_side
+from crossover.learning.samples import Preparation, augment_images, compute_constants, crop_and_flip, resize_images
 
 
 def images(samples: int = 50, channels: int = 3, size: int = 16) -> torch.Tensor:
@@ -16,7 +16,7 @@ def images(samples: int = 50, channels: int = 3, size: int = 16) -> torch.Tensor
 
 
 def prepared(raw: torch.Tensor, preprocess: str) -> torch.Tensor:
-    scale, shift = constants(raw, preprocess)
+    scale, shift = compute_constants(raw, preprocess)
     return Preparation({"scale": scale, "shift": shift}, memory_format="contiguous")(raw)
 
 
@@ -50,7 +50,7 @@ def test_a_channel_without_spread_stays_finite(preprocess: str) -> None:
 
 def test_an_unknown_preprocess_is_named() -> None:
     with pytest.raises(ValueError, match="'whiten'; one of standardize"):
-        constants(images(), "whiten")
+        compute_constants(images(), "whiten")
 
 
 def test_preparation_keeps_the_raw_images_and_takes_the_memory_format() -> None:
@@ -76,15 +76,15 @@ def test_crop_flip_spelled_out(samples: int, size: int, channels: int, epoch: in
                 if 0 <= y + down < size and 0 <= x + across < size:
                     shifted[:, y, x] = raw[i, :, y + down, x + across]
         expected[i] = shifted.flip(2) if draw >> 32 & 1 else shifted
-    assert torch.equal(crop_flip(raw, ids, seed=5, epoch=epoch), expected)
+    assert torch.equal(crop_and_flip(raw, ids, seed=5, epoch=epoch), expected)
 
 
 def test_augmentation_depends_on_the_sample_and_the_epoch_alone() -> None:
     raw, ids = images(40, size=32), torch.arange(40)
-    whole = crop_flip(raw, ids, seed=1, epoch=3)
-    assert torch.equal(crop_flip(raw[10:20], ids[10:20], seed=1, epoch=3), whole[10:20])
-    assert not torch.equal(crop_flip(raw, ids, seed=1, epoch=4), whole)
-    assert not torch.equal(crop_flip(raw, ids, seed=2, epoch=3), whole)
+    whole = crop_and_flip(raw, ids, seed=1, epoch=3)
+    assert torch.equal(crop_and_flip(raw[10:20], ids[10:20], seed=1, epoch=3), whole[10:20])
+    assert not torch.equal(crop_and_flip(raw, ids, seed=1, epoch=4), whole)
+    assert not torch.equal(crop_and_flip(raw, ids, seed=2, epoch=3), whole)
 
 
 def test_two_epochs_in_a_row_show_both_sides_of_each_image() -> None:
@@ -92,12 +92,12 @@ def test_two_epochs_in_a_row_show_both_sides_of_each_image() -> None:
     raw = torch.zeros(64, 1, 8, 8, dtype=torch.uint8)
     raw[..., 5:7] = 1  # to the right of the middle, and after a shift by one pixel still
     right = [
-        augmented(raw, ids, Data(augment="crop_alternate"), seed=2, epoch=epoch)[..., 4:].amax((1, 2, 3)).bool()
+        augment_images(raw, ids, Data(augment="crop_alternate"), seed=2, epoch=epoch)[..., 4:].amax((1, 2, 3)).bool()
         for epoch in range(1, 5)
     ]
     assert torch.equal(right[0], ~right[1]) and torch.equal(right[0], right[2]) and torch.equal(right[1], right[3])
     assert 16 < int(right[0].sum()) < 48
-    by_chance = [crop_flip(raw, ids, seed=2, epoch=epoch)[..., 4:].amax((1, 2, 3)).bool() for epoch in (1, 2)]
+    by_chance = [crop_and_flip(raw, ids, seed=2, epoch=epoch)[..., 4:].amax((1, 2, 3)).bool() for epoch in (1, 2)]
     assert not torch.equal(by_chance[0], ~by_chance[1])
 
 
@@ -113,6 +113,6 @@ def test_a_smaller_image_is_the_weighted_mean_of_what_each_pixel_covers() -> Non
                 weights[new, old] = max(0.0, 1 - abs(old + 0.5 - middle) / wide)
         weights /= weights.sum(1, keepdim=True)
         expected = weights @ raw.double() @ weights.T
-        assert to_side(raw, side).double() == pytest.approx(expected, abs=1e-2)
-    assert to_side(raw, 32) is raw
-    assert to_side(torch.zeros(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)
+        assert resize_images(raw, side).double() == pytest.approx(expected, abs=1e-2)
+    assert resize_images(raw, 32) is raw
+    assert resize_images(torch.zeros(1, 3, 32, 48), 16).shape == (1, 3, 16, 24)

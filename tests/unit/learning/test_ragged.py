@@ -12,8 +12,8 @@ from crossover.errors import UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load
 from crossover.learning.learner import learner_for
-from crossover.learning.samples import PADDING, Dataset, Samples, padded
-from crossover.learning.staging import Minibatches, first_samples, plan
+from crossover.learning.samples import PADDING, Dataset, Samples, pad_sequences
+from crossover.learning.staging import Minibatches, plan_staging, take_first_samples
 from tests.architectures import zoo
 
 
@@ -32,7 +32,7 @@ def experiment_of(model: str = "pooled", data: str = "ragged", **training: objec
 def test_each_minibatch_is_as_wide_as_its_longest_sequence() -> None:
     experiment = experiment_of()
     dataset = load(experiment)
-    minibatches = Minibatches(experiment, dataset, made := plan(experiment, len(dataset.train_labels)))
+    minibatches = Minibatches(experiment, dataset, made := plan_staging(experiment, len(dataset.train_labels)))
     widths = set[int]()
     for worker in range(2):
         for number in range(made.minibatches):
@@ -50,7 +50,7 @@ def test_images_are_tried_out_by_the_first_two(dtype: torch.dtype) -> None:
     images = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 0]], dtype=dtype)
     labels = torch.arange(4)
     dataset = Dataset(images, labels, images, labels, classes=4, name="images", fingerprint="")
-    assert first_samples(dataset).labels.tolist() == [0, 1]
+    assert take_first_samples(dataset).labels.tolist() == [0, 1]
 
 
 def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
@@ -58,8 +58,8 @@ def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
     experiment = experiment_of(loss="zoo:summed", metric=zoo_metric())
     dataset = load(experiment)
     learner = learner_for(experiment, dataset)
-    learner.try_out(first_samples(dataset))
-    batch = Minibatches(experiment, dataset, plan(experiment, len(dataset.train_labels))).train(0, 0)
+    learner.try_out(take_first_samples(dataset))
+    batch = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels))).train(0, 0)
     learner.initial_model()
     loss = learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
     module = zoo.pooled(zoo.WORDS, ())
@@ -74,7 +74,7 @@ def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
     assert loss == pytest.approx(float(mean.detach()), rel=1e-6)
     assert torch.allclose(buffers.tensor(learner.gradient), expected, rtol=1e-5, atol=1e-7)
     for number in (0, 1):  # a loss of the user's own counts answers of every width
-        other = Minibatches(experiment, dataset, plan(experiment, len(dataset.train_labels))).train(1, number)
+        other = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels))).train(1, number)
         assert learner.answers(other) == int((other.labels != -100).sum())
 
 
@@ -88,7 +88,7 @@ def test_a_model_without_a_mask_meets_padding_before_anything_starts() -> None:
     experiment = experiment_of("embedding_with_padding")
     dataset = load(experiment)
     with pytest.raises(UserError, match=r"zoo:embedding_with_padding.*index out of range"):
-        learner_for(experiment, dataset).try_out(first_samples(dataset))
+        learner_for(experiment, dataset).try_out(take_first_samples(dataset))
 
 
 def test_labels_beyond_the_vocabulary_are_refused() -> None:
@@ -98,4 +98,4 @@ def test_labels_beyond_the_vocabulary_are_refused() -> None:
 
 def test_what_is_no_sequence_is_left_alone() -> None:
     whole = Samples(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), 2)
-    assert padded(whole) is whole
+    assert pad_sequences(whole) is whole

@@ -15,8 +15,8 @@ from crossover.experiment import Aggregation, Data, Exchange, Experiment, Faults
 from crossover.learning import learner as learner_module
 from crossover.learning.datasets import load
 from crossover.learning.reference import train_reference
-from crossover.learning.samples import Preparation, constants
-from crossover.learning.staging import Minibatches, plan
+from crossover.learning.samples import Preparation, compute_constants
+from crossover.learning.staging import Minibatches, plan_staging
 
 
 def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **fields: Any) -> Experiment:
@@ -53,11 +53,11 @@ def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
     data = load(own)
     vector, (velocity,), history = train_reference(own, data)
     torch.set_num_threads(1)
-    module = learner_module._built(Training(model="small_cnn"), 10, (1, 8, 8), seed_=1)
+    module = learner_module._build_seeded(Training(model="small_cnn"), 10, (1, 8, 8), seed_=1)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.4, momentum=0.9, weight_decay=1e-3, nesterov=True)
-    scale, shift = constants(data.train_inputs, "standardize")
+    scale, shift = compute_constants(data.train_inputs, "standardize")
     prepare = Preparation({"scale": scale, "shift": shift}, memory_format="channels_last")
-    batch = Minibatches(own, data, plan(own, 40)).train(0, 0)
+    batch = Minibatches(own, data, plan_staging(own, 40)).train(0, 0)
     for epoch in history:
         optimizer.zero_grad()
         loss = F.cross_entropy(module.train()(prepare(batch.inputs)), batch.labels)

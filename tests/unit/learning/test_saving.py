@@ -10,7 +10,7 @@ from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment, Training
 from crossover.learning import zoo
-from crossover.learning.learner import Learner, safetensors_bytes
+from crossover.learning.learner import Learner, encode_model
 
 MANIFEST = {"classes": 10, "input_shape": [3, 32, 32]}
 
@@ -22,8 +22,8 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
     learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=affine)
     learner.initial_model()
     buffers.tensor(learner.model)[learner.parameters :] = torch.rand(learner.buffers) + 0.5
-    saved = load(safetensors_bytes(experiment, MANIFEST, Vector(VectorKind.MODEL, learner.model)))
-    module = zoo.factory(model)(10, (3, 32, 32))
+    saved = load(encode_model(experiment, MANIFEST, Vector(VectorKind.MODEL, learner.model)))
+    module = zoo.find_factory(model)(10, (3, 32, 32))
     module.load_state_dict(saved, strict=False)  # without BatchNorm's counts, which mean nothing here
     missing = set(module.state_dict()) - set(saved)
     assert all(name.endswith("num_batches_tracked") for name in missing)
@@ -40,4 +40,4 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
 def test_a_vector_of_another_model_is_refused() -> None:
     experiment = Experiment(name="test", architecture="spirt")
     with pytest.raises(Corrupt, match="3 elements; small_cnn has 26490"):
-        safetensors_bytes(experiment, MANIFEST, Vector(VectorKind.MODEL, memoryview(bytes(12))))
+        encode_model(experiment, MANIFEST, Vector(VectorKind.MODEL, memoryview(bytes(12))))

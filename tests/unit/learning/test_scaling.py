@@ -129,16 +129,18 @@ def test_losses_and_metrics_are_in_the_labels_unit(tmp_path: Path) -> None:
 
 def test_each_column_of_labels_has_its_own_scale_and_one_without_spread_is_shifted() -> None:
     labels = torch.tensor([[1.0, 1e6, 0.1], [3.0, 3e6, 0.1]], dtype=torch.float64)
-    found = scaling.scale_of(labels, Experiment(name="x", architecture="single", training=MSE), classes=None)
+    found = scaling.compute_label_scale(labels, Experiment(name="x", architecture="single", training=MSE), classes=None)
     assert found is not None and found.mean == pytest.approx((2.0, 2e6, 0.1)) and found.deviation == (1.0, 1e6, 1.0)
-    scaled = scaling.scaled(labels, found)
+    scaled = scaling.scale_labels(labels, found)
     assert scaled.dtype == torch.float32 and scaled.tolist() == [[-1, -1, 0], [1, 1, 0]]
-    assert torch.allclose(scaling.unscaled(scaled, found).double(), labels)
-    assert scaling.of_manifest(json.loads(json.dumps(scaling.as_manifest(found)))) == found
+    assert torch.allclose(scaling.unscale(scaled, found).double(), labels)
+    assert scaling.from_manifest(json.loads(json.dumps(scaling.to_manifest(found)))) == found
     sequences = torch.randn(5, 3, 7) * 100
-    by_place = scaling.scale_of(sequences, Experiment(name="x", architecture="single", training=MSE), classes=None)
+    by_place = scaling.compute_label_scale(
+        sequences, Experiment(name="x", architecture="single", training=MSE), classes=None
+    )
     assert by_place is not None and len(by_place.mean) == 3
-    assert scaling.scaled(sequences, by_place).mean((0, 2)).abs().max() < 1e-6
+    assert scaling.scale_labels(sequences, by_place).mean((0, 2)).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Data, Exchange, Experiment, Faults, Training
 from crossover.learning.batches import decode_batch
 from crossover.learning.datasets import Dataset, Samples, load
-from crossover.learning.staging import plan, stage
+from crossover.learning.staging import plan_staging, stage
 
 
 def experiment(*, workers: int = 4, batch_size: int = 60, drop_last: bool = False, **fields: object) -> Experiment:
@@ -50,7 +50,7 @@ def test_a_plan_covers_every_sample_once_or_says_what_would(
 ) -> None:
     own = experiment(workers=workers, batch_size=batch_size, drop_last=drop_last)
     try:
-        made = plan(own, samples)
+        made = plan_staging(own, samples)
     except ConfigError as error:
         for field, values in re.findall(r"(training\.batch_size|workers) ([\d or]+)(?:,| would)", str(error)):
             for value in map(int, values.split(" or ")):
@@ -59,7 +59,7 @@ def test_a_plan_covers_every_sample_once_or_says_what_would(
                     if field == "training.batch_size"
                     else experiment(workers=value, batch_size=batch_size, drop_last=drop_last)
                 )
-                assert plan(better, samples).minibatches >= 1  # the advice works
+                assert plan_staging(better, samples).minibatches >= 1  # the advice works
         return
     assert len(made.partitions) == workers
     assert {len(partition) for partition in made.partitions} == {made.minibatches}
@@ -76,17 +76,17 @@ def test_a_plan_covers_every_sample_once_or_says_what_would(
 
 
 def test_the_papers_setting_gives_24_minibatches() -> None:
-    made = plan(experiment(batch_size=512, drop_last=True), 50_000)
+    made = plan_staging(experiment(batch_size=512, drop_last=True), 50_000)
     assert made.counts == [[512] * 24] * 4
 
 
 def test_a_plan_that_cannot_be_names_field_value_and_what_would_do() -> None:
     with pytest.raises(ConfigError, match=r"training\.batch_size: 5 .* training\.batch_size 4 or 6"):
-        plan(experiment(workers=2, batch_size=5), 11)
+        plan_staging(experiment(workers=2, batch_size=5), 11)
     with pytest.raises(ConfigError, match="more samples would do"):
-        plan(experiment(workers=2, batch_size=5), 0)
+        plan_staging(experiment(workers=2, batch_size=5), 0)
     with pytest.raises(ConfigError, match=r"training\.batch_size: 7 is larger than a worker's partition of 6 samples"):
-        plan(experiment(workers=2, batch_size=7), 11)
+        plan_staging(experiment(workers=2, batch_size=7), 11)
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +99,16 @@ def test_a_round_beyond_the_epoch_is_refused_whatever_the_data() -> None:
     experiment = Experiment(
         name="x", architecture="all_reduce", training=Training(batch_size=10), exchange=Exchange(every=4)
     )
-    assert plan(experiment, 160).minibatches == 4
+    assert plan_staging(experiment, 160).minibatches == 4
     with pytest.raises(ConfigError, match=r"exchange\.every: 4 is more than the 3 minibatches"):
-        plan(experiment, 120)
+        plan_staging(experiment, 120)
 
 
 def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> None:
     plain = Experiment(name="x", architecture="all_reduce", training=Training(batch_size=10, epochs=3))
 
     def asked(every: int, what: Any) -> int:
-        return plan(replace(plain, exchange=Exchange(every=every, what=what)), 160).minibatches
+        return plan_staging(replace(plain, exchange=Exchange(every=every, what=what)), 160).minibatches
 
     assert {asked(every, "model") for every in (3, 4, 8, 12)} == {asked(8, "delta")} == {4}
     for every, said in (
@@ -126,7 +126,7 @@ def test_steps_end_in_the_last_epoch() -> None:
     def asked(steps: int, every: Any) -> int:
         training = Training(batch_size=10, epochs=2, steps=steps)
         experiment = Experiment(name="x", architecture="spirt", training=training, exchange=Exchange(every=every))
-        return plan(experiment, 160).minibatches
+        return plan_staging(experiment, 160).minibatches
 
     assert {asked(steps, 1) for steps in (5, 8)} == {asked(3, 3)} == {asked(2, "epoch")} == {4}
     for steps, every, needed in ((4, 1, 1), (9, 1, 3), (5, 3, 3), (1, "epoch", 1)):

@@ -15,7 +15,7 @@ from crossover.errors import DataError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning import datasets
 from crossover.learning.batches import decode_batch
-from crossover.learning.samples import Dataset, Preparation, Samples, augmented, constants, map_of
+from crossover.learning.samples import Dataset, Preparation, Samples, augment_images, compute_constants, get_affine_map
 from crossover.learning.staging import stage
 
 CONSTANTS = [
@@ -54,9 +54,9 @@ def loaded(
     )
     test = inputs[:3] if test is None else test
     found = Samples(inputs, torch.arange(len(inputs)) % 2, 2, test, torch.zeros(len(test), dtype=torch.int64))
-    monkeypatch.setattr(datasets, "_samples", lambda experiment: (found, None))
+    monkeypatch.setattr(datasets, "_load_samples", lambda experiment: (found, None))
     dataset = datasets.load(own)
-    prepare = Preparation(map_of(dataset, preprocess), memory_format="contiguous")
+    prepare = Preparation(get_affine_map(dataset, preprocess), memory_format="contiguous")
     return dataset, prepare(dataset.train_inputs), prepare(dataset.validation_inputs)
 
 
@@ -175,9 +175,9 @@ def test_ordinary_float32_and_uint8_are_staged_as_they_were(monkeypatch: pytest.
         (images, "0164f8f0677df76672db8c18161b1f95"),
     ):
         dataset, seen, _ = loaded(inputs, monkeypatch)
-        scale, shift = constants(inputs, "standardize")
+        scale, shift = compute_constants(inputs, "standardize")
         assert torch.equal(dataset.train_inputs, inputs) and dataset.fingerprint == fingerprint
-        assert map_of(dataset, "standardize") == {"scale": scale, "shift": shift}
+        assert get_affine_map(dataset, "standardize") == {"scale": scale, "shift": shift}
         by_channel = (-1, *[1] * (inputs.ndim - 2))
         factor, term = (torch.tensor(each).view(by_channel) for each in (scale, shift))
         assert torch.equal(seen, inputs.float() * factor + term)
@@ -201,11 +201,11 @@ def test_images_of_float64_are_shifted_over_black_as_any(augment: str, monkeypat
     images = (torch.arange(5 * 2 * 8 * 8) % 97 / 97).view(5, 2, 8, 8).double()
     ids, data = torch.arange(5), Data(augment=augment)  # type: ignore[arg-type]
     dataset, _, _ = loaded(images, monkeypatch)
-    prepare = Preparation(map_of(dataset, "standardize"), memory_format="contiguous")
-    scale, shift = constants(images, "standardize")
+    prepare = Preparation(get_affine_map(dataset, "standardize"), memory_format="contiguous")
+    scale, shift = compute_constants(images, "standardize")
     whole = Preparation({"scale": scale, "shift": shift}, memory_format="contiguous")
-    found = prepare(augmented(dataset.train_inputs, ids, data, seed=3, epoch=1, zero=prepare.zero))
-    assert torch.equal(found, whole(augmented(images, ids, data, seed=3, epoch=1)))
+    found = prepare(augment_images(dataset.train_inputs, ids, data, seed=3, epoch=1, zero=prepare.zero))
+    assert torch.equal(found, whole(augment_images(images, ids, data, seed=3, epoch=1)))
 
 
 def test_what_float32_has_made_one_number_of_is_said(

@@ -50,8 +50,8 @@ def quoted(rows: list[list[str]]) -> str:
 def said(samples: Samples) -> str:
     loss = "cross_entropy" if samples.classes else "mse"
     experiment = Experiment(name="x", architecture="single", data=Data(dataset="x:rows"), training=Training(loss=loss))
-    scale = scaling.scale_of(samples.labels, experiment, classes=samples.classes)
-    return "\n".join(understood.lines(understood.describe(samples, experiment, scale), flags=True))
+    scale = scaling.compute_label_scale(samples.labels, experiment, classes=samples.classes)
+    return "\n".join(understood.format_lines(understood.describe(samples, experiment, scale), flags=True))
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def test_a_file_is_read_as_it_is_meant_or_the_guess_is_reported(case: str, tmp_p
     samples = table.read(path)
     reading = samples.reading
     assert reading is not None
-    found = reading.header, reading.shown(reading.label), samples.classes, *samples.inputs.shape
+    found = reading.header, reading.name_column(reading.label), samples.classes, *samples.inputs.shape
     assert found == (expected.header, expected.label, expected.classes, expected.rows, expected.columns)
     assert samples.inputs.dtype == torch.float64
     words = said(samples)
@@ -280,7 +280,12 @@ def test_what_is_told_overrules_the_guess(case: str, tmp_path: Path) -> None:
     path.write_text(content)
     samples = table.read(path, Table(**told))
     assert samples.reading is not None
-    found = samples.reading.shown(samples.reading.label), samples.classes, samples.inputs.shape[1], len(samples.inputs)
+    found = (
+        samples.reading.name_column(samples.reading.label),
+        samples.classes,
+        samples.inputs.shape[1],
+        len(samples.inputs),
+    )
     assert found == expected
 
 
@@ -313,7 +318,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
     before = first.inputs.clone()
     first.inputs.zero_()
     with monkeypatch.context() as patched:
-        patched.setattr(table, "_rows", None)
+        patched.setattr(table, "_read_rows", None)
         for again in (table.read(path), table.read(path, first.reading.as_table())):
             assert torch.equal(again.inputs, before) and torch.equal(again.labels, first.labels)
     path.write_text(text(PLAIN[:-1] + PLAIN[1:2]))

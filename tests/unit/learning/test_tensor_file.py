@@ -34,14 +34,14 @@ def test_a_part_of_a_file_is_none(length: int) -> None:
 
 
 def test_a_tensor_that_has_no_place_is_named() -> None:
-    assert batches.tensors_problem(TENSORS) == ""
-    assert "sparse is Tensor" in batches.tensors_problem({"sparse": torch.eye(2).to_sparse()})
-    assert "state is dict" in batches.tensors_problem({"state": {}})
-    assert "wave is torch.complex64" in batches.tensors_problem({"wave": torch.ones(2, dtype=torch.complex64)})
+    assert batches.find_tensors_problem(TENSORS) == ""
+    assert "sparse is Tensor" in batches.find_tensors_problem({"sparse": torch.eye(2).to_sparse()})
+    assert "state is dict" in batches.find_tensors_problem({"state": {}})
+    assert "wave is torch.complex64" in batches.find_tensors_problem({"wave": torch.ones(2, dtype=torch.complex64)})
 
 
 def test_a_digest_is_of_names_and_values() -> None:
     one = {"a": torch.ones(2)}
-    assert batches.digest({}) == ""
-    assert batches.digest(one) == batches.digest({"a": torch.ones(2)})
-    assert len({batches.digest(each) for each in (one, {"b": torch.ones(2)}, {"a": torch.zeros(2)})}) == 3
+    assert batches.compute_digest({}) == ""
+    assert batches.compute_digest(one) == batches.compute_digest({"a": torch.ones(2)})
+    assert len({batches.compute_digest(each) for each in (one, {"b": torch.ones(2)}, {"a": torch.zeros(2)})}) == 3

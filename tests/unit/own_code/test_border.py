@@ -19,7 +19,7 @@ from crossover.experiment import Data, Experiment, Metric, Training
 from crossover.learning import fitness
 from crossover.learning.datasets import load
 from crossover.learning.learner import learner_for
-from crossover.learning.staging import first_samples
+from crossover.learning.staging import take_first_samples
 from tests.unit.own_code.folders import Folders
 
 DIRTY = """
@@ -117,12 +117,12 @@ def test_a_module_that_soils_everything_leaves_everything_clean(
         bundling.check_user_code(OWN)
     with clean("loader", capsys):
         dataset = load(OWN)
-    batch = first_samples(dataset)
+    batch = take_first_samples(dataset)
     with clean("factory", capsys):
         learner = learner_for(OWN, dataset)
         learner.initial_model()
     with clean("forward", capsys):
-        fitness.of_model(OWN.training, classes=3, sample=dataset.train_inputs[0])
+        fitness.measure_model(OWN.training, classes=3, sample=dataset.train_inputs[0])
     with clean("loss", capsys):
         loss = learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
     assert loss > 0 and any(learner.gradient)

@@ -6,7 +6,7 @@ from crossover.advice import question as subject
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning.datasets import load
 from crossover.learning.learner import learner_for
-from crossover.learning.staging import first_samples
+from crossover.learning.staging import take_first_samples
 from tests.unit.own_code.folders import Folders
 
 SHOP = """
@@ -46,7 +46,7 @@ OWN = Experiment(
 def test_what_is_counted_is_given_what_is_trained(folders: Folders, samples: str, layers: str, macs: int) -> None:
     folders.experiment(shop=SHOP.format(samples=samples, layers=layers))
     dataset = load(OWN)
-    learner_for(OWN, dataset).try_out(first_samples(dataset))
+    learner_for(OWN, dataset).try_out(take_first_samples(dataset))
     question, bounds, _ = subject.build_question(OWN)
     assert question.workload.macs == macs and bounds.kept_bytes > 0
     assert question.workload.image_bytes == dataset.train_inputs[0].nbytes  # as it is staged

@@ -12,7 +12,7 @@ HEAD = "import itertools\nimport torch\nfrom torch import nn\ncount = itertools.
 def test_a_module_with_parameters_is_built(folders: Folders) -> None:
     net = "class Net(nn.Linear):\n    def __init__(self, classes, shape):\n        super().__init__(shape[0], classes)"
     folders.experiment(task=HEAD + net)
-    assert zoo.factory("task:Net")(3, (5,)).weight.shape == (3, 5)
+    assert zoo.find_factory("task:Net")(3, (5,)).weight.shape == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_a_module_with_parameters_is_built(folders: Folders) -> None:
 def test_what_cannot_be_trained_names_the_line(body: str, said: str, folders: Folders) -> None:
     folders.experiment(task=f"{HEAD}def factory(classes, shape):\n    {body}\n")
     with pytest.raises(OwnCodeError, match=f"training.model: 'task:factory': your code, experiment/task.py, {said}"):
-        zoo.factory("task:factory")(2, (3,))
+        zoo.find_factory("task:factory")(2, (3,))
 
 
 def test_another_shape_at_the_second_call_is_refused(folders: Folders) -> None:
     folders.experiment(task=f"{HEAD}def factory(classes, shape):\n    return nn.Linear(3, next(count))\n")
-    zoo.factory("task:factory")(2, (3,))
+    zoo.find_factory("task:factory")(2, (3,))
     with pytest.raises(
         OwnCodeError, match=r"line 7: returned another shape when called again: weight \(1, 3\), then weight \(2, 3\)"
     ):
-        zoo.factory("task:factory")(2, (3,))
+        zoo.find_factory("task:factory")(2, (3,))

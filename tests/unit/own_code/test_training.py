@@ -12,7 +12,7 @@ from crossover.errors import ConfigError, OwnCodeError, UserError
 from crossover.experiment import Data, Experiment, Faults, ImageSize, Metric, Training
 from crossover.learning.datasets import load
 from crossover.learning.learner import Objective
-from crossover.learning.samples import Preparation, constants
+from crossover.learning.samples import Preparation, compute_constants
 from crossover.running.preparing import Prepared, prepare
 from tests.unit.own_code.folders import Folders
 
@@ -250,7 +250,7 @@ def test_numbers_are_preprocessed_by_column_and_tokens_are_left_alone() -> None:
         (tokens, "standardize", tokens),
         (tokens.int(), "minmax", tokens.int()),
     ):
-        scale, shift = constants(inputs, preprocess)
+        scale, shift = compute_constants(inputs, preprocess)
         prepare = Preparation({"scale": scale, "shift": shift}, memory_format="channels_last")
         found, before = prepare(inputs), inputs.clone()
         assert torch.equal(found, expected) and found.dtype == expected.dtype
@@ -262,15 +262,15 @@ def test_losses_and_metrics_against_their_definitions() -> None:
     outputs, labels = torch.randn(6, 3, 5), torch.randint(3, (6, 5))
     labels[0, 1:] = -100  # no answer is asked for
     assert torch.equal(classes.loss(outputs, labels), torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels))
-    loss, answers, metric, counted = classes.judged(outputs, labels)
+    loss, answers, metric, counted = classes.score(outputs, labels)
     answered = labels != -100
     assert answers == counted == int(answered.sum()) == 26
     assert metric == int((outputs.argmax(1) == labels)[answered].sum())
     assert loss == pytest.approx(26 * float(torch.nn.CrossEntropyLoss()(outputs, labels)))
     numbers = Objective(Training(loss="mse", metric=Metric(name="mean_absolute_error")))
-    assert numbers.judged(torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])) == (10.0, 2, 4.0, 2)
+    assert numbers.score(torch.tensor([[1.0], [4.0]]), torch.tensor([[2.0], [1.0]])) == (10.0, 2, 4.0, 2)
     yes = Objective(Training(loss="bce_with_logits"))
-    assert yes.judged(torch.tensor([-1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[2:] == (3, 4)
+    assert yes.score(torch.tensor([-1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 1.0, 0.0, 1.0]))[2:] == (3, 4)
 
 
 def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Folders) -> None:
@@ -299,11 +299,11 @@ def test_what_is_tried_out_takes_every_size_that_images_grow_to(folders: Folders
 def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everywhere(folders: Folders) -> None:
     """A model of the user's own draws from the process's generator: it must not matter what was drawn there before."""
     from crossover.learning.learner import Learner
-    from crossover.learning.staging import first_samples
+    from crossover.learning.staging import take_first_samples
 
     found = prepared(folders, OURS, model="nn.Sequential(nn.Linear(2, 64), nn.Dropout(0.5), nn.Linear(64, 3))")
     dataset, manifest = load(found.experiment), found.facts["data_manifest"]
-    batch = first_samples(dataset)
+    batch = take_first_samples(dataset)
 
     def gradient(minibatch: int) -> bytes:
         learner = Learner(found.experiment, classes=3, input_shape=(2,), affine=manifest["affine"])

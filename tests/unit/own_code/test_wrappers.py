@@ -8,9 +8,9 @@ from crossover.errors import OwnCodeError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning import batches
 from crossover.learning.datasets import load
-from crossover.learning.learner import Learner, safetensors_bytes
+from crossover.learning.learner import Learner, encode_model
 from crossover.learning.samples import UNMAPPED
-from crossover.learning.staging import first_samples
+from crossover.learning.staging import take_first_samples
 from tests.unit.own_code.folders import Folders
 
 TASK = """
@@ -61,9 +61,9 @@ def trained(folders: Folders, model: str, classes: str = "3") -> tuple[bytes, li
     dataset = load(own)
     assert type(dataset.classes) is int
     learner = Learner(own, classes=dataset.classes, input_shape=(2,), affine=UNMAPPED)
-    learner.try_out(first_samples(dataset))
+    learner.try_out(take_first_samples(dataset))
     manifest = {"classes": dataset.classes, "input_shape": [2]}
-    file = safetensors_bytes(own, manifest, Vector(VectorKind.MODEL, learner.model))
+    file = encode_model(own, manifest, Vector(VectorKind.MODEL, learner.model))
     return bytes(learner.gradient), list(batches.decode_tensors(file)[0])
 
 

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from crossover.cli import advise
 from crossover.errors import ConfigError, CrossoverError, RunFailed, UserError
-from crossover.learning.staging import check_rounds, plan
+from crossover.learning.staging import check_rounds, plan_staging
 from crossover.reports import prices, usage
 from crossover.reports.usage import Report
 from crossover.running import measuring
@@ -236,7 +236,7 @@ def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> Non
     made = reduce_to_one_round(read(CONFIG / "all-reduce-cifar10.yaml", local))
     assert made.training.epochs == 2
     assert made.training.image_size.begin is None
-    check_rounds(made, len(plan(made, 50_000).counts[0]))
+    check_rounds(made, len(plan_staging(made, 50_000).counts[0]))
 
 
 def test_without_a_budget_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,9 @@ def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: 
     work = Workload.of(Experiment(name="some", architecture="spirt", training=training, data=Data(dataset="cifar10")))
     assert work.training_share == pytest.approx((3 * share + 1) / 4, rel=0.01)
     assert work.evaluated == replace(work, training_share=1.0)
-    assert fitness.training_share(replace(training, image_size=ImageSize()), classes=10, shape=(3, 32, 32)) == 1.0
+    assert (
+        fitness.compute_training_share(replace(training, image_size=ImageSize()), classes=10, shape=(3, 32, 32)) == 1.0
+    )
 
 
 def test_another_size_is_the_same_model_larger() -> None:
