@@ -1,6 +1,8 @@
 """The first steps of a training, taken in this process before anything is started or projected: whether it diverges at once."""
 
 import math
+import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,26 +13,32 @@ from crossover.algorithms.schedule import learning_rate
 from crossover.algorithms.updates import step
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment
+from crossover.learning.batches import Batch
 from crossover.learning.learner import Learner
 from crossover.learning.samples import Dataset
 from crossover.learning.staging import Minibatches, plan_staging
 
 MINIBATCHES = 3
 GROWTH = 1_000.0  # times the first loss: no training comes back from there
+MOST_S = 10.0  # for all minibatches together; those of a large model have fewer samples than the experiment's
 
 
-def try_minibatches(experiment: Experiment, dataset: Dataset, learner: Learner) -> None:
-    """Train for a few steps on the first worker's minibatches, before a run. Raises ConfigError if the loss is not
-    finite, or grows beyond GROWTH times the first.
+def try_minibatches(
+    experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = time.perf_counter
+) -> None:
+    """Train on the first worker's first minibatches, alone, for about MOST_S seconds at most. Raises ConfigError if the loss is not finite,
+    or grows beyond GROWTH. `clock`: returns seconds.
     """
     training, cut = experiment.training, plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, cut)
     steps = training.steps or training.epochs * cut.minibatches
     model, state = buffers.tensor(bytes(learner.initial_model())), tuple[Tensor, ...]()
     losses = list[float]()
+    learner.model[:] = buffers.view(model)
+    samples = _affordable_samples(minibatches.train(0, 0), learner, clock)
     for number in range(MINIBATCHES):
         learner.model[:] = buffers.view(model)
-        batch = minibatches.train(0, number % cut.minibatches)
+        batch = _first_of(minibatches.train(0, number % cut.minibatches), samples)
         try:
             losses.append(learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0))
         except Refused as refused:
@@ -45,6 +53,31 @@ def try_minibatches(experiment: Experiment, dataset: Dataset, learner: Learner) 
             _build_message(experiment, MINIBATCHES - 1, f"the loss grows from {losses[0]:.4g} to {losses[-1]:.4g}")
         )
     learner.initial_model()
+
+
+def _affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
+    """Return how many samples of a minibatch like `batch` leave all minibatches within MOST_S, at least 2; timed with 2 samples, twice,
+    since the first time includes what torch prepares once.
+    """
+    few = _first_of(batch, 2)
+    spent = list[float]()
+    for _ in range(2 if batch.samples > 2 else 0):
+        began = clock()
+        try:
+            learner.compute_gradient(few, epoch=1, round=0, worker=0, minibatch=0)
+        except Refused:
+            return batch.samples  # told by the trial itself, of a whole minibatch
+        spent.append(clock() - began)
+    sample_s = min(spent, default=0.0) / 2
+    affordable = MOST_S / MINIBATCHES / sample_s if sample_s else math.inf
+    return batch.samples if affordable >= batch.samples else max(2, int(affordable))
+
+
+def _first_of(batch: Batch, samples: int) -> Batch:
+    """Return the first samples of a minibatch, without its weight, which nothing here needs."""
+    if samples >= batch.samples:
+        return batch
+    return Batch(batch.inputs[:samples], batch.labels[:samples], batch.sample_ids[:samples])
 
 
 def _build_message(experiment: Experiment, number: int, problem: str) -> str:

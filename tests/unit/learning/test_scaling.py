@@ -14,6 +14,7 @@ from crossover import user_code
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Data, Exchange, Experiment, Metric, Table, Training
 from crossover.learning import scaling
+from crossover.learning.batches import Batch
 from crossover.learning.datasets import load
 from crossover.learning.first_steps import try_minibatches
 from crossover.learning.learner import learner_for
@@ -181,6 +182,27 @@ def test_the_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     learner = learner_for(asked, dataset)
     try_minibatches(asked, dataset, learner)
     assert train_reference(asked, dataset, learner=learner)[0] == train_reference(asked, dataset)[0]
+
+
+@pytest.mark.parametrize(("sample_s", "samples"), [(0.001, 20), (0.5, 6), (100.0, 2)])
+def test_the_trial_of_a_slow_model_takes_fewer_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample_s: float, samples: int
+) -> None:
+    """A sample takes so many seconds of a clock that only the model moves."""
+    asked = experiment(tmp_path)
+    asked = replace(asked, workers=1, training=replace(asked.training, batch_size=20))
+    dataset = load(asked)
+    learner = learner_for(asked, dataset)
+    now, seen, compute = [0.0], list[int](), learner.compute_gradient
+
+    def slow(batch: Batch, **where: int) -> float:
+        now[0] += sample_s * batch.samples
+        seen.append(batch.samples)
+        return compute(batch, **where)
+
+    monkeypatch.setattr(learner, "compute_gradient", slow)
+    try_minibatches(asked, dataset, learner, clock=lambda: now[0])
+    assert seen == [2, 2, *[samples] * 3]
 
 
 def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(
