@@ -1,11 +1,14 @@
 """Standard output with --json: for the answer alone, whatever else in this process, its libraries and its children writes there."""
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 _kept: TextIO | None = None
+_answered = False
 
 
 def reserve_stdout() -> None:
@@ -21,6 +24,26 @@ def reserve_stdout() -> None:
 def answer_stream() -> TextIO:
     """Return the stream on which a command's answer is printed."""
     return _kept or sys.stdout
+
+
+def write_answer(answer: Mapping[str, Any]) -> None:
+    """Write a command's answer as one JSON document. Raises ValueError if a number is not finite."""
+    global _answered
+    print(json.dumps(answer, indent=1, allow_nan=False), file=answer_stream(), flush=True)
+    _answered = True
+
+
+def expect_answer() -> None:
+    """Note that a command begins, which has not answered yet."""
+    global _answered
+    _answered = False
+
+
+def write_error(message: str, *, status: int) -> None:
+    """Write `message` and the exit status as a JSON document, unless the command has answered: its reader expects one document."""
+    if not _answered:
+        with suppress(OSError):  # the reader has left
+            write_answer({"error": message, "exit_status": status})
 
 
 def discard_answers() -> None:

@@ -1,6 +1,5 @@
 """Arguments that commands share, and the progress lines that are shown during a wait."""
 
-import json
 import shlex
 import sys
 import threading
@@ -176,7 +175,7 @@ TakeOver = Annotated[bool, typer.Option("--take-over", help="Go on although the 
 
 def print_json(answer: Mapping[str, Any]) -> None:
     """Print a command's answer as JSON. Raises ValueError if a number is not finite: the caller replaces such values by None."""
-    print(json.dumps(answer, indent=1, allow_nan=False), file=answers.answer_stream(), flush=True)
+    answers.write_answer(answer)
 
 
 def set_options(override: list[str] | None) -> list[str]:

@@ -60,17 +60,25 @@ def _exit_at_interrupt() -> Iterator[None]:
 
 
 def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
-    """Run the typer application `app` on the words in `arguments`. Every failure is printed as one message and ends in SystemExit.
+    """Run the typer application `app` on the words in `arguments`. Every failure is printed as one message and ends in SystemExit; with
+    --json standard output gets the message as well, as a JSON object.
 
     typer itself ends with status 130 at Ctrl-C. `name`: name of the application in its usage lines.
     """
     from crossover.cli import answers
     from crossover.errors import DISK_FULL_ERRNOS, CrossoverError
 
+    answers.expect_answer()
     try:
         app(args=list(arguments), prog_name=name)
+    except SystemExit as end:
+        # typer has printed what is wrong with the options, and ends while it handles that error.
+        format_message = getattr(end.__context__, "format_message", None)
+        if "--json" in arguments and format_message and isinstance(end.code, int):
+            answers.write_error(format_message(), status=end.code)
+        raise
     except CrossoverError as error:
-        _fail(error, str(error), status=error.exit_code, debug="--debug" in arguments)
+        _fail(error, str(error), status=error.exit_code, arguments=arguments)
     except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
         answers.discard_answers()
         sys.exit(1)
@@ -79,12 +87,12 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
             _fail_unexpectedly(error, arguments)
         where = f" ({error.filename})" if error.filename else ""
         message = f"{error.strerror}{where}: free some space, or choose another disk with --out and TMPDIR"
-        _fail(error, message, status=2, debug="--debug" in arguments)
+        _fail(error, message, status=2, arguments=arguments)
     except ModuleNotFoundError as error:
         if not (extra := _find_extra(error.name or "")):
             _fail_unexpectedly(error, arguments)
         message = f"{error.name} is not installed: it comes with the extra {extra!r}; pip install 'crossover[{extra}]'"
-        _fail(error, message, status=2, debug="--debug" in arguments)
+        _fail(error, message, status=2, arguments=arguments)
     except Exception as error:
         _fail_unexpectedly(error, arguments)
 
@@ -107,16 +115,21 @@ def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> NoReturn:
     traceback.
     """
     message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
-    _fail(error, message, status=1, debug="--debug" in arguments)
+    _fail(error, message, status=1, arguments=arguments)
 
 
-def _fail(error: Exception, message: str, *, status: int, debug: bool) -> NoReturn:
-    """Print `message` as an error, and exit with `status`. `debug`: print the traceback of `error` first."""
-    if debug:
+def _fail(error: Exception, message: str, *, status: int, arguments: Sequence[str]) -> NoReturn:
+    """Print `message` as an error, and exit with `status`. `arguments`: words of the command line; --debug prints the traceback of `error`
+    first, --json also writes the message to standard output.
+    """
+    if "--debug" in arguments:
         import traceback
 
         traceback.print_exception(error)
+    from crossover.cli import answers
     from crossover.errors import quote_controls
 
     print(f"error: {quote_controls(message)}", file=sys.stderr)
+    if "--json" in arguments:
+        answers.write_error(message, status=status)
     sys.exit(status)

@@ -11,7 +11,9 @@ from typing import Any, cast
 import pytest
 import typer
 
+from crossover.cli import main as entry
 from crossover.cli import run as run_command
+from crossover.cli.arguments import AsJson, print_json
 from crossover.cli.commands import app
 from crossover.errors import RunFailed
 from tests.commands import status
@@ -55,6 +57,48 @@ def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys:
     shown = capsys.readouterr().err
     assert shown
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "no/such.yaml"],
+        ["project", "{config}", "--set", "training.model=mobilnet"],
+        ["advise", "{config}", "--deadline", "soon"],
+        ["advise", "{config}", "--no-such-option"],
+        ["doctor", "{config}", "--on", "moon"],
+        ["compare", "{folder}"],
+    ],
+)
+def test_a_failure_with_json_is_one_json_object_beside_the_same_message(
+    arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [a.format(config=config, folder=config.parent) for a in arguments]
+    assert status(*asked) == 2
+    plain = capsys.readouterr()
+    assert status(*asked, "--json") == 2
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert answer.keys() == {"error", "exit_status"} and answer["exit_status"] == 2
+    assert answer["error"].split()[0] in shown.err
+    assert shown.err == plain.err
+
+
+def test_a_failure_after_the_answer_adds_no_second_json_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failing = typer.Typer()
+
+    @failing.command()
+    def answer(as_json: AsJson) -> None:
+        print_json({"found": as_json})
+        raise RunFailed("the disk is full")
+
+    with pytest.raises(SystemExit):
+        entry.run_command(failing, ["--json"])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"found": True}
+    assert shown.err == "error: the disk is full\n"
 
 
 def test_every_command_that_takes_an_experiment_takes_set() -> None:
