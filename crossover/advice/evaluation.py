@@ -98,7 +98,9 @@ class Question:
     def task(self, candidate: Candidate) -> RepeatedRun:
         """Return the run that repetitions of the candidate simulate."""
         experiment = experiment_of(self.base, candidate)
-        return RepeatedRun(experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS)
+        return RepeatedRun(
+            experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS, quick=True
+        )
 
     def workload_of(self, candidate: Candidate) -> Workload:
         """Return the workload with the minibatches of the candidate's worker that has most samples."""

@@ -50,7 +50,7 @@ class Draw(NamedTuple):
 
 class RepeatedRun(NamedTuple):
     """A run that is to be simulated several times. `epochs`: largest number of epochs that a repetition simulates; epochs after the first
-    are alike.
+    are alike; `quick`: whether epochs of many rounds are represented by few of them, as in comparisons of many candidates.
     """
 
     experiment: Experiment
@@ -58,6 +58,7 @@ class RepeatedRun(NamedTuple):
     workload: Workload
     price_list: Prices
     epochs: int = 20
+    quick: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +200,7 @@ def _simulate_epochs(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
         apply_draw(task.calibration, draw),
         workload=task.workload,
         price_list=task.price_list,
+        quick=task.quick,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crossover.simulation import AWS, Workload, long_epochs, simulate
-from crossover.simulation.long_epochs import LONGER_ROUNDS, simulate_run
+from crossover.simulation.long_epochs import LONGER_ROUNDS, QUICK_LONGER_ROUNDS, simulate_run
 from crossover.validation import load
 
 CALM = AWS.without_stragglers()
@@ -13,20 +13,23 @@ CALM = AWS.without_stragglers()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parameters", [60_000, 11_000_000])  # the larger one outlives a function's time limit
-@pytest.mark.parametrize("name", ["single", "all-reduce", "scatter-reduce", "mlless", "gpu"])
+@pytest.mark.parametrize("name", ["single", "all-reduce", "scatter-reduce", "mlless", "gpu", "spirt", "p2p-instance"])
 def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, parameters: int) -> None:
     experiment = load(f"config/{name}.yaml")
     experiment = replace(experiment, training=experiment.training.with_epochs(2))
     workload = Workload.of(experiment).sized(parameters).uniform(minibatches=1_000, batch_size=60)
     whole, found = (each(experiment, CALM, workload=workload) for each in (simulate, simulate_run))
+    quick = simulate_run(experiment, CALM, workload=workload, quick=True)
+    assert (quick.seconds, quick.usd) == pytest.approx((whole.seconds, whole.usd), rel=0.04)
     for figure in ("seconds", "usd", "paper_method_usd", "epoch_s", "moved_bytes"):
         assert getattr(found, figure) == pytest.approx(getattr(whole, figure), rel=0.02), figure
     assert found.problems == whole.problems
     assert found.workload == workload
 
 
-def test_the_number_of_rounds_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = load("config/all-reduce.yaml")
+@pytest.mark.parametrize(("quick", "rounds"), [(False, LONGER_ROUNDS), (True, QUICK_LONGER_ROUNDS)])
+def test_the_number_of_rounds_costs_nothing(quick: bool, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = load(f"config/{'gpu' if quick else 'all-reduce'}.yaml")
     experiment = replace(experiment, training=experiment.training.with_epochs(2))
     simulated: list[int] = []
 
@@ -36,8 +39,8 @@ def test_the_number_of_rounds_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(long_epochs, "simulate", watched)
     workload = Workload.of(experiment).uniform(minibatches=100_000, batch_size=60)
-    found = simulate_run(experiment, CALM, workload=workload)
-    assert max(simulated) == LONGER_ROUNDS
-    twice = simulate_run(experiment, CALM, workload=replace(workload, samples=2 * workload.samples))
+    found = simulate_run(experiment, CALM, workload=workload, quick=quick)
+    assert max(simulated) == rounds
+    twice = simulate_run(experiment, CALM, workload=replace(workload, samples=2 * workload.samples), quick=quick)
     assert twice.seconds == pytest.approx(2 * found.seconds, rel=0.01)
     assert twice.moved_bytes == pytest.approx(2 * found.moved_bytes, rel=0.01)
