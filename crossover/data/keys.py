@@ -167,18 +167,6 @@ class Keys:
         """Return the key of the reason why `member` left the `attempt` for good, so that others stop waiting for it."""
         return f"runs/{self.run}/failed/{attempt}/{member}"
 
-    # --- aggregation ----------------------------------------------------------------------------------------------------
-
-    def partial_means(self, level: int) -> str:
-        """Return the prefix of the partial means of one `level` of a tree of averages."""
-        return f"runs/{self.run}/mean/{level:03d}/"
-
-    def partial_mean(self, level: int, member: int, part: int) -> str:
-        """Return the key of part `part` of what `member` of a `level` passes to the next level (level 0: a client's
-        gradient). Every attempt computes the same bits, so the key names no attempt.
-        """
-        return f"{self.partial_means(level)}{member:05d}/{part:05d}"
-
     # --- programs (peers, GPU workers) --------------------------------------------------------------------------------
 
     @property
