@@ -36,10 +36,12 @@ from crossover.workflow.infrastructure import side_by_side, talks
 T = TypeVar("T")
 
 USUAL_HOST = "m7g.large"
-CALM = 0.96  # stragglers of one seed make a run up to 2 % quicker than none, and a short one more
+STRAGGLER_DISCOUNT = 0.96  # stragglers of one seed make a run up to 2 % quicker than none do, and a short run more
 LUCKY_SIGMAS = 3.0
-STILL = 1e-9  # the sigma of what is drawn and makes no difference
-MANY = 10**9  # of what is used, so that dollars of one have all their digits
+NEGLIGIBLE_SIGMA = 1e-9  # of a factor that is drawn, to keep the order of draws, and makes no difference
+PRICED_UNITS = (
+    10**9
+)  # units whose price is divided by their number, so that the dollars of one unit have all their digits
 SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
 RELATED_SHARE = (
     0.9  # of what is not computing in a related shape's profile: in the shape's own it is at least 0.93 of that
@@ -48,22 +50,24 @@ RELATED_SHARE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds from `deploy` until the model is ready, and dollars of the whole run. `problem`: why AWS would not run it."""
+    """Estimate of one candidate: seconds from `deploy` until the model is ready, and dollars of the whole run. `problem`: why AWS would not
+    run it.
+    """
 
     seconds: float
     usd: float
     problem: str = ""
 
     def below(self, other: "Estimate", *, slack: float = 0.0) -> bool:
-        """Return whether neither figure is larger than the other's. `slack`: share by which a figure may be larger."""
+        """Return True if neither the seconds nor the dollars of this estimate exceed those of `other`. `slack`: share by which they may."""
         return self.seconds <= other.seconds * (1 + slack) and self.usd <= other.usd * (1 + slack)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The simulation of a shape without stragglers: total seconds, billed seconds of functions that compute and of those that do not,
-    and usage. `unshared`: the profile without contention for hosts' links, only for long workers: one computes while others hold the
-    link, so that their computing adds to this profile only.
+    """Simulation of a shape (candidates that differ only in computing) without stragglers: total seconds, billed seconds of functions that
+    compute and of those that do not, and usage. `unshared`: the profile without contention for hosts' links, only for long workers: one
+    computes while others hold the link, so that their computing adds to this profile only.
     """
 
     seconds: float
@@ -78,7 +82,9 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What candidates are evaluated for. `samples`: training samples of an epoch; `workload`: the experiment's own sizes."""
+    """The question of an advice: an experiment, its sizes, a calibration and prices, with the methods that estimate a candidate. `samples`:
+    training samples of an epoch; `workload`: the experiment's own sizes.
+    """
 
     base: Experiment
     workload: Workload
@@ -87,8 +93,8 @@ class Question:
     prices: Prices
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
-    def _once(self, make: Callable[..., T], *arguments: Any) -> T:
-        """Return `make(*arguments)`, cached, because thousands of candidates ask for the same value."""
+    def _get_cached(self, make: Callable[..., T], *arguments: Any) -> T:
+        """Return `make(*arguments)`, computed only once, because thousands of candidates ask for the same value."""
         key = (make.__name__, *arguments)
         if key not in self._known:
             self._known[key] = make(*arguments)
@@ -104,7 +110,7 @@ class Question:
 
     def workload_of(self, candidate: Candidate) -> Workload:
         """Return the workload with the minibatches of the candidate's worker that has most samples."""
-        return self._once(self._workload, candidate.workers, candidate.batch_size, candidate.limit)
+        return self._get_cached(self._workload, candidate.workers, candidate.batch_size, candidate.limit)
 
     def sizes(self, experiment: Experiment) -> Workload:
         """Return the workload of another experiment with the same model and data."""
@@ -128,13 +134,15 @@ class Question:
         return Calendar(minibatches, every, self.base.training.epochs).span
 
     def before_s(self, candidate: Candidate) -> float:
-        """Return the assumed seconds until the candidate's run begins: until its stacks are deployed and its instances have booted."""
-        return self._once(
+        """Return the assumed seconds of start-up of a candidate: until its stacks are deployed and its instances have booted."""
+        return self._get_cached(
             self._compute_before_s, candidate.architecture, candidate.on, candidate.host, candidate.instance
         )
 
     def _compute_before_s(self, architecture: str, on: str, host: str, instance: str) -> float:
-        """Return the seconds of start-up; see `before_s`. `host`, `instance`: instance types, or empty."""
+        """Return the assumed seconds of start-up for an architecture, platform, database host and instance type. `host`, `instance`: empty
+        if there is none.
+        """
         shape = Candidate(architecture, 1, 1, 1, on=on, host=host, instance=instance)
         return sum(each.seconds for each in self.start_up(shape))
 
@@ -154,24 +162,25 @@ class Question:
         that the order of draws does not change.
         """
         drawn = apply_draw(self.calibration, self._draw)
-        task, cold = (STILL if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
+        task, cold = (NEGLIGIBLE_SIGMA if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
         return replace(drawn.without_stragglers(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
 
     @cached_property
     def calm(self) -> Calibration:
-        """The calibration that `simulated` draws, without stragglers."""
+        """Calibration of the question's draw, without stragglers."""
         return apply_draw(self.calibration, self._draw).without_stragglers()
 
     @property
     def _draw(self) -> Draw:
+        """Draw of the experiment's seed, in the median session."""
         return Draw(self.base.seed, 0.0)
 
     # --- at least -----------------------------------------------------------------------------------------------------
 
     def least(self, candidate: Candidate) -> Estimate:
-        """Return a lower bound of time and cost: computing alone, and what is billed meanwhile."""
-        seconds, worked_s = self._work(candidate)
-        luck = self.least_luck(
+        """Return a lower bound of a candidate's time and cost: computing alone, and what is billed meanwhile."""
+        seconds, worked_s = self._computing_time(candidate)
+        luck = self.least_straggler_factor(
             self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples),
             hosts=candidate.workers if candidate.memory_mb else 0,
         )
@@ -181,9 +190,13 @@ class Question:
         usd = gb_s * self.prices.of("lambda.arm64.gb_second").usd
         return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
 
-    def _work(self, candidate: Candidate) -> tuple[float, float]:
-        """Return the seconds until all rounds are computed, and the seconds that one worker computes in all of its functions."""
-        batch_s, sample_s = self._once(self._computing, candidate.memory_mb, candidate.threads, candidate.instance)
+    def _computing_time(self, candidate: Candidate) -> tuple[float, float]:
+        """Return two times of a candidate in seconds: until all rounds are computed, and that which one worker computes in all of its
+        functions.
+        """
+        batch_s, sample_s = self._get_cached(
+            self._computing, candidate.memory_mb, candidate.threads, candidate.instance
+        )
         epochs, minibatches = self.base.training.epochs, self.workload_of(candidate).samples
         evaluated_s = 0.0  # all wait for the one that does it
         if not candidate.instance:
@@ -199,11 +212,14 @@ class Question:
         return rounds_s + evaluated_s, worked_s + evaluated_s
 
     def _computing(self, memory_mb: int, threads: int, instance: str) -> tuple[float, float]:
-        """Return the seconds of a minibatch that do not depend on its size, and the seconds of each of its samples."""
+        """Return two times in seconds of computing a minibatch: the part that does not depend on its size, and the part of each of its
+        samples. `memory_mb`: memory of a function, 0 for an instance.
+        """
         training = replace(self.base.training, threads=threads)
         experiment, cloud = replace(self.base, training=training), self.calm
 
         def of(samples: int) -> float:
+            """Return the seconds of a gradient of `samples` samples."""
             if memory_mb:
                 return cloud.function_gradient_s(experiment, self.workload, samples, memory_mb=memory_mb)
             if instance.startswith("g"):
@@ -215,8 +231,9 @@ class Question:
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
     def _infrastructure_usd(self, candidate: Candidate, *, threads: int = 0) -> tuple[float, float, int]:
-        """Return `_compute_infrastructure_usd` of the candidate, cached for all candidates that need the same infrastructure. `threads`: in
-        place of the candidate's own, 0 for those.
+        """Return the dollars per second of the infrastructure around a candidate's functions, its dollars that do not grow with time, and
+        its number of secrets; cached for all candidates that need the same infrastructure. `threads`: in place of the candidate's own, 0
+        for those.
         """
         each = candidate
         key = (
@@ -243,14 +260,14 @@ class Question:
 
     def _unit_price(self, name: str, secrets: int, seconds: float) -> float:
         """Return the dollars of one unit of usage. `name`: field of `bill.Quantities`; `seconds`: duration of the run."""
-        used, fixed = bill.Quantities(**{name: MANY}), bill.Infrastructure(secrets=secrets)
+        used, fixed = bill.Quantities(**{name: PRICED_UNITS}), bill.Infrastructure(secrets=secrets)
         lines, nothing = (
             bill.bill(each, fixed, self.prices, duration_s=seconds, transitions=0) for each in (used, bill.Quantities())
         )
-        return (sum(line.usd for line in lines) - sum(line.usd for line in nothing)) / MANY
+        return (sum(line.usd for line in lines) - sum(line.usd for line in nothing)) / PRICED_UNITS
 
-    def least_luck(self, count: int, *, hosts: int) -> float:
-        """Return a lower bound for the mean of `count` stragglers' factors, on `hosts` hosts of functions."""
+    def least_straggler_factor(self, count: int, *, hosts: int) -> float:
+        """Return a lower bound for the mean of the random factors of `count` computations, on `hosts` hosts of functions."""
         cloud = self.calibration
         drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
         return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn if of)
@@ -263,9 +280,10 @@ class Question:
         simulated = count_simulated_epochs(SIMULATED_EPOCHS, span)
         return epochs if epochs <= simulated else simulated - span
 
-    def _luck(self, candidate: Candidate) -> tuple[float, float]:
-        """Return the smallest factors for computing, and for everything else, that stragglers other than hosts can cause. A worker waits
-        for the others once a round: a long worker has computed many minibatches by then, and sends one vector or two.
+    def _least_factors(self, candidate: Candidate) -> tuple[float, float]:
+        """Return the smallest random factors that stragglers other than hosts can have in a candidate's run: for computing, and for
+        everything else. A worker waits for the others once a round: a long worker has computed many minibatches by then, and sends one
+        vector or two.
         """
         minibatches = self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples)
         every = len(self.workload_of(candidate).samples) if candidate.every == "epoch" else candidate.every
@@ -273,34 +291,35 @@ class Question:
         cloud = self.calibration
 
         def least(sigma: float, count: int) -> float:
-            return min(CALM, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
+            """Return a lower bound for the mean of `count` factors with that sigma."""
+            return min(STRAGGLER_DISCOUNT, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
         computed = rounds if side_by_side(candidate.form) else minibatches
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
-        """Return the estimate for the given usage, seconds and transitions. It follows `bill.bill`, which is a sum of products; hosts of
-        a run shorter than a minute cost more than this.
+        """Return the estimate of a candidate from its usage, seconds and transitions. The dollars follow `bill.bill`, which is a sum of
+        products; hosts of a run shorter than a minute cost more than this.
         """
         per_s, once, secrets = self._infrastructure_usd(candidate)
         usd = once + per_s * seconds + transitions * self.prices.of("stepfunctions.transition").usd
         for name, value in used.items():
             if name == "stored_bytes":
-                usd += value * seconds * self._once(self._unit_price, name, secrets, 1.0)
+                usd += value * seconds * self._get_cached(self._unit_price, name, secrets, 1.0)
             elif value:
-                usd += value * self._once(self._unit_price, name, secrets, 0.0)
+                usd += value * self._get_cached(self._unit_price, name, secrets, 0.0)
         return Estimate(seconds + self.before_s(candidate), usd)
 
     # --- without stragglers -------------------------------------------------------------------------------------------
 
     def shape(self, candidate: Candidate) -> Candidate:
-        """Return the candidate with the quickest functions and usual hosts. Candidates of one shape differ only in computing, so that
-        they share a profile.
+        """Return the shape of a candidate: the candidate with the quickest functions and usual hosts. Candidates of one shape differ only
+        in computing, so that they share a profile.
         """
-        return self._once(self._find_shape, candidate)
+        return self._get_cached(self._find_shape, candidate)
 
     def _find_shape(self, candidate: Candidate) -> Candidate:
-        """Return the shape of a candidate; see `shape`."""
+        """Return the shape of a candidate, as `shape` does, without its cache."""
         network = figures.load_instances().get(candidate.host)
         usual = figures.load_instances().get(USUAL_HOST)
         alike = network and usual and network.bytes_s == usual.bytes_s
@@ -345,6 +364,7 @@ class Question:
         rounds, span = -(-minibatches // every), self.span(shape)
 
         def run(epochs: int, rounds_: int) -> Simulated:
+            """Simulate the shape with so many spans of epochs and rounds per epoch."""
             samples = workload.samples if rounds_ == rounds else workload.samples[: rounds_ * every]
             changed = replace(experiment, training=replace(experiment.training, epochs=epochs * span))
             return simulate(changed, cloud, workload=replace(workload, samples=samples), price_list=self.prices)
@@ -362,11 +382,12 @@ class Question:
             ]
 
         def whole(of: Callable[[Simulated], float]) -> float:
+            """Return a figure of the whole run from its values in the simulated parts."""
             return max(0.0, sum(share * of(part) for share, part in parts))
 
         computing = {step.name for step in steps(shape.form) if step.needs_torch(experiment)}
         stages = [use.stages.get("compute", [0.0])[0] for use in one.steps.values() if use.memory_mb]
-        batch_s, sample_s = self._once(self._computing, shape.memory_mb, shape.threads, shape.instance)
+        batch_s, sample_s = self._get_cached(self._computing, shape.memory_mb, shape.threads, shape.instance)
         samples = one.workload.samples
         worked_s = shape.workers * span * (len(samples) * batch_s + sum(samples) * sample_s)
         return Profile(
@@ -390,7 +411,7 @@ class Question:
         """
         own_shape = self.shape(candidate)
         share = 1.0 if shape in (None, own_shape) else RELATED_SHARE
-        own, quickest, profiled = (self._work(each) for each in (candidate, own_shape, shape or own_shape))
+        own, quickest, profiled = (self._computing_time(each) for each in (candidate, own_shape, shape or own_shape))
         if profile.unshared is None:
             return self._about(candidate, profile, own, profiled, share)
         queued, alone = (
@@ -407,14 +428,15 @@ class Question:
         profiled: tuple[float, float],
         share: float,
     ) -> Estimate:
-        """Return the bound by one profile. `work`, `profiled`: results of `_work` for the candidate and for the shape that was profiled;
-        `share`: the part of what is not computing that counts.
+        """Return the lower bound of a candidate's time and cost by one profile. `work`, `profiled`: computing times, from
+        `_computing_time`, of the candidate and of the shape that was profiled; `share`: the part of what is not computing that counts.
         """
         (seconds, worked_s), (quickest_s, quickest_worked_s) = work, profiled
-        computing, else_ = self._luck(candidate)
+        computing, else_ = self._least_factors(candidate)
         else_ *= share
 
         def of(work_s: float, whole_s: float, quickest_s: float) -> float:
+            """Return a time of the candidate from its own computing, and from a time of the profiled shape and its computing."""
             work_s, quickest_s = profile.hosts * work_s, profile.hosts * quickest_s
             return computing * work_s + else_ * max(0.0, whole_s - quickest_s)
 
@@ -432,8 +454,8 @@ class Question:
     # --- as the simulation says ---------------------------------------------------------------------------------------
 
     def simulated(self, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
-        """Simulate the candidate in the median session with the stragglers of the experiment's seed, and return its estimate and outcome.
-        If validation would refuse its YAML, return an estimate that has only a problem, and None.
+        """Return a candidate's estimate and its outcome, simulated in the median session with the stragglers of the experiment's seed. If
+        validation would refuse its YAML, return an estimate that has only a problem, and None.
         """
         if problem := self.refusal(candidate):
             return Estimate(0.0, 0.0, problem), None
@@ -442,7 +464,7 @@ class Question:
         return Estimate(seconds, found.usd, next(iter(found.problems), "")), found
 
     def refusal(self, candidate: Candidate) -> str:
-        """Return why `run` or `deploy` would refuse the candidate; empty if they would not."""
+        """Return why `run` or `deploy` would refuse the candidate's YAML; empty if they would not."""
         experiment = experiment_of(self.base, candidate)
         try:
             check_deployment(validate(plain_of(experiment)))
@@ -452,7 +474,7 @@ class Question:
 
 
 def _billed_s(run: Simulated, names: Collection[str]) -> float:
-    """Return the billed seconds of the named functions."""
+    """Return the billed seconds of the named functions in a simulated run."""
     return sum(run.steps[name].billed_ms for name in names if name in run.steps and run.steps[name].memory_mb) / 1_000
 
 
@@ -468,7 +490,7 @@ def plain_of(experiment: Experiment) -> dict[str, object]:
 
 
 def best(found: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
-    """Return the Pareto front, the cheapest first: candidates that no other one beats in both figures."""
+    """Return the Pareto front of candidates with their estimates, the cheapest first: those that no other one beats in both figures."""
     front: list[tuple[Candidate, Estimate]] = []
     for each in sorted(found, key=lambda each: (each[1].usd, each[1].seconds, str(each[0]))):
         if not front or each[1].seconds < front[-1][1].seconds:
