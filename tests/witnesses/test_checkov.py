@@ -17,6 +17,10 @@ NAME = "checkov"
 # (check, resource type): why what it finds stands.
 STANDS = {
     (
+        "CKV_AWS_27",
+        "AWS::SQS::Queue",
+    ): "SQS encrypts with its own key, which checkov does not count; it holds no secret.",
+    (
         "CKV_AWS_18",
         "AWS::S3::Bucket",
     ): "Only the experiment's own functions read its bucket, which is gone with its stack.",
