@@ -152,6 +152,7 @@ def measure_search(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the parts that the arguments ask for and write the figures after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument(

@@ -106,6 +106,7 @@ def is_same_answer(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Ask drawn questions in both checkouts and write how much faster this one answers, and whether the answers are equal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).parents[1]
     parser.add_argument("--before", type=Path, default=here, help="another checkout; else this one beside itself")

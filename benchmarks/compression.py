@@ -82,6 +82,7 @@ def _nothing() -> None:
 
 
 def main() -> None:
+    """Measure each codec beside a training step and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="batch 8, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick

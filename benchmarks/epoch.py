@@ -72,6 +72,7 @@ def epoch_seconds(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[
 
 
 def main() -> None:
+    """Measure an epoch as the arguments say and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--minibatches", type=int, default=6, help="per worker")

@@ -84,10 +84,12 @@ class OneStore(MemoryClients):
         self._store = store
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
+        """Return the one store for every worker, counting into `traffic` if it can."""
         with_traffic = getattr(self._store, "with_traffic", None)
         return with_traffic(traffic) if with_traffic else self._store
 
     def slot(self) -> AbstractContextManager[float]:
+        """Return a context that waits for nothing."""
         return nullcontext(0.0)
 
 
@@ -102,6 +104,7 @@ def connect_store(channel: Channel, traffic: Traffic) -> TensorStore:
 
 
 def _s3_client(address: str) -> Any:
+    """Return a boto3 client for the local S3 at `address`."""
     import boto3
 
     return boto3.client(
@@ -197,6 +200,7 @@ def _way(
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 
     def prepare(round: int) -> Callable[[], None]:
+        """Return a call that makes one exchange, with the group of this round made beforehand."""
         peers = Group(ctx, waits, rank, round, [64] * setting.workers, VectorKind.GRADIENT)
         return lambda: exchange.exchange(peers, own, out)
 
@@ -274,6 +278,7 @@ def _excess(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, 
 
 
 def main() -> None:
+    """Measure every exchange over every channel and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a small vector, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick

@@ -41,6 +41,7 @@ def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
     thresholds = {sent: float(ratios.kthvalue(round(elements * (1 - sent))).values) for sent in (0.05, 0.01)}
 
     def renew() -> None:
+        """Set the residual back to its value before the filter."""
         residual.copy_(accumulated)
 
     def taken(threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,6 +76,7 @@ def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
+    """Measure the filter for each size of vector and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a small vector, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick

@@ -220,6 +220,7 @@ def undisturbed_accuracy(architecture: str, epochs: int) -> float:
 
 
 def main() -> None:
+    """Train each architecture with and without faults and write the figures after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=15.0, help="that begin with a fault; as many do not")
     parser.add_argument("--every", type=float, default=60.0, help="seconds of one such stretch")

@@ -29,6 +29,7 @@ AFFINE: dict[str, Any] = {"scale": [1 / 255] * 3, "shift": [0.0] * 3}
 
 
 def main() -> int:
+    """Measure a worker and a plain loop on the GPU, write the figures and return the exit status. Without a GPU nothing is measured."""
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=512)
     options.add_argument("--seconds", type=float, default=10.0)
@@ -79,6 +80,7 @@ def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], Non
     ahead = [learner.on_device(batches[0], epoch=1)]
 
     def step(number: int) -> None:
+        """Compute one gradient by the learner, with the next batch on its way to the device."""
         batch = ahead.pop()
         ahead.append(learner.on_device(batches[(number + 1) % len(batches)], epoch=1))
         learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0)
@@ -91,6 +93,7 @@ def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
     network = zoo.find_factory(model)(CLASSES, SHAPE).cuda().train()
 
     def step(number: int) -> None:
+        """Compute one gradient by a plain loop and wait for the device."""
         batch = batches[number % len(batches)]
         images = batch.inputs.cuda().float() / 255
         network.zero_grad()

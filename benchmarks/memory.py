@@ -77,6 +77,7 @@ def measure_imports(count: int) -> Watch:
 
 
 def main() -> None:
+    """Measure the memory of processes that import PyTorch and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one process alone")
     figures = []

@@ -47,6 +47,7 @@ def measure_repetitions_s() -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Simulate runs of all architectures and write how many seconds that takes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the epochs, and 1,000 workers at most")
     quick = parser.parse_args(arguments).quick

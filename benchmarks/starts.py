@@ -48,6 +48,7 @@ def spent_s(command: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run each command several times and write the least seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="the least of so many starts is told")
     parser.add_argument("--quick", action="store_true", help="each once: to see that it runs")

@@ -24,6 +24,7 @@ _AFFINE = {"scale": [0.0159, 0.0161, 0.0150], "shift": [-1.99, -1.98, -1.71]}
 
 
 def main() -> None:
+    """Compare the learner's steps with a plain loop and write the figures. With --contestant, serve steps to such a comparison instead."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--turns", type=int, default=7)
@@ -121,6 +122,7 @@ def plain(batch: int) -> Callable[[], object]:
     scale, shift = (torch.tensor(_AFFINE[name]).view(1, 3, 1, 1) for name in ("scale", "shift"))
 
     def step() -> None:
+        """Compute one gradient by a plain loop."""
         model.zero_grad(set_to_none=True)
         F.cross_entropy(model(images.float() * scale + shift), labels).backward()  # type: ignore[no-untyped-call]
 

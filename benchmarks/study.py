@@ -69,6 +69,7 @@ def run_trials(trials: int, folder: Path) -> tuple[float, float]:
 
 
 def main() -> None:
+    """Compare a study with the same runs by themselves, each in a process of its own, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="ten trials")

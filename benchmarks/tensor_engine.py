@@ -225,6 +225,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
     compute = plain.store
 
     def average() -> None:
+        """Average the vectors in the database until `stop` is set."""
         while not stop.is_set():
             compute.mean(keys, out="out")
             plain.store.delete("out")
@@ -250,6 +251,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
 
 
 def main() -> None:
+    """Measure the tensor database with and without TLS and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="small vectors, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick

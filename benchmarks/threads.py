@@ -15,6 +15,7 @@ from benchmarks.report import Figure, write
 
 
 def main() -> None:
+    """Measure steps with one thread and with two, in turns, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=7)

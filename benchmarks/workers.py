@@ -92,6 +92,7 @@ def measure_owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
 
 
 def main() -> None:
+    """Measure the memory of many workers and write the largest figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="four workers")
     workers = 4 if parser.parse_args().quick else 16

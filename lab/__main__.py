@@ -51,9 +51,13 @@ def gpus(
     """Fit the factors of GPU steps to the measurements in a folder, judge them, and write config/calibration/gpus.yaml."""
     from lab import gpu_steps  # torch comes with it
 
-    gpu_steps.write(gpu_steps.fit(folder))
-    tables.show(TextTable("errors of fits that have not seen the family", gpu_steps.HEAD, gpu_steps.judged(folder)))
-    tables.show(TextTable("fp32 training, images a second", gpu_steps.PRINTED_HEAD, gpu_steps.printed_rows(cards())))
+    gpu_steps.write_factors(gpu_steps.fit(folder))
+    tables.show(
+        TextTable("errors of fits that have not seen the family", gpu_steps.HEAD, gpu_steps.judge_cards(folder))
+    )
+    tables.show(
+        TextTable("fp32 training, images a second", gpu_steps.PRINTED_HEAD, gpu_steps.tabulate_printed(cards()))
+    )
     tables.show(f"written: {GPUS}")
 
 
@@ -74,9 +78,9 @@ def judge() -> None:
     head = ["row", "figure", "published", "projected", "error", "set"]
     tables.show(TextTable("published beside projected, seconds", head, rows))
     tables.show(papers.describe_errors().replace("**", ""))
-    tables.show(TextTable("measured cells held out", cells.HEAD, cells.rows()))
-    tables.show(cells.headline().replace("**", ""))
-    tables.show(TextTable("[projected] cells that others judge", cells.ASIDE_HEAD, cells.rows_aside()))
+    tables.show(TextTable("measured cells held out", cells.HEAD, cells.tabulate_held_out()))
+    tables.show(cells.write_headline().replace("**", ""))
+    tables.show(TextTable("[projected] cells that others judge", cells.ASIDE_HEAD, cells.tabulate_aside()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from crossover.simulation.calibration import ASSUMED, AWS, Calibration, vcpus
 from crossover.simulation.kernel import RandomFactors
 from crossover.simulation.papers import is_cell_held_out
 from crossover.simulation.repetitions import apply_session, list_draws
-from lab.measurements import MIB, MeasuredCell, Round, rounds
+from lab.measurements import MIB, MeasuredCell, Round, load_rounds
 
 SEED, DRAWS = 1, 200
 RUNTIME_MB = 130  # assumed: Python, its S3 client, numpy
@@ -60,19 +60,19 @@ class ProjectedCell:
 
 
 @cache
-def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> ProjectedCell:
+def project_cell(cell: MeasuredCell, calibration_name: str = AWS.name) -> ProjectedCell:
     """Return the projection of a cell. `calibration_name`: name of `AWS`, or of the assumptions before anything was measured."""
     calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
     slowest, whole, dollars = [], [], []
     for draw in list_draws(SEED, DRAWS):
-        levels = levels_s(cell, apply_session(calibration, draw.session), seed=draw.seed)
+        levels = draw_levels_s(cell, apply_session(calibration, draw.session), seed=draw.seed)
         slowest.append(max(max(level) for level in levels))
         whole.append(sum(max(level) for level in levels))
-        dollars.append(1_000 * usd(cell, [each for level in levels for each in level]))
+        dollars.append(1_000 * price_round(cell, [each for level in levels for each in level]))
     limits = calibration.list_extrapolations(
         memory_mb=cell.memory_mb, object_bytes=cell.object_bytes, functions=max(len(n) for _, n in cell.levels)
     )
-    impossible = _impossible(cell, median(slowest))
+    impossible = _explain_impossible(cell, median(slowest))
     return ProjectedCell(
         slowest_s=band_of(slowest),
         round_s=band_of(whole),
@@ -82,8 +82,10 @@ def projected(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projected
     )
 
 
-def levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
-    """Return each function's seconds, by level: it makes its client, reads one vector after another, adds, divides, writes."""
+def draw_levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
+    """Return the seconds of each function of one simulated round, by level. A function makes its client, reads one vector after another,
+    adds, divides and writes. `seed`: of the random draws.
+    """
     objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
     client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
     found, number = [], 0
@@ -101,7 +103,7 @@ def levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list
     return found
 
 
-def _impossible(cell: MeasuredCell, slowest_s: float) -> str:
+def _explain_impossible(cell: MeasuredCell, slowest_s: float) -> str:
     """Return why AWS would not run the cell, '' if it would: an accumulator and the incoming vector must fit into memory, and a function
     may last 15 minutes.
     """
@@ -112,13 +114,14 @@ def _impossible(cell: MeasuredCell, slowest_s: float) -> str:
 
 
 @cache
-def _prices() -> prices.Prices:
+def _load_prices() -> prices.Prices:
+    """Return the prices of AWS, read once."""
     return prices.load()
 
 
-def usd(cell: MeasuredCell, seconds: Sequence[float]) -> float:
+def price_round(cell: MeasuredCell, seconds: Sequence[float]) -> float:
     """Return the bill of a round in dollars: x86, by the millisecond, with all requests. `seconds`: of each function."""
-    listed = _prices()
+    listed = _load_prices()
     gb_s = sum(gb_seconds(ceil(1_000 * each), memory_mb=cell.memory_mb) for each in seconds)
     reads = sum(sum(level) for _, level in cell.levels)
     return (
@@ -152,21 +155,22 @@ class JudgedCell:
         return abs(self.before / self.measured - 1)
 
     @property
-    def held(self) -> bool:
+    def is_covered(self) -> bool:
+        """Whether the measured figure lies between p5 and p95 of the projection."""
         return self.projected.p5 <= self.measured <= self.projected.p95
 
     @property
     def score(self) -> float:
         """Interval score of the projected band."""
-        return interval_score(self.measured, self.projected.p5, self.projected.p95)
+        return compute_interval_score(self.measured, self.projected.p5, self.projected.p95)
 
     @property
     def score_constant(self) -> float:
         """Interval score of a band of constant width around the projected median."""
-        return interval_score(self.measured, self.projected.p50 / CONSTANT, self.projected.p50 * CONSTANT)
+        return compute_interval_score(self.measured, self.projected.p50 / CONSTANT, self.projected.p50 * CONSTANT)
 
 
-def interval_score(measured: float, low: float, high: float) -> float:
+def compute_interval_score(measured: float, low: float, high: float) -> float:
     """Return the interval score of logarithms: the band's width, and 2 / (1 - COVERED) for each unit outside (Gneiting and Raftery,
     2007). Less is better.
     """
@@ -175,39 +179,45 @@ def interval_score(measured: float, low: float, high: float) -> float:
 
 
 @cache
-def judged() -> tuple[JudgedCell, ...]:
+def judge_cells() -> tuple[JudgedCell, ...]:
     """Return the judged figures of every held-out cell, in the order of its rule."""
     cells: dict[MeasuredCell, list[Round]] = {}
-    for each in rounds():
+    for each in load_rounds():
         if not each.cold and is_cell_held_out(each.cell.key):
             cells.setdefault(each.cell, []).append(each)
     found: list[JudgedCell] = []
     order = sorted(cells, key=lambda cell: (cell.gradient_mib, cell.design, cell.aggregators))
     for cell in order:
         totals = [[function.total_s or inf for function in each.functions] for each in cells[cell]]
-        now, before = projected(cell), projected(cell, ASSUMED.name)
-        slowest, dollars = median(max(each) for each in totals), 1_000 * median(usd(cell, each) for each in totals)
-        found.append(_judged(cell, SLOWEST, slowest, now.slowest_s, before.slowest_s))
+        now, before = project_cell(cell), project_cell(cell, ASSUMED.name)
+        slowest, dollars = (
+            median(max(each) for each in totals),
+            1_000 * median(price_round(cell, each) for each in totals),
+        )
+        found.append(_build_judged(cell, SLOWEST, slowest, now.slowest_s, before.slowest_s))
         if len(cell.levels) > 1:
-            whole = median(_levels_s(each) for each in cells[cell])
-            found.append(_judged(cell, ROUND, whole, now.round_s, before.round_s))
-        found.append(_judged(cell, DOLLARS, dollars, now.usd_1000, before.usd_1000))
+            whole = median(_add_levels(each) for each in cells[cell])
+            found.append(_build_judged(cell, ROUND, whole, now.round_s, before.round_s))
+        found.append(_build_judged(cell, DOLLARS, dollars, now.usd_1000, before.usd_1000))
     return tuple(found)
 
 
-def _levels_s(measured: Round) -> float:
-    """Return the seconds of a round: levels run one after another, each as long as its slowest function."""
+def _add_levels(measured: Round) -> float:
+    """Return the seconds of a measured round: its levels run one after another, each as long as its slowest function."""
     by_level: dict[str, float] = {}
     for each in measured.functions:
         by_level[each.level] = max(by_level.get(each.level, 0.0), each.total_s or inf)
     return sum(by_level.values())
 
 
-def _judged(cell: MeasuredCell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
+def _build_judged(cell: MeasuredCell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
+    """Return the judged figure of a cell. `figure`: SLOWEST, ROUND or DOLLARS; `now`, `before`: its projections with and
+    without measurements.
+    """
     return JudgedCell(cell=cell, figure=figure, measured=measured, projected=now, before=before.p50)
 
 
-def name(cell: MeasuredCell) -> str:
+def name_cell(cell: MeasuredCell) -> str:
     """Return the cell's name in the tables."""
     return f"{cell.gradient} / {NAMES[cell.design]}, {cell.aggregators} x {cell.memory_mb:,} MB"
 
@@ -216,49 +226,50 @@ HEAD = ["cell", "figure", "measured", "p5", "p50", "p95", "error", "before", "er
 ASIDE_HEAD = ["cell", "possible", SLOWEST, ROUND, DOLLARS, "outside"]
 
 
-def rows() -> list[list[str]]:
-    """Return the table of the held-out cells: measured and projected figures."""
+def tabulate_held_out() -> list[list[str]]:
+    """Return the rows of the table of held-out cells: measured and projected figures."""
     return [
         [
-            name(each.cell),
+            name_cell(each.cell),
             each.figure,
             f"{each.measured:.3g}",
             *(f"{value:.3g}" for value in each.projected),
             f"{each.error:.0%}",
             f"{each.before:.3g}",
             f"{each.error_before:.0%}",
-            "yes" if each.held else "no",
+            "yes" if each.is_covered else "no",
         ]
-        for each in judged()
+        for each in judge_cells()
     ]
 
 
-def rows_aside() -> list[list[str]]:
-    """Return the table of the cells that others judge: p50 (p5 to p95)."""
+def tabulate_aside() -> list[list[str]]:
+    """Return the rows of the table of cells that no fit needs and others judge: p50 (p5 to p95)."""
 
-    def shown(found: Band) -> str:
+    def format_band(found: Band) -> str:
+        """Return a band as text: p50 (p5 to p95), three digits each."""
         return f"{found.p50:.3g} ({found.p5:.3g} to {found.p95:.3g})"
 
     listed = []
     for cell in KEPT_ASIDE:
-        found = projected(cell)
-        bands = [shown(each) for each in (found.slowest_s, found.round_s, found.usd_1000)]
+        found = project_cell(cell)
+        bands = [format_band(each) for each in (found.slowest_s, found.round_s, found.usd_1000)]
         said = ["no: " + found.impossible, "", "", ""] if found.impossible else ["yes", *bands]
-        listed.append([name(cell), *said, "; ".join(found.outside)])
+        listed.append([name_cell(cell), *said, "; ".join(found.outside)])
     return listed
 
 
-def headline() -> str:
-    """Return a sentence with the errors over the held-out cells."""
-    of = judged()
+def write_headline() -> str:
+    """Return a sentence with the median, p90 and worst error over the held-out cells."""
+    of = judge_cells()
     errors, before = [each.error for each in of], [each.error_before for each in of]
     scores = [sum(getattr(each, which) for each in of) / len(of) for which in ("score", "score_constant")]
     cells = {each.cell for each in of}
-    right = sum(not projected(cell).impossible for cell in cells)
+    right = sum(not project_cell(cell).impossible for cell in cells)
     return (
         f"Error over {len(of)} figures of {len(cells)} measured cells held out: {describe_error_spread(errors)} (goal: a median "
         f"of at most 25 %); "
         f"before anything was measured {describe_error_spread(before)}. "
-        f"Bands hold {sum(each.held for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
+        f"Bands hold {sum(each.is_covered for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
         f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
     )

@@ -30,14 +30,16 @@ WARM = "0.0"  # share of cold starts
 MEASURED_ON = "python3.10"  # the nearest to those functions' Python 3.8 of which INIT is known
 
 
-def fitted(folder: Path) -> FoundAndLeft:
-    """Return every figure of the clocks, and the residuals of the rows. Raises DataError by file and row."""
-    tasks, maps, inits, latencies, hosts = (clock_rows.rows(name, folder) for name in clock_rows.FILES)
+def fit_clocks(folder: Path) -> FoundAndLeft:
+    """Return all fitted figures of the services' clocks and the residuals of the rows in `folder`. Raises DataError, which names file and
+    row.
+    """
+    tasks, maps, inits, latencies, hosts = (clock_rows.load_rows(name, folder) for name in clock_rows.FILES)
     try:
-        level_s, of_tasks = _tasks(tasks)
-        init_s = _middle(_by(inits, "runtime", package="zip", arch="x86_64")[MEASURED_ON])
-        starts = _maps(maps, level_s[NOW]), _sandboxes(tasks, maps, level_s[BEFORE], init_s), _inits(inits)
-        parts = [of_tasks, *starts, _latencies(latencies), _hosts(hosts)]
+        level_s, of_tasks = _fit_tasks(tasks)
+        init_s = _average_seconds(_group_rows(inits, "runtime", package="zip", arch="x86_64")[MEASURED_ON])
+        starts = _fit_maps(maps, level_s[NOW]), _fit_sandboxes(tasks, maps, level_s[BEFORE], init_s), _fit_inits(inits)
+        parts = [of_tasks, *starts, _fit_latencies(latencies), _fit_hosts(hosts)]
     except (KeyError, IndexError, ValueError) as problem:
         raise DataError(f"{SERVICES}/: rows are missing or say something else: {problem}") from problem
     return [each for found, _ in parts for each in found], [each for _, left in parts for each in left]
@@ -46,7 +48,7 @@ def fitted(folder: Path) -> FoundAndLeft:
 # --- Step Functions ---------------------------------------------------------------------------------------------------
 
 
-def _tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
+def _fit_tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
     """Return the seconds between tasks by year; and the figures, with what each byte of the state adds, and their residuals."""
     said, level_s, found, left = (
         f"{SERVICES}/{clock_rows.TASKS}",
@@ -54,52 +56,63 @@ def _tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
         list[FittedFigure](),
         list[FitResidual](),
     )
-    for year, warm in _by(rows, "year", next_function="warm").items():
-        little = [each for each in warm if _bytes(each) <= LITTLE]
-        level_s[year] = _middle(little)
+    for year, warm in _group_rows(rows, "year", next_function="warm").items():
+        little = [each for each in warm if _read_state_bytes(each) <= LITTLE]
+        level_s[year] = _average_seconds(little)
         which = f"{said}: {len(little)} warm rows of {year}, states of at most {LITTLE:,} bytes"
-        found.append(FittedFigure(f"{_year(year)}task_s", level_s[year], "s", f"{which}: geometric mean of medians"))
         found.append(
-            FittedFigure(f"{_year(year)}task_sigma", _within(little), "", f"{which}: ln(p95 / p5) / {2 * P95}")
+            FittedFigure(f"{_prefix_year(year)}task_s", level_s[year], "s", f"{which}: geometric mean of medians")
         )
-        left += [_left("task to task", each, level_s[year]) for each in little]
-    larger = [each for each in rows if _bytes(each) > LITTLE]
-    byte_s = sum(each.seconds["p50"] - level_s[each.of("year")] for each in larger) / sum(map(_bytes, larger))
-    left += [_left("payload", each, level_s[each.of("year")] + byte_s * _bytes(each)) for each in larger]
+        found.append(
+            FittedFigure(
+                f"{_prefix_year(year)}task_sigma", _estimate_sigma(little), "", f"{which}: ln(p95 / p5) / {2 * P95}"
+            )
+        )
+        left += [_build_residual("task to task", each, level_s[year]) for each in little]
+    larger = [each for each in rows if _read_state_bytes(each) > LITTLE]
+    byte_s = sum(each.seconds["p50"] - level_s[each.read_column("year")] for each in larger) / sum(
+        map(_read_state_bytes, larger)
+    )
+    left += [
+        _build_residual("payload", each, level_s[each.read_column("year")] + byte_s * _read_state_bytes(each))
+        for each in larger
+    ]
     which = f"{said}: {len(larger)} rows of larger states: seconds beyond those, by bytes, of all together"
     return level_s, ([*found, FittedFigure("payload_s_byte", byte_s, "s/byte", which)], left)
 
 
-def _bytes(row: ClockRow) -> int:
+def _read_state_bytes(row: ClockRow) -> int:
     """Return the bytes of the state; 0 for rows that do not say it, whose states were nearly empty."""
-    return int(row.of("payload_bytes") or 0)
+    return int(row.read_column("payload_bytes") or 0)
 
 
-def _maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
+def _fit_maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
     """Fit the start of a Map's branches to warm rows. They are of 2023; their starts match those of the later level, `level_s`."""
-    began = [(each, int(each.of("branches")) - 1) for each in _by(rows, "cold_share")[WARM]]
+    began = [(each, int(each.read_column("branches")) - 1) for each in _group_rows(rows, "cold_share")[WARM]]
     branch_s = exp(fmean(log(each.seconds[f"{STARTS}p50"] / count) for each, count in began))
-    left = [_left("a Map's branches", each, branch_s * count, f"{STARTS}p50") for each, count in began]
-    left += [_left("into a Map", each, level_s, f"{FIRST}p50") for each, _ in began]
+    left = [_build_residual("a Map's branches", each, branch_s * count, f"{STARTS}p50") for each, count in began]
+    left += [_build_residual("into a Map", each, level_s, f"{FIRST}p50") for each, _ in began]
     which = f"{SERVICES}/{clock_rows.FAN_OUT}: {len(began)} warm rows, the last start after the first, by branch: geometric mean"
     return [FittedFigure("branch_s", branch_s, "s", which)], left
 
 
-def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
+def _fit_sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
     """Fit what a cold start takes beyond a warm one, without INIT: for the later level by Maps, for the earlier one by tasks."""
-    by_share = _by(maps, "cold_share")
+    by_share = _group_rows(maps, "cold_share")
     warm_maps = by_share.pop(WARM)
-    now_s = _middle(warm_maps, FIRST)
+    now_s = _average_seconds(warm_maps, FIRST)
     cold_maps = [row for rows in by_share.values() for row in rows]  # of which nearly all starts were cold
     found, left, variances = list[FittedFigure](), list[FitResidual](), list[float]()
-    before = [each for each in _by(tasks, "year", next_function="warm")[BEFORE] if _bytes(each) <= LITTLE]
+    before = [
+        each for each in _group_rows(tasks, "year", next_function="warm")[BEFORE] if _read_state_bytes(each) <= LITTLE
+    ]
     for year, rows, warm, series, warm_s in (
         (NOW, cold_maps, warm_maps, FIRST, now_s),
-        (BEFORE, _by(tasks, "next_function")["cold"], before, "", before_s),
+        (BEFORE, _group_rows(tasks, "next_function")["cold"], before, "", before_s),
     ):
-        extra_s = _middle(rows, series) - warm_s
+        extra_s = _average_seconds(rows, series) - warm_s
         which = f"{SERVICES}/: {len(rows)} cold rows, beyond the warm ones and INIT of {MEASURED_ON}"
-        found.append(FittedFigure(f"{_year(year)}sandbox_s", extra_s - init_s, "s", which))
+        found.append(FittedFigure(f"{_prefix_year(year)}sandbox_s", extra_s - init_s, "s", which))
         # A warm start's own spread is in a cold one's, and drawn beside it.
         whole, own = (
             fmean(((s[f"{series}p95"] - s[f"{series}p5"]) / (2 * P95) / extra_s) ** 2 for s in (r.seconds for r in of))
@@ -107,38 +120,40 @@ def _sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: fl
         )
         between = fmean(log((each.seconds[f"{series}p50"] - warm_s) / extra_s) ** 2 for each in rows)
         variances.append(max(0.0, whole - own) + between)
-        left += [_left("cold", each, warm_s + extra_s, f"{series}p50") for each in rows]
+        left += [_build_residual("cold", each, warm_s + extra_s, f"{series}p50") for each in rows]
     which = f"{SERVICES}/, the same rows: of sandbox and INIT, within rows beyond the warm ones, and between them"
     return [*found, FittedFigure("cold_sigma", sqrt(fmean(variances)), "", which)], left
 
 
-def _year(year: str) -> str:
+def _prefix_year(year: str) -> str:
+    """Return the prefix of a figure of an earlier year, such as `year_2022.`; "" for the current level."""
     return "" if year == NOW else f"year_{year}."
 
 
 # --- functions, Redis, hosts ------------------------------------------------------------------------------------------
 
 
-def _inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
+def _fit_inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
     """Fit INIT of Python functions without dependencies, whatever their memory. Only ARM rows are fitted, because the project's
     functions are ARM.
     """
     found, left = list[FittedFigure](), list[FitResidual]()
     for package in ("zip", "image"):
-        by_runtime = _by(rows, "runtime", package=package, arch="arm64")
+        by_runtime = _group_rows(rows, "runtime", package=package, arch="arm64")
         said = f"{SERVICES}/{clock_rows.INITS}, ARM, {package}, 128 to 1,024 MB"
         for runtime, mine in by_runtime.items():
             figure = f"init.{package}.{runtime.replace('.', '')}"
-            found.append(FittedFigure(figure, _middle(mine), "s", f"{said}: geometric mean of medians"))
-            left += [_left(f"INIT, {package}", each, _middle(mine)) for each in mine]
-        sigma = _within([each for mine in by_runtime.values() for each in mine])
+            found.append(FittedFigure(figure, _average_seconds(mine), "s", f"{said}: geometric mean of medians"))
+            left += [_build_residual(f"INIT, {package}", each, _average_seconds(mine)) for each in mine]
+        sigma = _estimate_sigma([each for mine in by_runtime.values() for each in mine])
         found.append(FittedFigure(f"init.{package}.sigma", sigma, "", f"{said}: ln(p95 / p5) / {2 * P95}"))
     return found, left
 
 
-def _latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
+def _fit_latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
+    """Fit the latencies of Redis by zone and of a direct invocation to measured round trips. Return the figures and the residuals."""
     found, left = list[FittedFigure](), list[FitResidual]()
-    said, by_what = f"{SERVICES}/{clock_rows.LATENCIES}", _by(rows, "what")
+    said, by_what = f"{SERVICES}/{clock_rows.LATENCIES}", _group_rows(rows, "what")
     trips = sorted(
         (row for what, mine in by_what.items() if what.startswith("TCP") for row in mine),
         key=lambda each: each.seconds["p50"],
@@ -154,24 +169,26 @@ def _latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
         found.append(
             FittedFigure(f"{figure}.latency_sigma", log(each.seconds["p95"] / each.seconds["p50"]) / P95, "", which)
         )
-        left.append(_left("Redis by zone", each, each.seconds["p50"]))
-    direct = [each for each in by_what["to a warm function, Lambda direct invoke"] if int(each.of("bytes")) <= LITTLE]
+        left.append(_build_residual("Redis by zone", each, each.seconds["p50"]))
+    direct = [
+        each for each in by_what["to a warm function, Lambda direct invoke"] if int(each.read_column("bytes")) <= LITTLE
+    ]
     which = f"{said}: a warm function invoked directly, and a connection back, 2022"
-    left += [_left("invoked directly", each, _middle(direct)) for each in direct]
-    return [*found, FittedFigure("direct_s", _middle(direct), "s", which)], left
+    left += [_build_residual("invoked directly", each, _average_seconds(direct)) for each in direct]
+    return [*found, FittedFigure("direct_s", _average_seconds(direct), "s", which)], left
 
 
-def _hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
+def _fit_hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
     """Fit the spread between hosts to functions with a whole vCPU: one thread takes equally long at any memory, so hosts alone differ."""
     whole, off, left = (
-        [each for each in rows if int(each.of("memory_mb")) >= VCPU_MB],
+        [each for each in rows if int(each.read_column("memory_mb")) >= VCPU_MB],
         list[float](),
         list[FitResidual](),
     )
-    for mine in _by(whole, "workload", "runtime").values():
+    for mine in _group_rows(whole, "workload", "runtime").values():
         logs = [log(each.seconds["arm64_mean"]) for each in mine]
         off += [(each - fmean(logs)) / sqrt(1 - 1 / len(logs)) for each in logs]
-        left += [_left("hosts", each, exp(fmean(logs)), "arm64_mean") for each in mine]
+        left += [_build_residual("hosts", each, exp(fmean(logs)), "arm64_mean") for each in mine]
     which = f"{SERVICES}/{clock_rows.HOSTS}: {len(off)} ARM functions from {VCPU_MB:,} MB on, around the mean of their workload and runtime"
     return [FittedFigure("host_sigma", sqrt(fmean(each**2 for each in off)), "", which)], left
 
@@ -179,24 +196,29 @@ def _hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _by(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[str, list[ClockRow]]:
-    """Return the rows whose columns have the values `told`, grouped by their values in `columns`."""
+def _group_rows(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[str, list[ClockRow]]:
+    """Return the rows whose columns have the values `told`, grouped by their values in the columns named by `columns`."""
     found: dict[str, list[ClockRow]] = {}
     for each in rows:
-        if all(each.of(name) == value for name, value in told.items()):
-            found.setdefault(" ".join(map(each.of, columns)), []).append(each)
+        if all(each.read_column(name) == value for name, value in told.items()):
+            found.setdefault(" ".join(map(each.read_column, columns)), []).append(each)
     return found
 
 
-def _middle(rows: Sequence[ClockRow], series: str = "") -> float:
+def _average_seconds(rows: Sequence[ClockRow], series: str = "") -> float:
+    """Return the geometric mean of the rows' median seconds. `series`: prefix of the columns."""
     return exp(fmean(log(each.seconds[f"{series}p50"]) for each in rows))
 
 
-def _within(rows: Sequence[ClockRow]) -> float:
+def _estimate_sigma(rows: Sequence[ClockRow]) -> float:
+    """Return the standard deviation of the logarithms within a row, from p5 and p95, averaged over the rows."""
     return sqrt(fmean((log(each.seconds["p95"] / each.seconds["p5"]) / (2 * P95)) ** 2 for each in rows))
 
 
-def _left(part: str, row: ClockRow, fitted_s: float, column: str = "p50") -> FitResidual:
+def _build_residual(part: str, row: ClockRow, fitted_s: float, column: str = "p50") -> FitResidual:
+    """Return the residual of a row: measured and fitted seconds. `part`: what the row measured; `column`: the percentile that
+    is compared.
+    """
     functions = int(next((row.told[name] for name in ("gaps", "executions", "n") if name in row.told), 1))
     file, _, line = row.where.partition(": ")
     return FitResidual(part, file, line, functions, row.seconds[column], fitted_s)

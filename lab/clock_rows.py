@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from crossover.errors import DataError
 from crossover.simulation.calibration import vcpus
-from lab.measurements import FOLDER, above_zero, instead
+from lab.measurements import FOLDER, parse_positive, suggest_column
 
 SERVICES = "services"
 P95 = 1.645  # standard deviations
 
 
-class Clocked(NamedTuple):
+class ClockSeries(NamedTuple):
     """A series of figures of a row, smallest first. `least_s`, `most_s`: range of its `middle` outside of which its unit is doubted; in
     seconds of a whole vCPU if it `computes`. `rows`: the rows that have it, by the beginning of their first column.
     """
@@ -36,14 +36,14 @@ class Clocked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClockRow:
-    """One row. `told`: what was measured, by column, as in the file; `seconds`: the figures by column."""
+    """One row of a file of percentiles. `told`: text columns (what was measured) by name; `seconds`: the figures by column."""
 
     where: str
     told: Mapping[str, str]
     seconds: Mapping[str, float]
 
-    def of(self, column: str) -> str:
-        """Return the text in a column. Raises DataError if the file has no such column."""
+    def read_column(self, column: str) -> str:
+        """Return the text in a column of the row. Raises DataError if the file has no such column."""
         if column not in self.told:
             raise DataError(f"{self.where}: {column} is missing")
         return self.told[column]
@@ -54,19 +54,19 @@ LATENCIES, INITS = "faaskeeper_2024_latency_ms.csv", "maxday_lambda_init_ms_2026
 HOSTS = "cebert_2025-11-30_warm_ms.csv"
 PERCENTILES = ("p5", "p50", "p95", "p99")
 FIRST, STARTS = "end_to_first_start_", "spread_of_starts_"
-FILES: Mapping[str, tuple[Clocked, ...]] = {
-    TASKS: (Clocked(("p5", "p25", "p50", "p75", "p95", "p99"), "p50", 0.01, 5.0),),
+FILES: Mapping[str, tuple[ClockSeries, ...]] = {
+    TASKS: (ClockSeries(("p5", "p25", "p50", "p75", "p95", "p99"), "p50", 0.01, 5.0),),
     FAN_OUT: tuple(
-        Clocked((f"{of}p5", f"{of}p50", f"{of}p95"), f"{of}p50", least_s, 5.0)
+        ClockSeries((f"{of}p5", f"{of}p50", f"{of}p95"), f"{of}p50", least_s, 5.0)
         for of, least_s in ((FIRST, 0.01), (STARTS, 0.001))
     ),
-    INITS: (Clocked(PERCENTILES, "p50", 0.01, 10.0),),
+    INITS: (ClockSeries(PERCENTILES, "p50", 0.01, 10.0),),
     LATENCIES: (
-        Clocked(PERCENTILES, "p50", 5e-5, 0.02, rows="Redis|TCP"),
-        Clocked(PERCENTILES, "p50", 1e-3, 1.0, rows="S3|to a warm"),
+        ClockSeries(PERCENTILES, "p50", 5e-5, 0.02, rows="Redis|TCP"),
+        ClockSeries(PERCENTILES, "p50", 1e-3, 1.0, rows="S3|to a warm"),
     ),
     HOSTS: tuple(
-        Clocked((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.02, 30.0, computes=True) for of in ("arm64", "x86")
+        ClockSeries((f"{of}_mean", f"{of}_p99"), f"{of}_mean", 0.02, 30.0, computes=True) for of in ("arm64", "x86")
     ),
 }
 COUNTED = (r"[1-9]\d*", "a whole number above 0")
@@ -81,7 +81,7 @@ TOLD: Mapping[str, tuple[str, str]] = {  # what a column may say, and in words
 }
 
 
-def rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
+def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
     """Return the rows of the file `name`, one of FILES. Raises DataError by file and row."""
     try:
         text = (folder / SERVICES / name).read_text(encoding="utf-8")
@@ -99,19 +99,22 @@ def rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
         mine = [series for series in FILES[name] if re.match(series.rows, line[0])] if line else []
         if not mine:
             raise DataError(f"{where}: {columns[0]}: {line[:1]} is unknown")
-        seconds = {column: s for series in mine for column, s in _series(row, series, where).items()}
+        seconds = {column: s for series in mine for column, s in _parse_series(row, series, where).items()}
         found.append(ClockRow(where=where, told={n: v for n, v in row.items() if n not in seconds}, seconds=seconds))
     if not found:
         raise DataError(f"{name}: no rows")
     return tuple(found)
 
 
-def _series(row: Mapping[str, str], series: Clocked, where: str) -> dict[str, float]:
+def _parse_series(row: Mapping[str, str], series: ClockSeries, where: str) -> dict[str, float]:
+    """Return the seconds of a row by column. Raises DataError if a figure is missing, if percentiles do not grow, or if the middle one is
+    implausible. `where`: file and row, for the error.
+    """
     seconds = dict[str, float]()
     for name in series.columns:
         if name not in row:
-            raise DataError(f"{where}: {name} is missing{instead(row, name)}")
-        seconds[name] = series.seconds * above_zero(row[name], f"{where}: {name}")
+            raise DataError(f"{where}: {name} is missing{suggest_column(row, name)}")
+        seconds[name] = series.seconds * parse_positive(row[name], f"{where}: {name}")
     for before, name in pairwise(series.columns):
         if seconds[name] < seconds[before]:
             raise DataError(f"{where}: {name}: {row[name]} is less than {before}, {row[before]}; percentiles grow")

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 CLASSES = 1_000
 
 
-def _conv(
+def _build_conv(
     inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, *, same: bool = True, norm: bool = True
 ) -> nn.Module:
+    """Build a 2D convolution followed by normalization (unless `norm` is False) and ReLU. `same`: pad so that stride 1 keeps the size."""
     sides = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = (sides[0] // 2, sides[1] // 2) if same else (0, 0)
     conv = nn.Conv2d(inputs, outputs, sides, stride, padding, bias=not norm)
@@ -29,6 +30,7 @@ class Branches(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the branches' outputs, concatenated along the channels."""
         return torch.cat([each(inputs) for each in self.branches], dim=1)
 
 
@@ -42,6 +44,7 @@ class Sum(nn.Module):
         self.body, self.shortcut, self.scale, self.relu = body, shortcut, scale, relu
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the scaled output of the body plus the input (or the projection of it), after ReLU if `relu` is set."""
         found = self.body(inputs)
         found = (found if self.scale == 1 else found * self.scale) + (
             inputs if self.shortcut is None else self.shortcut(inputs)
@@ -49,7 +52,7 @@ class Sum(nn.Module):
         return F.relu(found) if self.relu else found
 
 
-def _flat(features: nn.Module, image: int, *head: int, channels: int = 3) -> nn.Module:
+def _append_head(features: nn.Module, image: int, *head: int, channels: int = 3) -> nn.Module:
     """Return the features, flattened, followed by fully connected layers. `image`: pixels a side; `head`: units of each layer."""
     with torch.device("meta"):
         width = features(torch.empty(1, channels, image, image)).numel()
@@ -64,30 +67,37 @@ def vgg(*groups: int, norm: bool = False) -> Callable[[int], nn.Module]:
     """Return a builder of VGG networks for images of so many pixels a side. `groups`: convolutions in each group."""
 
     def make(image: int) -> nn.Module:
+        """Build the network for images of `image` pixels a side."""
         layers, inputs = list[nn.Module](), 3
         for width, count in zip((64, 128, 256, 512, 512), groups, strict=True):
             for _ in range(count):
-                layers.append(_conv(inputs, width, 3, norm=norm))
+                layers.append(_build_conv(inputs, width, 3, norm=norm))
                 inputs = width
             layers.append(nn.MaxPool2d(2))
-        return _flat(nn.Sequential(*layers), image, 4096, 4096, CLASSES)
+        return _append_head(nn.Sequential(*layers), image, 4096, 4096, CLASSES)
 
     return make
 
 
-def _activated(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
+def _build_preactivation(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
     """Return normalization and activation before a convolution, as in the second ResNet paper."""
     return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2))
 
 
-def _basic(inputs: int, width: int, stride: int) -> nn.Module:
-    body = nn.Sequential(_activated(inputs, width, 3, stride), _activated(width, width, 3))
+def _build_basic_block(inputs: int, width: int, stride: int) -> nn.Module:
+    """Build a residual block of two 3x3 convolutions, with a projection if size or channels change."""
+    body = nn.Sequential(_build_preactivation(inputs, width, 3, stride), _build_preactivation(width, width, 3))
     return Sum(body, nn.Conv2d(inputs, width, 1, stride) if stride > 1 or inputs != width else None, relu=False)
 
 
-def _bottleneck(inputs: int, width: int, stride: int) -> nn.Module:
+def _build_bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
+    """Build a residual block of 1x1, 3x3 and 1x1 convolutions with four times as many output channels, with a projection if size or
+    channels change.
+    """
     body = nn.Sequential(
-        _activated(inputs, width, 1, stride), _activated(width, width, 3), _activated(width, 4 * width, 1)
+        _build_preactivation(inputs, width, 1, stride),
+        _build_preactivation(width, width, 3),
+        _build_preactivation(width, 4 * width, 1),
     )
     return Sum(body, nn.Conv2d(inputs, 4 * width, 1, stride) if stride > 1 or inputs != 4 * width else None, relu=False)
 
@@ -100,7 +110,8 @@ def resnet(
     """
 
     def make(image: int) -> nn.Module:
-        layers, inputs = [_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
+        """Build the network for images of `image` pixels a side."""
+        layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
         for group, count in enumerate(counts):
             width = 64 << group
             for n in range(count):
@@ -118,7 +129,8 @@ def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1)
     """
 
     def make(image: int) -> nn.Module:
-        layers, inputs = [_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
+        """Build the network for images of `image` pixels a side."""
+        layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
         for group, count in enumerate(counts):
             width, outputs = widen * (64 << group), (256 if bottleneck else 64) << group
             for n in range(count):
@@ -128,9 +140,9 @@ def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1)
                     nn.BatchNorm2d(outputs),
                 )
                 first = (
-                    (_conv(inputs, width, 1), _conv(width, width, 3, stride))
+                    (_build_conv(inputs, width, 1), _build_conv(width, width, 3, stride))
                     if bottleneck
-                    else (_conv(inputs, width, 3, stride),)
+                    else (_build_conv(inputs, width, 3, stride),)
                 )
                 plain = stride == 1 and inputs == outputs
                 shortcut = (
@@ -144,12 +156,15 @@ def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1)
 
 
 def mobilenet_v2(image: int) -> nn.Module:
+    """Build a MobileNetV2 for images of `image` pixels a side."""
+
     def depthwise(width: int, stride: int) -> nn.Module:
+        """Build a 3x3 convolution of each channel by itself, with normalization and ReLU6."""
         return nn.Sequential(
             nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), nn.BatchNorm2d(width), nn.ReLU6()
         )
 
-    layers, inputs = [_conv(3, 32, 3, 2)], 32
+    layers, inputs = [_build_conv(3, 32, 3, 2)], 32
     for expand, outputs, count, first in (
         (1, 16, 1, 1),
         (6, 24, 2, 2),
@@ -162,7 +177,7 @@ def mobilenet_v2(image: int) -> nn.Module:
         for n in range(count):
             stride, width = first if n == 0 else 1, expand * inputs
             body = [
-                *([_conv(inputs, width, 1)] if expand > 1 else []),
+                *([_build_conv(inputs, width, 1)] if expand > 1 else []),
                 depthwise(width, stride),
                 nn.Conv2d(width, outputs, 1),
                 nn.BatchNorm2d(outputs),
@@ -172,16 +187,19 @@ def mobilenet_v2(image: int) -> nn.Module:
             )
             inputs = outputs
     return nn.Sequential(
-        *layers, _conv(inputs, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, CLASSES)
+        *layers, _build_conv(inputs, 1280, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, CLASSES)
     )
 
 
 class _Attention(nn.Module):
+    """Self-attention with several heads over a sequence of tokens."""
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.into, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the attended tokens; shape (batch, tokens, width) in and out."""
         batch, tokens, width = inputs.shape
         parts = self.into(inputs).reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         queries, keys, values = parts.unbind(0)
@@ -208,6 +226,7 @@ class VisionTransformer(nn.Module):
         self.blocks, self.head = nn.Sequential(*blocks, nn.LayerNorm(width)), nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the classes' scores, (batch, classes), from the final class token."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
         found = torch.cat([self.token.expand(len(images), -1, -1), patches], dim=1) + self.places
         classes: Tensor = self.head(self.blocks(found)[:, 0])
@@ -221,10 +240,12 @@ def vit(width: int, heads: int) -> Callable[[int], nn.Module]:
 
 def resnet_small(image: int) -> nn.Module:
     """Build a small ResNet whose filters after the first layer have one pixel."""
-    layers, inputs = [_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
+    layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
     for width in (64, 128):
         for stride in (2, 1):
-            body = nn.Sequential(_conv(inputs, width, 1, stride), nn.Conv2d(width, width, 1), nn.BatchNorm2d(width))
+            body = nn.Sequential(
+                _build_conv(inputs, width, 1, stride), nn.Conv2d(width, width, 1), nn.BatchNorm2d(width)
+            )
             layers.append(
                 Sum(
                     body,
@@ -262,92 +283,107 @@ def alexnet(image: int) -> nn.Module:
 
 
 def lenet(image: int) -> nn.Module:
+    """Build a LeNet for images of `image` pixels a side."""
     pairs = ((3, 6), (6, 16))
-    layers = [each for pair in pairs for each in (_conv(*pair, 5, same=False, norm=False), nn.MaxPool2d(2))]
-    return _flat(nn.Sequential(*layers), image, 120, 84, CLASSES)
+    layers = [each for pair in pairs for each in (_build_conv(*pair, 5, same=False, norm=False), nn.MaxPool2d(2))]
+    return _append_head(nn.Sequential(*layers), image, 120, 84, CLASSES)
 
 
 def mnist_cnn(image: int) -> nn.Module:
+    """Build a small network of two convolutions for MNIST images of `image` pixels a side."""
     pairs = ((3, 32), (32, 64))
-    layers = [each for pair in pairs for each in (_conv(*pair, 3, same=False, norm=False), nn.MaxPool2d(2))]
-    return _flat(nn.Sequential(*layers, nn.Dropout()), image, CLASSES)
+    layers = [each for pair in pairs for each in (_build_conv(*pair, 3, same=False, norm=False), nn.MaxPool2d(2))]
+    return _append_head(nn.Sequential(*layers, nn.Dropout()), image, CLASSES)
 
 
 def cifar10_cnn(image: int) -> nn.Module:
+    """Build a small network of four convolutions for CIFAR-10 images of `image` pixels a side."""
     layers = list[nn.Module]()
     for inputs, outputs in ((3, 32), (32, 64)):
         layers += [
-            _conv(inputs, outputs, 3, norm=False),
-            _conv(outputs, outputs, 3, same=False, norm=False),
+            _build_conv(inputs, outputs, 3, norm=False),
+            _build_conv(outputs, outputs, 3, same=False, norm=False),
             nn.MaxPool2d(2),
             nn.Dropout(0.25),
         ]
-    return _flat(nn.Sequential(*layers), image, 512, CLASSES)
+    return _append_head(nn.Sequential(*layers), image, 512, CLASSES)
 
 
-def _stem() -> list[nn.Module]:
+def _build_stem() -> list[nn.Module]:
+    """Return the first layers of the Inception networks: five convolutions and two poolings, 192 output channels."""
     return [
-        _conv(3, 32, 3, 2, same=False),
-        _conv(32, 32, 3, same=False),
-        _conv(32, 64, 3),
+        _build_conv(3, 32, 3, 2, same=False),
+        _build_conv(32, 32, 3, same=False),
+        _build_conv(32, 64, 3),
         nn.MaxPool2d(3, 2),
-        _conv(64, 80, 1, same=False),
-        _conv(80, 192, 3, same=False),
+        _build_conv(64, 80, 1, same=False),
+        _build_conv(80, 192, 3, same=False),
         nn.MaxPool2d(3, 2),
     ]
 
 
-def _pooled(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.AvgPool2d(3, 1, 1), _conv(inputs, outputs, 1))
+def _build_pooling(inputs: int, outputs: int) -> nn.Module:
+    """Build a 3x3 average pooling followed by a 1x1 convolution."""
+    return nn.Sequential(nn.AvgPool2d(3, 1, 1), _build_conv(inputs, outputs, 1))
 
 
 def inception_v3(image: int) -> nn.Module:
+    """Build an Inception v3 for images of `image` pixels a side."""
+
     def a(inputs: int, pool: int) -> nn.Module:
+        """Build a block with 5x5 and two 3x3 convolutions. `pool`: output channels of the pooling branch."""
         return Branches(
-            _conv(inputs, 64, 1),
-            nn.Sequential(_conv(inputs, 48, 1), _conv(48, 64, 5)),
-            nn.Sequential(_conv(inputs, 64, 1), _conv(64, 96, 3), _conv(96, 96, 3)),
-            _pooled(inputs, pool),
+            _build_conv(inputs, 64, 1),
+            nn.Sequential(_build_conv(inputs, 48, 1), _build_conv(48, 64, 5)),
+            nn.Sequential(_build_conv(inputs, 64, 1), _build_conv(64, 96, 3), _build_conv(96, 96, 3)),
+            _build_pooling(inputs, pool),
         )
 
     def b(width: int) -> nn.Module:
+        """Build a block with convolutions of 1x7 and 7x1. `width`: their channels."""
         return Branches(
-            _conv(768, 192, 1),
-            nn.Sequential(_conv(768, width, 1), _conv(width, width, (1, 7)), _conv(width, 192, (7, 1))),
+            _build_conv(768, 192, 1),
             nn.Sequential(
-                _conv(768, width, 1),
-                _conv(width, width, (7, 1)),
-                _conv(width, width, (1, 7)),
-                _conv(width, width, (7, 1)),
-                _conv(width, 192, (1, 7)),
+                _build_conv(768, width, 1), _build_conv(width, width, (1, 7)), _build_conv(width, 192, (7, 1))
             ),
-            _pooled(768, 192),
+            nn.Sequential(
+                _build_conv(768, width, 1),
+                _build_conv(width, width, (7, 1)),
+                _build_conv(width, width, (1, 7)),
+                _build_conv(width, width, (7, 1)),
+                _build_conv(width, 192, (1, 7)),
+            ),
+            _build_pooling(768, 192),
         )
 
     def c(inputs: int) -> nn.Module:
-        split = Branches(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1)))
-        other = Branches(_conv(384, 384, (1, 3)), _conv(384, 384, (3, 1)))
+        """Build the widest block, whose branches split into 1x3 and 3x1 convolutions."""
+        split = Branches(_build_conv(384, 384, (1, 3)), _build_conv(384, 384, (3, 1)))
+        other = Branches(_build_conv(384, 384, (1, 3)), _build_conv(384, 384, (3, 1)))
         return Branches(
-            _conv(inputs, 320, 1),
-            nn.Sequential(_conv(inputs, 384, 1), split),
-            nn.Sequential(_conv(inputs, 448, 1), _conv(448, 384, 3), other),
-            _pooled(inputs, 192),
+            _build_conv(inputs, 320, 1),
+            nn.Sequential(_build_conv(inputs, 384, 1), split),
+            nn.Sequential(_build_conv(inputs, 448, 1), _build_conv(448, 384, 3), other),
+            _build_pooling(inputs, 192),
         )
 
     first = Branches(
-        _conv(288, 384, 3, 2, same=False),
-        nn.Sequential(_conv(288, 64, 1), _conv(64, 96, 3), _conv(96, 96, 3, 2, same=False)),
+        _build_conv(288, 384, 3, 2, same=False),
+        nn.Sequential(_build_conv(288, 64, 1), _build_conv(64, 96, 3), _build_conv(96, 96, 3, 2, same=False)),
         nn.MaxPool2d(3, 2),
     )
     second = Branches(
-        nn.Sequential(_conv(768, 192, 1), _conv(192, 320, 3, 2, same=False)),
+        nn.Sequential(_build_conv(768, 192, 1), _build_conv(192, 320, 3, 2, same=False)),
         nn.Sequential(
-            _conv(768, 192, 1), _conv(192, 192, (1, 7)), _conv(192, 192, (7, 1)), _conv(192, 192, 3, 2, same=False)
+            _build_conv(768, 192, 1),
+            _build_conv(192, 192, (1, 7)),
+            _build_conv(192, 192, (7, 1)),
+            _build_conv(192, 192, 3, 2, same=False),
         ),
         nn.MaxPool2d(3, 2),
     )
     return nn.Sequential(
-        *_stem(),
+        *_build_stem(),
         a(192, 32),
         a(256, 64),
         a(288, 64),
@@ -366,63 +402,69 @@ def inception_v3(image: int) -> nn.Module:
 
 
 def inception_resnet_v2(image: int) -> nn.Module:
+    """Build an Inception-ResNet v2 for images of `image` pixels a side."""
+
     def block(inputs: int, scale: float, *branches: nn.Module, width: int) -> nn.Module:
+        """Build a residual block from branches. `scale`: factor on their output; `width`: their channels together."""
         return Sum(nn.Sequential(Branches(*branches), nn.Conv2d(width, inputs, 1)), None, scale)
 
     def a() -> nn.Module:
+        """Build a residual block of the first stage, 320 channels."""
         return block(
             320,
             0.17,
-            _conv(320, 32, 1),
-            nn.Sequential(_conv(320, 32, 1), _conv(32, 32, 3)),
-            nn.Sequential(_conv(320, 32, 1), _conv(32, 48, 3), _conv(48, 64, 3)),
+            _build_conv(320, 32, 1),
+            nn.Sequential(_build_conv(320, 32, 1), _build_conv(32, 32, 3)),
+            nn.Sequential(_build_conv(320, 32, 1), _build_conv(32, 48, 3), _build_conv(48, 64, 3)),
             width=128,
         )
 
     def b() -> nn.Module:
+        """Build a residual block of the second stage, 1,088 channels."""
         return block(
             1088,
             0.1,
-            _conv(1088, 192, 1),
-            nn.Sequential(_conv(1088, 128, 1), _conv(128, 160, (1, 7)), _conv(160, 192, (7, 1))),
+            _build_conv(1088, 192, 1),
+            nn.Sequential(_build_conv(1088, 128, 1), _build_conv(128, 160, (1, 7)), _build_conv(160, 192, (7, 1))),
             width=384,
         )
 
     def c() -> nn.Module:
+        """Build a residual block of the third stage, 2,080 channels."""
         return block(
             2080,
             0.2,
-            _conv(2080, 192, 1),
-            nn.Sequential(_conv(2080, 192, 1), _conv(192, 224, (1, 3)), _conv(224, 256, (3, 1))),
+            _build_conv(2080, 192, 1),
+            nn.Sequential(_build_conv(2080, 192, 1), _build_conv(192, 224, (1, 3)), _build_conv(224, 256, (3, 1))),
             width=448,
         )
 
     mixed = Branches(
-        _conv(192, 96, 1),
-        nn.Sequential(_conv(192, 48, 1), _conv(48, 64, 5)),
-        nn.Sequential(_conv(192, 64, 1), _conv(64, 96, 3), _conv(96, 96, 3)),
-        _pooled(192, 64),
+        _build_conv(192, 96, 1),
+        nn.Sequential(_build_conv(192, 48, 1), _build_conv(48, 64, 5)),
+        nn.Sequential(_build_conv(192, 64, 1), _build_conv(64, 96, 3), _build_conv(96, 96, 3)),
+        _build_pooling(192, 64),
     )
     first = Branches(
-        _conv(320, 384, 3, 2, same=False),
-        nn.Sequential(_conv(320, 256, 1), _conv(256, 256, 3), _conv(256, 384, 3, 2, same=False)),
+        _build_conv(320, 384, 3, 2, same=False),
+        nn.Sequential(_build_conv(320, 256, 1), _build_conv(256, 256, 3), _build_conv(256, 384, 3, 2, same=False)),
         nn.MaxPool2d(3, 2),
     )
     second = Branches(
-        nn.Sequential(_conv(1088, 256, 1), _conv(256, 384, 3, 2, same=False)),
-        nn.Sequential(_conv(1088, 256, 1), _conv(256, 288, 3, 2, same=False)),
-        nn.Sequential(_conv(1088, 256, 1), _conv(256, 288, 3), _conv(288, 320, 3, 2, same=False)),
+        nn.Sequential(_build_conv(1088, 256, 1), _build_conv(256, 384, 3, 2, same=False)),
+        nn.Sequential(_build_conv(1088, 256, 1), _build_conv(256, 288, 3, 2, same=False)),
+        nn.Sequential(_build_conv(1088, 256, 1), _build_conv(256, 288, 3), _build_conv(288, 320, 3, 2, same=False)),
         nn.MaxPool2d(3, 2),
     )
     return nn.Sequential(
-        *_stem(),
+        *_build_stem(),
         mixed,
         *(a() for _ in range(10)),
         first,
         *(b() for _ in range(20)),
         second,
         *(c() for _ in range(10)),
-        _conv(2080, 1536, 1),
+        _build_conv(2080, 1536, 1),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(1536, CLASSES),
@@ -436,8 +478,8 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     "InceptionV3": inception_v3,
     "LeNet5": lenet,
     "MNIST_CNN": mnist_cnn,
-    "ResNet18": resnet(_basic, (2, 2, 2, 2), 1),
-    "ResNet50": resnet(_bottleneck, (3, 4, 6, 3), 4),
+    "ResNet18": resnet(_build_basic_block, (2, 2, 2, 2), 1),
+    "ResNet50": resnet(_build_bottleneck_block, (3, 4, 6, 3), 4),
     "ResNetSmall": resnet_small,
     "VGG11": vgg(1, 1, 2, 2, 2),
     "VGG13": vgg(2, 2, 2, 2, 2),

@@ -79,7 +79,7 @@ class MeasuredStep:
 
 
 @cache
-def counts_of(models: str, name: str, image: int) -> tuple[StepCounts, int]:
+def count_model_step(models: str, name: str, image: int) -> tuple[StepCounts, int]:
     """Return the counts of one of our builds of a measured model, and its parameters. `models`: `profet` or `timm`."""
     with torch.device("meta"):
         module = {"profet": MODELS, "timm": TIMM}[models][name](image).train()
@@ -87,36 +87,37 @@ def counts_of(models: str, name: str, image: int) -> tuple[StepCounts, int]:
     return counts, sum(each.numel() for each in module.parameters())
 
 
-def profet_steps(folder: Path, card: str) -> list[MeasuredStep]:
+def load_profet_steps(folder: Path, card: str) -> list[MeasuredStep]:
     """Return the steps that profet measured on a card."""
     found = []
-    for row in _rows(folder / "profet_2021_ec2_gpu_train_ms.csv"):
+    for row in _read_rows(folder / "profet_2021_ec2_gpu_train_ms.csv"):
         if row[PROFET[card]]:
-            counts, parameters = counts_of("profet", row["model"], int(row["image"]))
+            counts, parameters = count_model_step("profet", row["model"], int(row["image"]))
             found.append(
                 MeasuredStep(row["model"], counts, parameters, int(row["batch"]), float(row[PROFET[card]]) / 1e3)
             )
     return found
 
 
-def timm_steps(folder: Path) -> list[MeasuredStep]:
+def load_timm_steps(folder: Path) -> list[MeasuredStep]:
     """Return timm's steps in mixed precision, of the models that are built here."""
     found = []
-    for row in _rows(folder / "benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv"):
+    for row in _read_rows(folder / "benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv"):
         if row["model"] in TIMM:
-            counts, parameters = counts_of("timm", row["model"], int(row["train_img_size"]))
+            counts, parameters = count_model_step("timm", row["model"], int(row["train_img_size"]))
             seconds = float(row["train_step_time"]) / 1e3
             found.append(MeasuredStep(row["model"], counts, parameters, int(row["train_batch_size"]), seconds))
     return found
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by column."""
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def family(model: str) -> str:
-    """Return which models resemble each other so much that a fit must see none of them to be judged by one."""
+def name_family(model: str) -> str:
+    """Return the family of a model: models that resemble each other so much that a fit must see none of them to be judged by one."""
     for begins in ("VGG", "vgg", "ResNet", "resnet", "wide_resnet", "Inception", "inception", "vit"):
         if model.startswith(begins):
             return begins.lower().removeprefix("wide_")
@@ -127,23 +128,27 @@ def fit_steps(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool = False, fixed: Mapping[str, float]
 ) -> StepFactors:
     """Return the factors with the least logarithmic errors on the steps; outliers count less. `fixed`: factors that are known already."""
-    terms = np.array([_terms(each, sheet, half=half) for each in steps])
+    terms = np.array([_compute_terms(each, sheet, half=half) for each in steps])
     measured = np.log([each.seconds for each in steps])
     free = [n for n, name in enumerate(TERMS) if name not in fixed]
     start = np.array([fixed.get(name, value) for name, value in zip(TERMS, START, strict=True)])
 
-    def factors(logs: Any) -> Any:
+    def fill_factors(logs: Any) -> Any:
+        """Return all factors, with the free ones set from their logarithms."""
         found = start.copy()
         found[free] = np.exp(logs)
         return found
 
     solved = least_squares(
-        lambda logs: np.log(terms @ factors(logs)) - measured, np.log(start[free]), loss="soft_l1", f_scale=0.3
+        lambda logs: np.log(terms @ fill_factors(logs)) - measured, np.log(start[free]), loss="soft_l1", f_scale=0.3
     )
-    return StepFactors(**dict(zip(TERMS, map(float, factors(solved.x)), strict=True)))
+    return StepFactors(**dict(zip(TERMS, map(float, fill_factors(solved.x)), strict=True)))
 
 
-def _terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[float]:
+def _compute_terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[float]:
+    """Return the terms of a step's time, one for each factor: constant, operations, bytes of convolutions and of matrices, and seconds of
+    multiply-accumulates at the card's peak. `half`: half precision.
+    """
     counts, samples = step.counts, step.samples
     convolution, matrix = counts.of_sample_convolution + counts.of_sample_depthwise, counts.of_sample_matrix
     share = convolution / (convolution + matrix)
@@ -154,26 +159,28 @@ def _terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[float]:
     return [1.0, counts.operations, share * bytes_s, (1 - share) * bytes_s, *macs]  # fmt: skip
 
 
-def errors(
+def cross_validate(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool, fixed: Mapping[str, float]
 ) -> dict[str, list[float]]:
-    """Return, by family, the logarithms of projected over measured seconds, each by a fit that has seen none of the family."""
+    """Return the logarithms of projected over measured seconds by family of models, each by a fit that has seen no model of the family.
+    `half`: half precision; `fixed`: factors that are known already.
+    """
     found: dict[str, list[float]] = {}
-    for name in sorted({family(each.model) for each in steps}):
+    for name in sorted({name_family(each.model) for each in steps}):
         known = UNSEEN_MATRIX if name == "vit" else fixed  # no other transformer is among the steps
-        factors = fit_steps([each for each in steps if family(each.model) != name], sheet, half=half, fixed=known)
+        factors = fit_steps([each for each in steps if name_family(each.model) != name], sheet, half=half, fixed=known)
         weights = [getattr(factors, term) for term in TERMS]
         found[name] = [
-            float(np.log(np.dot(_terms(each, sheet, half=half), weights) / each.seconds))
+            float(np.log(np.dot(_compute_terms(each, sheet, half=half), weights) / each.seconds))
             for each in steps
-            if family(each.model) == name
+            if name_family(each.model) == name
         ]
     return found
 
 
 def fit_products(folder: Path, card: str) -> tuple[float, float, float]:
     """Return what NeuSight's fully connected layers tell of a card: factors on bytes and on multiply-accumulates, and the error's sigma."""
-    sheet, rows = SHEETS[card], _rows(folder / f"neusight_linear_{NEUSIGHT[card]}_ms.csv")
+    sheet, rows = SHEETS[card], _read_rows(folder / f"neusight_linear_{NEUSIGHT[card]}_ms.csv")
     batch, m, n, k = (np.array([float(row[name]) for row in rows]) for name in "BMNK")
     bytes_s = 4 * (batch * m * k + k * n + batch * m * n) / (sheet.gb_s * 1e9)
     terms = np.stack([np.full_like(m, 1e-6), bytes_s, batch * m * n * k / (sheet.fp32 / 2)], 1)
@@ -184,12 +191,15 @@ def fit_products(folder: Path, card: str) -> tuple[float, float, float]:
     return float(np.exp(solved.x[1])), float(np.exp(solved.x[2])), float(np.std(solved.fun))
 
 
-def _flat(by_family: Mapping[str, Sequence[float]]) -> list[float]:
+def _flatten(by_family: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the logarithms of all families in one list."""
     return [each for logs in by_family.values() for each in logs]
 
 
-def factor(logs: Sequence[float], share: float) -> float:
-    """Return the quantile of how many times too long or too short the projections are."""
+def compute_error_factor(logs: Sequence[float], share: float) -> float:
+    """Return the quantile at `share` of how many times too long or too short the projections are. `logs`: logarithms of projected over
+    measured.
+    """
     return float(np.exp(np.quantile(np.abs(logs), share)))
 
 
@@ -198,22 +208,22 @@ def fit(folder: Path) -> dict[str, Any]:
     products = {card: fit_products(folder, card) for card in NEUSIGHT}
     middle = {"matrix_bytes": float(np.mean([each[0] for each in products.values()])), "matrix": products["A100"][1]}
     amp_sheet = Sheet((), 936, 35.6e12, 71e12)
-    amp_steps = timm_steps(folder)
+    amp_steps = load_timm_steps(folder)
     amp = fit_steps(amp_steps, amp_sheet, half=True, fixed={})
-    amp_sigma = float(np.std(_flat(errors(amp_steps, amp_sheet, half=True, fixed={}))))
+    amp_sigma = float(np.std(_flatten(cross_validate(amp_steps, amp_sheet, half=True, fixed={}))))
     fp32, sigmas, basis = dict[str, StepFactors](), dict[str, dict[str, float]](), dict[str, str]()
     for card in PROFET:
         known = products.get(card, products["T4"])
         fixed = {"matrix_bytes": known[0], "matrix": known[1], "depthwise": 0.0}  # profet's have none
-        steps = profet_steps(folder, card)
+        steps = load_profet_steps(folder, card)
         fp32[card] = fit_steps(steps, SHEETS[card], fixed=fixed)
-        left = _flat(errors(steps, SHEETS[card], half=False, fixed=fixed))
+        left = _flatten(cross_validate(steps, SHEETS[card], half=False, fixed=fixed))
         sigmas[card] = {"convolution": float(np.std(left)), "matrix": WITHOUT_STEPS}
         basis[card] = (
             f"fitted to {len(steps)} steps of profet; matrix products: NeuSight's{'' if card in NEUSIGHT else ' of a T4'}"
         )
     of_t4 = {name: value for name, value in asdict(fp32["T4"]).items() if name != "depthwise"}
-    mobile = [each for each in _printed("T4") if each.counts.of_sample_depthwise]
+    mobile = [each for each in _load_printed_steps("T4") if each.counts.of_sample_depthwise]
     depthwise = fit_steps(mobile, SHEETS["T4"], fixed=of_t4).depthwise
     fp32 = {card: replace(each, depthwise=depthwise) for card, each in fp32.items()}
     for card, newer in (("L4", dict[str, float]()), ("A10G", {"convolution": 1.0})):
@@ -222,7 +232,7 @@ def fit(folder: Path) -> dict[str, Any]:
             start["depthwise"] = fp32["L4"].depthwise
         if card == "L4":
             start["matrix"] = products["T4"][1]  # 72 W, as a T4's 70: neither holds its clock
-        fp32[card] = fit_steps(_printed(card), SHEETS[card], fixed=start)
+        fp32[card] = fit_steps(_load_printed_steps(card), SHEETS[card], fixed=start)
         sigmas[card] = {"convolution": WITH_RATES, "matrix": WITHOUT_STEPS}
         basis[card] = (
             f"{len(PRINTED[card])} printed rates; matrix products: {'a T4' if card == 'L4' else 'an A100'}'s share of the peak"
@@ -238,8 +248,8 @@ def fit(folder: Path) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "as_of": "2026-11",
-        "mixed precision": {"card": AMP_CARD, **_rounded(asdict(amp)), "sigma": round(amp_sigma, 3)},
-        "cards": {card: _plain(card, fp32[card], amp, sigmas[card], basis[card]) for card in SHEETS},
+        "mixed precision": {"card": AMP_CARD, **_round_factors(asdict(amp)), "sigma": round(amp_sigma, 3)},
+        "cards": {card: _describe_card(card, fp32[card], amp, sigmas[card], basis[card]) for card in SHEETS},
     }
 
 
@@ -248,24 +258,30 @@ WITH_RATES, WITHOUT_STEPS, BY_SHEET = 0.3, 0.35, 0.5
 TF32 = 0.4  # of the fp32 peak's time: PyTorch convolves in TF32 on these cards, eight times the peak; assumed
 
 
-def _printed(card: str) -> list[MeasuredStep]:
+def _load_printed_steps(card: str) -> list[MeasuredStep]:
+    """Return the steps of a card whose rates were printed elsewhere."""
     found = []
     for name, rate in PRINTED[card].items():
-        counts, parameters = counts_of("timm", name, SIDE)
+        counts, parameters = count_model_step("timm", name, SIDE)
         found.append(MeasuredStep(name, counts, parameters, BATCH, BATCH / rate))
     return found
 
 
-def _plain(card: str, fp32: StepFactors, amp: StepFactors, sigmas: Mapping[str, float], basis: str) -> dict[str, Any]:
+def _describe_card(
+    card: str, fp32: StepFactors, amp: StepFactors, sigmas: Mapping[str, float], basis: str
+) -> dict[str, Any]:
+    """Return a card's entry in config/calibration/gpus.yaml: its data sheet, factors by precision, errors and source. `fp32`, `amp`: fitted
+    factors; `basis`: what they were fitted to.
+    """
     sheet = SHEETS[card]
-    macs_s, factors = {"fp32": sheet.fp32 / 2}, {"fp32": _rounded(asdict(fp32))}
+    macs_s, factors = {"fp32": sheet.fp32 / 2}, {"fp32": _round_factors(asdict(fp32))}
     if sheet.half:
         older = not sheet.bf16  # before Ampere
         half = {
             **asdict(amp), "constant_s": fp32.constant_s, "operation_s": fp32.operation_s,
             **({"image_bytes": fp32.image_bytes / COLAB_AMP, "matrix": fp32.matrix} if older else {}),
         }  # fmt: skip
-        macs_s["fp16"], factors["fp16"] = sheet.half / 2, _rounded(half)
+        macs_s["fp16"], factors["fp16"] = sheet.half / 2, _round_factors(half)
         if sheet.bf16:
             macs_s["bf16"], factors["bf16"] = macs_s["fp16"], factors["fp16"]
     return {
@@ -278,40 +294,45 @@ def _plain(card: str, fp32: StepFactors, amp: StepFactors, sigmas: Mapping[str, 
     }
 
 
-def _rounded(plain: Mapping[str, float]) -> dict[str, float]:
+def _round_factors(plain: Mapping[str, float]) -> dict[str, float]:
+    """Return the factors rounded to four significant digits."""
     return {name: float(f"{value:.4g}") for name, value in plain.items()}
 
 
 HEAD = ["card", "family", "steps", "median factor", "p90", "projected / measured"]
 
 
-def judged(folder: Path) -> list[list[str]]:
-    """Return one row for each card and family: errors of fits that have seen none of the family."""
+def judge_cards(folder: Path) -> list[list[str]]:
+    """Return one row for each card and family of models: errors of fits that have seen no model of the family."""
     products, rows = {card: fit_products(folder, card) for card in NEUSIGHT}, []
     for card in PROFET:
         known = products.get(card, products["T4"])
-        found = errors(
-            profet_steps(folder, card),
+        found = cross_validate(
+            load_profet_steps(folder, card),
             SHEETS[card],
             half=False,
             fixed={"matrix_bytes": known[0], "matrix": known[1], "depthwise": 0.0},
         )
-        rows += _judged_rows(f"{card}, fp32", found)
-    rows += _judged_rows(
-        f"{AMP_CARD}, mixed", errors(timm_steps(folder), Sheet((), 936, 35.6e12, 71e12), half=True, fixed={})
+        rows += _tabulate_errors(f"{card}, fp32", found)
+    rows += _tabulate_errors(
+        f"{AMP_CARD}, mixed",
+        cross_validate(load_timm_steps(folder), Sheet((), 936, 35.6e12, 71e12), half=True, fixed={}),
     )
     return rows
 
 
-def _judged_rows(card: str, found: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    every = _flat(found)
+def _tabulate_errors(card: str, found: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """Return one row for each family of models and one for all: number of steps, median and p90 error, median ratio. `found`: logarithms of
+    projected over measured.
+    """
+    every = _flatten(found)
     return [
         [
             card,
             name,
             str(len(logs)),
-            f"{factor(logs, 0.5):.2f}",
-            f"{factor(logs, 0.9):.2f}",
+            f"{compute_error_factor(logs, 0.5):.2f}",
+            f"{compute_error_factor(logs, 0.9):.2f}",
             f"{float(np.exp(np.median(logs))):.2f}",
         ]
         for name, logs in (*found.items(), ("all", every))
@@ -321,11 +342,11 @@ def _judged_rows(card: str, found: Mapping[str, Sequence[float]]) -> list[list[s
 PRINTED_HEAD = ["card", "model", "printed, images/s", "projected", "seen by the fit"]
 
 
-def printed_rows(cards: Mapping[str, GpuCard]) -> list[list[str]]:
-    """Return rates that were printed elsewhere beside projected ones."""
+def tabulate_printed(cards: Mapping[str, GpuCard]) -> list[list[str]]:
+    """Return the rows of images a second that were printed elsewhere beside projected ones. `cards`: fitted cards by name."""
     rows = []
     for card in PRINTED:
-        for step in _printed(card):
+        for step in _load_printed_steps(card):
             rate = step.samples / cards[card].step_s(step.counts, step.samples, parameters=step.parameters)
             rows.append(
                 [
@@ -339,7 +360,7 @@ def printed_rows(cards: Mapping[str, GpuCard]) -> list[list[str]]:
     return rows
 
 
-def write(found: Mapping[str, Any], path: Path = GPUS) -> None:
+def write_factors(found: Mapping[str, Any], path: Path = GPUS) -> None:
     """Write the fitted factors as YAML."""
     text = yaml.dump(dict(found), Dumper=_WithoutAliases, sort_keys=False, width=140)
     head = (
@@ -354,4 +375,5 @@ class _WithoutAliases(yaml.SafeDumper):
     """A YAML dumper that writes equal mappings again, instead of references."""
 
     def ignore_aliases(self, data: Any) -> bool:
+        """Return True: no value becomes a reference."""
         return True

@@ -64,13 +64,13 @@ class MeasuredCell:
             case "grads_sharding":
                 reads = [(self.clients,) * self.aggregators]
             case "lambda_fl":
-                reads = _reads_of_tree(self.clients, groups=[ceil(self.clients / (self.aggregators - 1))])
+                reads = _count_tree_reads(self.clients, groups=[ceil(self.clients / (self.aggregators - 1))])
             case _:
-                reads = _reads_of_tree(self.clients, groups=[3, 3])
+                reads = _count_tree_reads(self.clients, groups=[3, 3])
         return tuple(zip(LEVELS[self.design], reads, strict=True))
 
 
-def _reads_of_tree(clients: int, *, groups: Sequence[int]) -> list[tuple[int, ...]]:
+def _count_tree_reads(clients: int, *, groups: Sequence[int]) -> list[tuple[int, ...]]:
     """Return, by level of a tree, how many vectors each function reads: groups of the level below, filled in order; then one root."""
     levels, below = list[tuple[int, ...]](), clients
     for size in (*groups, clients):
@@ -93,7 +93,7 @@ class MeasuredAggregator:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One aggregation. In a cold round its functions were started."""
+    """One aggregation of a measured cell. In a cold round its functions had to be started."""
 
     cell: MeasuredCell
     file: str
@@ -103,7 +103,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Requests for 1 KB of one store in one series, in seconds."""
+    """Measured seconds of requests for 1 KB to one store in one series."""
 
     store: str
     operation: str
@@ -122,28 +122,29 @@ class Throughput:
     bytes_: tuple[float, ...]
 
 
-def rounds(folder: Path = FOLDER) -> tuple[Round, ...]:
+def load_rounds(folder: Path = FOLDER) -> tuple[Round, ...]:
     """Return every round of every session. Raises DataError by file and row."""
-    found = [each for name in SESSIONS for each in _session(folder / AGGREGATION / name)]
-    return (*found, *_designs(folder / AGGREGATION / DESIGNS))
+    found = [each for name in SESSIONS for each in _read_session(folder / AGGREGATION / name)]
+    return (*found, *_read_designs(folder / AGGREGATION / DESIGNS))
 
 
 # --- aggregation ------------------------------------------------------------------------------------------------------
 
 
-def _session(path: Path) -> Iterable[Round]:
-    plain, file = _json(path), path.name
+def _read_session(path: Path) -> Iterable[Round]:
+    """Yield the rounds in a session's file. Raises DataError."""
+    plain, file = _read_json(path), path.name
     size = "gradient_mb" if "gradient_mb" in plain else "gradient_size_mb"
-    shards = int(_positive(plain, "num_shards", file))
+    shards = int(_read_positive(plain, "num_shards", file))
     cell = MeasuredCell(
         gradient=str(plain.get("model_name") or plain.get("model", "")).lower().replace("-", ""),
-        gradient_mib=_positive(plain, size, file),
+        gradient_mib=_read_positive(plain, size, file),
         design="grads_sharding",
         aggregators=shards,
-        memory_mb=int(_positive(plain, "memory_mb", file)),
-        clients=int(_positive(plain, "num_clients", file)),
+        memory_mb=int(_read_positive(plain, "memory_mb", file)),
+        clients=int(_read_positive(plain, "num_clients", file)),
     )
-    listed = _rows(plain, "all_results", file, warm=int(_positive(plain, "num_warm_invocations", file)))
+    listed = _require_rows(plain, "all_results", file, warm=int(_read_positive(plain, "num_warm_invocations", file)))
     many = shards > 1
     parts = {"read": "s3_read", "compute": "compute", "write": "s3_write"}
     if many and not any("shard_s3_write_times_ms" in row for row in listed):
@@ -151,51 +152,56 @@ def _session(path: Path) -> Iterable[Round]:
     for number, row in enumerate(listed):
         where = f"{file}: all_results[{number}]"
         timed = {
-            part: _series(row, f"shard_{name}_times_ms" if many else f"{name}_ms", where, shards, 1_000)
+            part: _read_seconds(row, f"shard_{name}_times_ms" if many else f"{name}_ms", where, shards, 1_000)
             for part, name in parts.items()
         }
-        functions = [_aggregator(cell, "shard", where, timed, n) for n in range(shards)]
-        yield Round(cell=cell, file=file, cold=_cold(row, where), functions=tuple(functions))
+        functions = [_build_aggregator(cell, "shard", where, timed, n) for n in range(shards)]
+        yield Round(cell=cell, file=file, cold=_is_cold(row, where), functions=tuple(functions))
 
 
-def _designs(path: Path) -> Iterable[Round]:
-    plain, file = _json(path), path.name
+def _read_designs(path: Path) -> Iterable[Round]:
+    """Yield the rounds in a file that compares designs, by gradient and design. Raises DataError."""
+    plain, file = _read_json(path), path.name
     if not plain:
         raise DataError(f"{file}: no rows; expected a gradient with the rows of {', '.join(MOVED)}")
     for gradient, designs in plain.items():
         for design in MOVED:
-            if design not in _mapping(designs, f"{file}: {gradient}"):
+            if design not in _require_mapping(designs, f"{file}: {gradient}"):
                 raise DataError(f"{file}: {gradient}.{design} is missing")
         for design, listed in designs.items():
             where = f"{file}: {gradient}.{design}"
-            yield from _design(where, file, gradient, design, _mapping(listed, where))
+            yield from _read_design(where, file, gradient, design, _require_mapping(listed, where))
 
 
-def _mapping(plain: Any, where: str) -> Mapping[str, Any]:
+def _require_mapping(plain: Any, where: str) -> Mapping[str, Any]:
+    """Return `plain` if it is a JSON object. Raises DataError, which names `where`, otherwise."""
     if not isinstance(plain, Mapping):
         raise DataError(f"{where}: {plain!r} is not allowed; expected an object")
     return plain
 
 
-def _design(where: str, file: str, gradient: str, design: str, plain: Mapping[str, Any]) -> Iterable[Round]:
+def _read_design(where: str, file: str, gradient: str, design: str, plain: Mapping[str, Any]) -> Iterable[Round]:
+    """Yield the rounds of one design of aggregation for one gradient. Raises DataError."""
     if design not in MOVED:
         raise DataError(f"{where}: the design is unknown; expected one of {', '.join(MOVED)}")
-    aggregators = int(_positive(plain, "num_lambda_invocations", where))
-    memory_mb = int(_positive(plain, "memory_mb", where))
-    for number, row in enumerate(_rows(plain, "all_runs", where, warm=int(_positive(plain, "num_warm_runs", where)))):
+    aggregators = int(_read_positive(plain, "num_lambda_invocations", where))
+    memory_mb = int(_read_positive(plain, "memory_mb", where))
+    for number, row in enumerate(
+        _require_rows(plain, "all_runs", where, warm=int(_read_positive(plain, "num_warm_runs", where)))
+    ):
         at = f"{where}.all_runs[{number}]"
         cell = MeasuredCell(
             gradient=gradient,
-            gradient_mib=_positive(row, "s3_bytes_read", at) / MOVED[design] / MIB,
+            gradient_mib=_read_positive(row, "s3_bytes_read", at) / MOVED[design] / MIB,
             design=design,
             aggregators=aggregators,
             memory_mb=memory_mb,
         )
         functions = []
         for level, reads in cell.levels:
-            timed = {part: _series(row, key, at, len(reads), 1) for part, key in _KEYS[design, level].items()}
-            functions += [_aggregator(cell, level, at, timed, n, reads=each) for n, each in enumerate(reads)]
-        yield Round(cell=cell, file=file, cold=_cold(row, at), functions=tuple(functions))
+            timed = {part: _read_seconds(row, key, at, len(reads), 1) for part, key in _KEYS[design, level].items()}
+            functions += [_build_aggregator(cell, level, at, timed, n, reads=each) for n, each in enumerate(reads)]
+        yield Round(cell=cell, file=file, cold=_is_cold(row, at), functions=tuple(functions))
 
 
 _KEYS = {
@@ -213,7 +219,7 @@ _KEYS = {
 }
 
 
-def _aggregator(
+def _build_aggregator(
     cell: MeasuredCell,
     level: str,
     where: str,
@@ -222,6 +228,9 @@ def _aggregator(
     *,
     reads: int | None = None,
 ) -> MeasuredAggregator:
+    """Return function `number` of a round from the columns `timed`. Raises DataError if its throughput is implausible, because the units
+    may then be others. `reads`: vectors that it reads, all clients' by default.
+    """
     reads = cell.clients if reads is None else reads
     seconds = {part: series[number] for part, series in timed.items()}
     for part, value in seconds.items():
@@ -237,7 +246,8 @@ def _aggregator(
     return MeasuredAggregator(level=level, reads=reads, **{f"{part}_s": value for part, value in seconds.items()})
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises DataError if there is none."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
@@ -247,11 +257,14 @@ def _json(path: Path) -> dict[str, Any]:
     return plain
 
 
-def _rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Sequence[Mapping[str, Any]]:
+def _require_rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Sequence[Mapping[str, Any]]:
+    """Return the rows below `key`. Raises DataError if they are missing, if the number of warm rows is not `warm`, or if a repetition is
+    missing.
+    """
     listed = plain.get(key)
     if not isinstance(listed, list) or not listed:
         raise DataError(f"{where}: {key} is missing")
-    found = sum(not _cold(row, f"{where}: {key}[{number}]") for number, row in enumerate(listed))
+    found = sum(not _is_cold(row, f"{where}: {key}[{number}]") for number, row in enumerate(listed))
     there = {(row.get("round_id"), row.get("rep")) for row in listed}
     ids, reps = ({pair[n] for pair in there} for n in (0, 1))
     gone = [(each, rep) for each in ids for rep in reps if (each, rep) not in there]
@@ -261,36 +274,38 @@ def _rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Seque
     return listed
 
 
-def _cold(row: Any, where: str) -> bool:
+def _is_cold(row: Any, where: str) -> bool:
+    """Return whether a row is of a cold round. Raises DataError if it does not say."""
     if not isinstance(row, Mapping) or not isinstance(row.get("cold_start"), bool):
         raise DataError(f"{where}: cold_start is missing; expected true or false")
     return bool(row["cold_start"])
 
 
-def _positive(row: Mapping[str, Any], key: str, where: str) -> float:
+def _read_positive(row: Mapping[str, Any], key: str, where: str) -> float:
+    """Return the number above 0 below `key`. Raises DataError if it is missing or is none."""
     if key not in row:
-        raise DataError(f"{where}: {key} is missing{instead(row, key)}")
-    return above_zero(row[key], f"{where}: {key}")
+        raise DataError(f"{where}: {key} is missing{suggest_column(row, key)}")
+    return parse_positive(row[key], f"{where}: {key}")
 
 
-def _series(row: Mapping[str, Any], key: str, where: str, count: int, units: float) -> list[float]:
-    """Return the seconds of `count` functions. `units`: how many units of the file make a second."""
+def _read_seconds(row: Mapping[str, Any], key: str, where: str, count: int, units: float) -> list[float]:
+    """Return the seconds of `count` functions from the list below `key`. `units`: how many units of the file make a second."""
     if key not in row:
-        raise DataError(f"{where}: {key} is missing{instead(row, key)}")
+        raise DataError(f"{where}: {key} is missing{suggest_column(row, key)}")
     listed = row[key] if isinstance(row[key], list) else [row[key]]
     if len(listed) != count:
         raise DataError(f"{where}: {key} has {len(listed)} figures, expected {count}, one for each function")
-    return [above_zero(value, f"{where}: {key}[{number}]") / units for number, value in enumerate(listed)]
+    return [parse_positive(value, f"{where}: {key}[{number}]") / units for number, value in enumerate(listed)]
 
 
-def instead(row: Mapping[str, Any], key: str) -> str:
-    """Return a hint at a column with the same name in other units, '' if there is none."""
+def suggest_column(row: Mapping[str, Any], key: str) -> str:
+    """Return a hint at a column of `row` with the same name in other units, '' if there is none."""
     stem = key.rsplit("_", 1)[0]
     near = [name for name in row if name.rsplit("_", 1)[0] == stem]
     return f"; {near[0]} is there: other units?" if near else ""
 
 
-def above_zero(value: Any, where: str) -> float:
+def parse_positive(value: Any, where: str) -> float:
     """Return `value` as a number. Raises DataError unless it is finite and above 0."""
     try:
         number = float(value)
@@ -304,11 +319,11 @@ def above_zero(value: Any, where: str) -> float:
 # --- stores and networks ----------------------------------------------------------------------------------------------
 
 
-def latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
+def load_latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
     """Return the latencies of 1 KB objects. Raises DataError by file and row."""
     path, found = folder / SKYRISE / "storage-latency.csv", []
-    for where, row in _table(path, ("file", "store", "operation", "object_kb", "mean_ms", *LATENCIES)):
-        figures = {name: above_zero(row[name], f"{where}: {name}") for name in ("object_kb", "mean_ms", *LATENCIES)}
+    for where, row in _read_table(path, ("file", "store", "operation", "object_kb", "mean_ms", *LATENCIES)):
+        figures = {name: parse_positive(row[name], f"{where}: {name}") for name in ("object_kb", "mean_ms", *LATENCIES)}
         ordered = [figures[name] for name in LATENCIES]
         if figures["object_kb"] != 1:
             raise DataError(
@@ -338,14 +353,14 @@ def latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
     return tuple(found)
 
 
-def throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: float = 5) -> tuple[Throughput, ...]:
+def load_throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: float = 5) -> tuple[Throughput, ...]:
     """Return the throughputs of single functions, in series of at least `least_s`. Raises DataError by file and row."""
     path, found, series = folder / SKYRISE / "lambda-network-throughput.csv", [], "aggregated_mbps_by_interval"
-    for where, row in _table(path, ("file", "vpc", "concurrent", "interval_ms", "direction", series)):
-        every_ms = above_zero(row["interval_ms"], f"{where}: interval_ms")
-        if int(above_zero(row["concurrent"], f"{where}: concurrent")) > 1 or every_ms != interval_ms:
+    for where, row in _read_table(path, ("file", "vpc", "concurrent", "interval_ms", "direction", series)):
+        every_ms = parse_positive(row["interval_ms"], f"{where}: interval_ms")
+        if int(parse_positive(row["concurrent"], f"{where}: concurrent")) > 1 or every_ms != interval_ms:
             continue
-        rates = [_not_negative(value, f"{where}: {series}") for value in row[series].split()]
+        rates = [_parse_not_negative(value, f"{where}: {series}") for value in row[series].split()]
         if len(rates) * every_ms / 1_000 < least_s:
             continue
         mean = sum(rates) / max(1, len(rates))
@@ -366,12 +381,13 @@ def throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: floa
     return tuple(found)
 
 
-def _not_negative(value: str, where: str) -> float:
+def _parse_not_negative(value: str, where: str) -> float:
     """Return `value` as a number of at least 0: an interval without data is no fault, because tokens come in portions."""
-    return 0.0 if value in ("0", "0.0") else above_zero(value, where)
+    return 0.0 if value in ("0", "0.0") else parse_positive(value, where)
 
 
-def _table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, str]]]:
+def _read_table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, str]]]:
+    """Yield place (file and line) and columns of each row of a CSV file. Raises DataError if a `needed` column is missing."""
     try:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     except OSError as problem:
@@ -382,5 +398,5 @@ def _table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, s
         where = f"{path.name}: line {number}"
         for name in needed:
             if row.get(name) is None:
-                raise DataError(f"{where}: {name} is missing{instead(row, name)}")
+                raise DataError(f"{where}: {name} is missing{suggest_column(row, name)}")
         yield where, row

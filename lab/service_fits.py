@@ -42,8 +42,8 @@ HEAD = """\
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The timed part of the functions of one level in one session."""
+class TimedFunctions:
+    """The functions of one level in one session, with the seconds of one timed part of each."""
 
     cell: MeasuredCell
     file: str
@@ -75,23 +75,23 @@ class Seen:
 
 def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
     """Read the measurements in `folder`, write the calibration to `out`, and return it. Raises DataError by file and row."""
-    found = fitted(folder)
+    found = fit_services(folder)
     text = yaml.safe_dump(found, sort_keys=False, width=200, default_flow_style=None)
     write_atomically(out, (HEAD + text).encode())  # every projection reads it
     return found
 
 
-def fitted(folder: Path = FOLDER) -> dict[str, Any]:
+def fit_services(folder: Path = FOLDER) -> dict[str, Any]:
     """Return the calibration's figures and residuals, as they are written."""
-    kept = [each for each in measurements.rounds(folder) if not each.cold and not is_cell_held_out(each.cell.key)]
-    latencies = [*_latencies(measurements.latencies(folder))]
-    networks = [*_networks(measurements.throughputs(folder))]
+    kept = [each for each in measurements.load_rounds(folder) if not each.cold and not is_cell_held_out(each.cell.key)]
+    latencies = [*_fit_latencies(measurements.load_latencies(folder))]
+    networks = [*_fit_network(measurements.load_throughputs(folder))]
     known = {each.figure: each.value for each in (*latencies, *networks)}
-    reads, writes = _seen(kept, lambda f: f.read_s), _seen(kept, lambda f: f.write_s)
-    reading, read_rows = _reading(reads, known)
-    writing, write_rows = _writing(writes, known)
-    arithmetic, compute_rows = _arithmetic(_seen(kept, lambda f: f.compute_s))
-    clocks, clock_rows = clock_fits.fitted(folder)
+    reads, writes = _group_functions(kept, lambda f: f.read_s), _group_functions(kept, lambda f: f.write_s)
+    reading, read_rows = _fit_reading(reads, known)
+    writing, write_rows = _fit_writing(writes, known)
+    arithmetic, compute_rows = _fit_arithmetic(_group_functions(kept, lambda f: f.compute_s))
+    clocks, clock_rows = clock_fits.fit_clocks(folder)
     memory = [each.cell.memory_mb for each in kept]
     sizes = [each.cell.object_bytes for each in kept]
     most = max(len(each.functions) for each in kept)
@@ -110,17 +110,20 @@ def fitted(folder: Path = FOLDER) -> dict[str, Any]:
     }
 
 
-def _seen(rounds: Sequence[Round], part: Callable[[MeasuredAggregator], float | None]) -> list[Seen]:
+def _group_functions(
+    rounds: Sequence[Round], part: Callable[[MeasuredAggregator], float | None]
+) -> list[TimedFunctions]:
     """Return the warm functions whose `part` was timed, grouped by session, level and number of vectors."""
     groups: dict[tuple[MeasuredCell, str, str, int], list[float]] = {}
     for each in rounds:
         for function in each.functions:
             if (seconds := part(function)) is not None:
                 groups.setdefault((each.cell, each.file, function.level, function.reads), []).append(seconds)
-    return [Seen(*key, tuple(seconds)) for key, seconds in groups.items()]
+    return [TimedFunctions(*key, tuple(seconds)) for key, seconds in groups.items()]
 
 
-def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[FittedFigure]:
+def _fit_latencies(rows: Iterable[measurements.Latency]) -> Iterable[FittedFigure]:
+    """Yield latency and spread of each store and operation. Raises DataError if one has no row."""
     source = f"{SKYRISE}/storage-latency.csv, all rows of "
     listed = list(rows)
     for store, figure in STORES.items():
@@ -137,7 +140,7 @@ def _latencies(rows: Iterable[measurements.Latency]) -> Iterable[FittedFigure]:
                 yield FittedFigure(f"instance_objects.{prefix}latency_s", mean_s, "s", f"{said}: mean; of functions")
 
 
-def _networks(rows: Sequence[measurements.Throughput]) -> Iterable[FittedFigure]:
+def _fit_network(rows: Sequence[measurements.Throughput]) -> Iterable[FittedFigure]:
     """Yield the figures of a token bucket: what the first second moves beyond the floor, and the floor from then on."""
     for vpc, name in ((False, "network"), (True, "vpc_network")):
         bursts, floors = [], []
@@ -152,16 +155,19 @@ def _networks(rows: Sequence[measurements.Throughput]) -> Iterable[FittedFigure]
         yield FittedFigure(f"{name}.floor_bytes_s", median(floors), "bytes/s", f"{said}, from the second second on")
 
 
-def _files(seen: Iterable[Seen]) -> str:
+def _name_files(seen: Iterable[TimedFunctions]) -> str:
+    """Return the source of a figure: the files of the functions."""
     return f"{AGGREGATION}/: {', '.join(sorted({each.file for each in seen}))}, warm rows"
 
 
-def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[FittedFigure], list[FitResidual]]:
+def _fit_reading(
+    seen: Sequence[TimedFunctions], known: dict[str, float]
+) -> tuple[list[FittedFigure], list[FitResidual]]:
     """Fit `slowdown` and the client's set-up by least squares of logarithms; the rest of a session is its factor."""
     connection = figures.load_figures()["objects"]["client_bytes_s"]
     network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
     latency_s = known["objects.latency_s"]
-    moving = np.array([_moving(each.bytes_, connection, network) for each in seen])
+    moving = np.array([_project_transfer_s(each.bytes_, connection, network) for each in seen])
     waiting = np.array([each.reads * latency_s for each in seen])
     own = np.array([1 / each.share for each in seen])
     logs = np.log([each.mean_s for each in seen])
@@ -183,49 +189,56 @@ def _reading(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[Fitted
     cpu_s_byte = min(
         ((min(each.seconds) - each.reads * latency_s) * each.share - client_cpu_s) / each.bytes_ for each in small
     )
-    said = _files(seen)
+    said = _name_files(seen)
     mean_one = exp(request_sigma**2 / 2)  # a function's factor has mean 1, and the fit is one of medians
     found = [
         FittedFigure("objects.slowdown", slowdown * mean_one, "", f"{said}: least squares of logarithms, as a mean"),
-        FittedFigure("objects.cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(small)}: at most, by the fastest read"),
+        FittedFigure(
+            "objects.cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_name_files(small)}: at most, by the fastest read"
+        ),
         FittedFigure("client_cpu_s", client_cpu_s, "vCPU s", f"{said}: with the slowdown"),
         FittedFigure("request_sigma", request_sigma, "", f"{said}: within a session and level"),
         FittedFigure("session_sigma", session_sigma, "", f"{said}: what is left of {len(sessions)} sessions"),
     ]
-    return found, _rows("read", seen, total)
+    return found, _build_residuals("read", seen, total)
 
 
-def _moving(bytes_: float, connection: float, network: TokenBucket) -> float:
+def _project_transfer_s(bytes_: float, connection: float, network: TokenBucket) -> float:
+    """Return the projected seconds of a transfer of `bytes_`. `connection`: bytes a second of one client; `network`: the function's."""
     seen = Service(latency_s=0.0, client_bytes_s=connection).at(
         burst_bytes=network.burst_bytes, floor_bytes_s=network.floor_bytes_s
     )
     return seen.read.seconds(bytes_)
 
 
-def _writing(seen: Sequence[Seen], known: dict[str, float]) -> tuple[list[FittedFigure], list[FitResidual]]:
+def _fit_writing(
+    seen: Sequence[TimedFunctions], known: dict[str, float]
+) -> tuple[list[FittedFigure], list[FitResidual]]:
+    """Fit the processor time for each byte that a function writes; return the figure and the residuals. `known`: figures fitted so far."""
     latency_s = known["objects.write_latency_s"]
     each_s = [log((one.mean_s - latency_s) * one.share / one.cell.object_bytes) for one in seen]
     cpu_s_byte = exp(fmean(each_s))
     fitted_s = [cpu_s_byte * one.cell.object_bytes / one.share + latency_s for one in seen]
-    found = FittedFigure("objects.write_cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_files(seen)}: geometric mean")
-    return [found], _rows("write", seen, fitted_s)
+    found = FittedFigure("objects.write_cpu_s_byte", cpu_s_byte, "vCPU s/byte", f"{_name_files(seen)}: geometric mean")
+    return [found], _build_residuals("write", seen, fitted_s)
 
 
-def _arithmetic(seen: Sequence[Seen]) -> tuple[list[FittedFigure], list[FitResidual]]:
+def _fit_arithmetic(seen: Sequence[TimedFunctions]) -> tuple[list[FittedFigure], list[FitResidual]]:
     """Fit the rate at a whole vCPU, and the power of the share of a vCPU, by a straight line of logarithms."""
     through = [(each.reads + 1) * each.cell.object_bytes for each in seen]
     rates = np.log([bytes_ / each.mean_s for bytes_, each in zip(through, seen, strict=True)])
     lines = np.stack([np.ones(len(seen)), np.log([each.share for each in seen])], axis=1)
     level, exponent = (float(each) for each in np.linalg.lstsq(lines, rates, rcond=None)[0])
     fitted_s = [bytes_ / exp(level) / each.share**exponent for bytes_, each in zip(through, seen, strict=True)]
-    said = _files(seen)
+    said = _name_files(seen)
     return [
         FittedFigure("arithmetic_bytes_s", exp(level), "bytes/s", f"{said}: sums of float32, at a whole vCPU"),
         FittedFigure("arithmetic_exponent", exponent, "", f"{said}: of a vCPU's share"),
-    ], _rows("compute", seen, fitted_s)
+    ], _build_residuals("compute", seen, fitted_s)
 
 
-def _rows(part: str, seen: Sequence[Seen], fitted_s: Iterable[float]) -> list[FitResidual]:
+def _build_residuals(part: str, seen: Sequence[TimedFunctions], fitted_s: Iterable[float]) -> list[FitResidual]:
+    """Return the residual of each group of functions: measured and fitted seconds. `part`: what was timed."""
     return [
         FitResidual(part, each.file, each.level, len(each.seconds), each.mean_s, float(projected))
         for each, projected in zip(seen, fitted_s, strict=True)

@@ -86,6 +86,7 @@ def made_of(layer: Layer) -> str:
 
 
 def _unpack(wheel: Path, into: Path) -> None:
+    """Write the files of a wheel that the layer keeps into the folder `into`; compiled ones are stripped."""
     kept = {}
     for path, data in wheels.members(wheel):
         if pruning.keeps(path):
@@ -97,6 +98,7 @@ def _unpack(wheel: Path, into: Path) -> None:
 
 
 def _write_all(files: dict[str, bytes], into: Path) -> None:
+    """Write files by relative path into the folder `into`."""
     for path, data in files.items():
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +106,7 @@ def _write_all(files: dict[str, bytes], into: Path) -> None:
 
 
 def _made(folder: Path) -> Path:
+    """Create a folder, if it is missing, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -92,4 +92,5 @@ def check_native(archive: Path) -> Demands:
 
 
 def _dots(version: tuple[int, ...]) -> str:
+    """Return a version as text, its parts joined by dots."""
     return ".".join(str(part) for part in version)

@@ -49,6 +49,7 @@ def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Pat
     """
 
     def fetch(work: Path) -> Path:
+        """Download the packages, unpack them below `work` and return the folder."""
         _ask(work, "deb", "download", packages, architecture=architecture)
         for package in sorted(work.glob("*.deb")):
             subprocess.run(
@@ -68,6 +69,7 @@ def source(folder: Path, package: str) -> Path:
     """
 
     def fetch(work: Path) -> Path:
+        """Download and unpack the source package below `work` and return the folder."""
         _ask(work, "deb-src", "source", [package], architecture=architecture())
         return next(path for path in work.glob(f"{package}-*") if path.is_dir())
 
@@ -75,6 +77,9 @@ def source(folder: Path, package: str) -> Path:
 
 
 def _made(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[str]) -> Path:
+    """Return `folder`, fetched first if it is missing. `fetch(work)`: returns a new folder below `work`; `needs`: programs. Raises
+    MissingTool.
+    """
     if folder.is_dir():
         return folder
     missing = [program for program in needs if shutil.which(program) is None]

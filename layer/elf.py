@@ -134,6 +134,7 @@ def newest(versions: set[str], family: str) -> tuple[int, ...]:
 
 
 def _dynamic(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    """Return the string table and the entries of the dynamic section; empty if the file has none."""
     for segment in segments(data):
         if segment.kind == DYNAMIC:
             entries = list(struct.iter_unpack("<QQ", data[segment.offset : segment.end]))
@@ -144,6 +145,7 @@ def _dynamic(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def _offset(data: bytes, address: int) -> int:
+    """Return the offset in the file of a virtual address. Raises Malformed if no segment holds it."""
     for segment in segments(data):
         if segment.kind == LOAD and segment.address <= address < segment.address + segment.in_file:
             return segment.offset + address - segment.address
@@ -151,4 +153,5 @@ def _offset(data: bytes, address: int) -> int:
 
 
 def _text(strings: bytes, at: int) -> str:
+    """Return the zero-terminated string at the offset `at`."""
     return strings[at : strings.index(b"\0", at)].decode()

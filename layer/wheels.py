@@ -33,6 +33,7 @@ def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _present(requirement: str, folder: Path) -> Path | None:
+    """Return the wheel of a requirement (name==version with hashes) in a folder, or None. A wheel with another hash is deleted."""
     name, version = requirement.split(" ")[0].split("==")
     hashes = re.findall(r"--hash=sha256:(\w+)", requirement)
     for found in sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")):

@@ -53,7 +53,7 @@ class Emulator:
         return ended.stdout
 
 
-def emulator(folder: Path, path: Sequence[Path] = ()) -> Emulator:
+def unpack_emulator(folder: Path, path: Sequence[Path] = ()) -> Emulator:
     """Return an ARM system below `folder`, unpacked at the first call. Raises MissingTool without qemu or Debian's archive."""
     qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if qemu is None:

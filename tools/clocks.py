@@ -28,34 +28,37 @@ PYTHON_3_12 = sqrt(AWS.inits["zip"]["python311"] * AWS.inits["zip"]["python313"]
 HEAD = ["", "in milliseconds", "p5", "p50", "p95"]
 
 
-def predictions() -> Iterator[tuple[str, str, Band]]:
+def predict_bands() -> Iterator[tuple[str, str, Band]]:
     """Yield letter, setting and its band: p5, p50 and p95 in milliseconds."""
-    yield "a", "a task's end to the next one's start, chain of five, 128 MB, 2024, warm", _drawn(AWS, _warm_s)
-    yield "b", "the same, the next cold", _drawn(AWS, _cold_s)
+    yield "a", "a task's end to the next one's start, chain of five, 128 MB, 2024, warm", _draw_band(AWS, _draw_warm_s)
+    yield "b", "the same, the next cold", _draw_band(AWS, _draw_cold_s)
     for year, calibration in ((2024, AWS), (2022, AWS_2022)):
-        yield "c", f"a Map's last branch to the next task, 256 MB, {year}, warm", _drawn(calibration, _warm_s)
-        yield "c", f"that task to the one after it, 256 MB, {year}, warm", _drawn(calibration, _warm_s)
-    yield "d", "a Map's join to the next task, 1,024 MB, 2022, all cold", _drawn(AWS_2022, _cold_s)
+        yield "c", f"a Map's last branch to the next task, 256 MB, {year}, warm", _draw_band(calibration, _draw_warm_s)
+        yield "c", f"that task to the one after it, 256 MB, {year}, warm", _draw_band(calibration, _draw_warm_s)
+    yield "d", "a Map's join to the next task, 1,024 MB, 2022, all cold", _draw_band(AWS_2022, _draw_cold_s)
     init = replace(AWS, task_sigma=AWS.inits["zip"]["sigma"])
     for memory_mb in ("256", "1,024"):
-        yield "e", f"INIT, Python 3.12, ARM, zip, {memory_mb} MB, summer of 2026", _drawn(init, _init_s)
+        yield "e", f"INIT, Python 3.12, ARM, zip, {memory_mb} MB, summer of 2026", _draw_band(init, _draw_init_s)
 
 
-def _warm_s(calibration: Calibration, factors: RandomFactors) -> float:
+def _draw_warm_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Return the seconds between two warm tasks. Neither memory nor a Map made a difference in the measurements."""
     return calibration.task_s * factors.task()
 
 
-def _cold_s(calibration: Calibration, factors: RandomFactors) -> float:
+def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
+    """Return the seconds of a task that starts a new environment, drawn with `luck`."""
     started = replace(calibration, cold_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
-    return _warm_s(calibration, factors) + sum(started)
+    return _draw_warm_s(calibration, factors) + sum(started)
 
 
-def _init_s(calibration: Calibration, factors: RandomFactors) -> float:
+def _draw_init_s(calibration: Calibration, factors: RandomFactors) -> float:
+    """Return the seconds of INIT of a function without packages, drawn with `luck`."""
     return PYTHON_3_12 * factors.task()
 
 
-def _drawn(calibration: Calibration, seconds: Callable[[Calibration, RandomFactors], float]) -> Band:
+def _draw_band(calibration: Calibration, seconds: Callable[[Calibration, RandomFactors], float]) -> Band:
+    """Return p5, p50 and p95 in milliseconds of many draws of `seconds`."""
     factors = RandomFactors(
         SEED,
         0,
@@ -67,13 +70,14 @@ def _drawn(calibration: Calibration, seconds: Callable[[Calibration, RandomFacto
     return band_of([1_000 * seconds(calibration, factors) for _ in range(DRAWS)])
 
 
-def rows() -> list[list[str]]:
-    return [[letter, setting, *(f"{value:.3g}" for value in found)] for letter, setting, found in predictions()]
+def list_rows() -> list[list[str]]:
+    """Return the rows of the table of predictions, figures as text."""
+    return [[letter, setting, *(f"{value:.3g}" for value in found)] for letter, setting, found in predict_bands()]
 
 
-def as_markdown() -> str:
+def format_predictions() -> str:
     """Return the table of docs/simulation.md."""
-    return table(HEAD, rows())
+    return format_table(HEAD, list_rows())
 
 
 # --- what tasks cost --------------------------------------------------------------------------------------------------
@@ -101,12 +105,12 @@ COST_HEAD = [
 ]
 
 
-def costs() -> Iterator[list[str]]:
+def project_costs() -> Iterator[list[str]]:
     """Yield rows with the cost of an epoch after the first, in the middle session and without stragglers, with the clock and without."""
     without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
     for file, training in SETTINGS:
         experiment = load(CONFIG / f"{file}.yaml", [])
-        found, quick = (_epoch(experiment, calibration.without_stragglers()) for calibration in (AWS, without))
+        found, quick = (_simulate_epoch(experiment, calibration.without_stragglers()) for calibration in (AWS, without))
         seconds, usd = found.seconds - quick.seconds, found.usd - quick.usd
         states_usd = found.transitions * PRICES.of("stepfunctions.transition").usd
         yield [
@@ -123,6 +127,8 @@ def costs() -> Iterator[list[str]]:
 
 
 class Epoch(NamedTuple):
+    """Duration, cost and counts of one epoch of a run."""
+
     seconds: float
     usd: float
     invocations: int
@@ -130,7 +136,7 @@ class Epoch(NamedTuple):
     rounds: int
 
 
-def _epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
+def _simulate_epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
     """Return the third epoch of a simulated run."""
     architecture = architecture_of(experiment)
     sizes = Workload.of(experiment)
@@ -143,9 +149,10 @@ def _epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
     return Epoch(seconds, usd, three.invocations - two.invocations, three.transitions - two.transitions, rounds)
 
 
-def table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
+def format_table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown. `head`: titles of the columns."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *listed))
 
 
 if __name__ == "__main__":
-    print(as_markdown(), table(COST_HEAD, costs()), sep="\n\n")
+    print(format_predictions(), format_table(COST_HEAD, project_costs()), sep="\n\n")

@@ -8,7 +8,7 @@ from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.repetitions import project
 from crossover.simulation.simulate import simulate
 from crossover.validation import load
-from tools.clocks import CONFIG, table
+from tools.clocks import CONFIG, format_table
 
 LONG = "exchange.minibatches_per_invocation=all"
 LOCAL = ["exchange.what=model", "exchange.every=24"]
@@ -48,14 +48,15 @@ RUNS: dict[str, tuple[str, list[str]]] = {
 }
 
 
-def banded(name: str, changes: Sequence[str], calibration: Calibration) -> tuple[Band, Band, float]:
+def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -> tuple[Band, Band, float]:
     """Return bands of seconds and dollars, and the bytes that move. `name`: of the architecture, as in `config`; `changes`: overrides."""
     significant = 0.18 if "mlless.threshold=0.3" in changes else calibration.significant  # as the runs passed
     found = project(load(CONFIG / f"{name}-cifar10.yaml", list(changes)), replace(calibration, significant=significant))
     return found.band("seconds"), found.band("usd"), found.run.moved_bytes
 
 
-def tables(calibration: Calibration = AWS) -> list[str]:
+def build_tables(calibration: Calibration = AWS) -> list[str]:
+    """Return the tables of docs/exchange.md's dollars in Markdown, simulated with `calibration`."""
     one = ["training.epochs=1"]
     cheaper, so_far, whole = list[list[str]](), list[str](), 0.0
     for words, changes in CHEAPER.items():
@@ -68,28 +69,28 @@ def tables(calibration: Calibration = AWS) -> list[str]:
     for words, changes in EXCHANGES.items():
         row = [words]
         for more in ([], [LONG]):
-            time, dollars, moved = banded("all-reduce", [*one, *changes, *more], calibration)
+            time, dollars, moved = project_bands("all-reduce", [*one, *changes, *more], calibration)
             row += [band(seconds, *time), band(usd, *dollars), bytes_(moved)]
         exchanges.append(row)
     local = []
     for name in ("spirt", "p2p-serverless"):
         row = [name]
         for changes in (["exchange.every=24"], LOCAL):
-            time, dollars, _ = banded(name, [*one, *changes], calibration)
+            time, dollars, _ = project_bands(name, [*one, *changes], calibration)
             row += [band(seconds, *time), band(usd, *dollars)]
         local.append(row)
     runs = []
     for words, (name, changes) in RUNS.items():
-        time, dollars, moved = banded(name, changes, calibration)
+        time, dollars, moved = project_bands(name, changes, calibration)
         runs.append([words, band(seconds, *time), band(usd, *dollars), bytes_(moved)])
     long = ["long functions: time", "dollars", "moved"]
     return [
-        table(["settings, each with those above it", "USD", "of the file's"], cheaper),
-        table(["exchange", "a function each: time", "dollars", "moved", *long], exchanges),
-        table(["architecture", "gradients: time", "dollars", "model: time", "dollars"], local),
-        table(["run of 16 epochs", "time", "dollars", "moved"], runs),
+        format_table(["settings, each with those above it", "USD", "of the file's"], cheaper),
+        format_table(["exchange", "a function each: time", "dollars", "moved", *long], exchanges),
+        format_table(["architecture", "gradients: time", "dollars", "model: time", "dollars"], local),
+        format_table(["run of 16 epochs", "time", "dollars", "moved"], runs),
     ]
 
 
 if __name__ == "__main__":
-    print("\n\n".join(tables()))
+    print("\n\n".join(build_tables()))

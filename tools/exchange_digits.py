@@ -36,8 +36,8 @@ SETTINGS = (  # an epoch is 6 minibatches of a worker
 )
 
 
-def others(own: Experiment) -> dict[str, Experiment]:
-    """Return the experiments that do not end with the reference's bits, by the names of their lines."""
+def list_inexact_experiments(own: Experiment) -> dict[str, Experiment]:
+    """Return the experiments whose result differs from the reference's bits, by the names of their lines."""
     mlless = replace(own, architecture="mlless", exchange=Exchange())
     peers = replace(own, architecture="p2p_instance", exchange=SYNCHRONOUS)
     unhurried = PeerToPeer(mode="asynchronous", min_gradients=own.workers - 1)
@@ -49,8 +49,8 @@ def others(own: Experiment) -> dict[str, Experiment]:
     }
 
 
-def final(experiment: Experiment) -> float:
-    """Return the accuracy that training ends with, in percent."""
+def train_accuracy(experiment: Experiment) -> float:
+    """Train as the experiment says and return the accuracy at the end in percent."""
     if experiment.architecture == "all_reduce":
         return 100 * train_reference(experiment, load(experiment))[2][-1].val_metric
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,8 @@ def final(experiment: Experiment) -> float:
         return float(100 * trained.result["epochs"][-1]["val_metric"])
 
 
-def label(exchange: Exchange) -> str:
+def name_exchange(exchange: Exchange) -> str:
+    """Return the name of an exchange's line in the table, such as `gradient, every 1`."""
     outer = exchange.outer
     told = f", outer {outer.learning_rate:g}, {outer.momentum:g}" if exchange.what == "delta" else ""
     how_much = {
@@ -71,8 +72,10 @@ def label(exchange: Exchange) -> str:
     return f"{exchange.what}, every {exchange.every}{told}{compressed}"
 
 
-def line(name: str, found: list[float], synchronous: list[float]) -> str:
-    """Return a table's line: mean and range, and the mean of the differences with its 95 % interval."""
+def format_line(name: str, found: list[float], synchronous: list[float]) -> str:
+    """Return a table's line: mean and range of the accuracies `found`, and the mean of their differences to `synchronous` with its 95 %
+    interval.
+    """
     differences = [mine - its for mine, its in zip(found, synchronous, strict=True)]
     half = T_95 * stdev(differences) / sqrt(len(differences))
     told = f"{fmean(differences):+.2f} ({fmean(differences) - half:+.2f} to {fmean(differences) + half:+.2f})"
@@ -80,19 +83,22 @@ def line(name: str, found: list[float], synchronous: list[float]) -> str:
 
 
 def main() -> None:
+    """Train every setting with every seed and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
     own = validation.load(Path("config/all-reduce.yaml"))
-    ways = {label(exchange): replace(own, exchange=exchange) for exchange in (SYNCHRONOUS, *SETTINGS)} | others(own)
+    ways = {
+        name_exchange(exchange): replace(own, exchange=exchange) for exchange in (SYNCHRONOUS, *SETTINGS)
+    } | list_inexact_experiments(own)
     asked = [replace(experiment, seed=seed) for experiment in ways.values() for seed in SEEDS]
     with ProcessPoolExecutor(parser.parse_args().processes) as pool:
-        found = list(pool.map(final, asked))
+        found = list(pool.map(train_accuracy, asked))
     by_setting = [found[start : start + len(SEEDS)] for start in range(0, len(found), len(SEEDS))]
     print(
         "| exchange | accuracy at the end, % (range) | difference to synchronous, points (95 %) |\n| --- | --- | --- |"
     )
     for name, accuracies in zip(ways, by_setting, strict=True):
-        print(line(name, accuracies, by_setting[0]))
+        print(format_line(name, accuracies, by_setting[0]))
 
 
 if __name__ == "__main__":

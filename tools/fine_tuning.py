@@ -78,7 +78,7 @@ WHERE = {
 Run = tuple[str, list[str]]
 
 
-def runs() -> list[Run]:
+def list_runs() -> list[Run]:
     """Return all runs, (name, settings), seed by seed, so that those that exist can be compared."""
     return [
         (
@@ -91,7 +91,8 @@ def runs() -> list[Run]:
     ]
 
 
-def trials() -> list[Run]:
+def list_trials() -> list[Run]:
+    """Return the runs that choose the learning rates."""
     once = [*TASKS["fields"], "training.epochs=1", f"seed={TRIAL_SEED}"]
     return [
         (f"fields, {way}, rate {rate}", [*once, *WAYS[way], f"training.learning_rate={rate}"])
@@ -100,14 +101,14 @@ def trials() -> list[Run]:
     ]
 
 
-def kept(name: str) -> Path:
+def find_record_path(name: str) -> Path:
     """Return the path of a run's record, whether it exists or not."""
     return KEPT / f"{name.replace(', ', '-').replace(' ', '-')}.json"
 
 
-def made(run: Run) -> dict[str, Any]:
+def ensure_result(run: Run) -> dict[str, Any]:
     """Return a run's result. If docs/results lacks it, run it now, or resume an interrupted run."""
-    record = kept(run[0])
+    record = find_record_path(run[0])
     folder = UNDER_WAY / record.stem
     if not record.exists():
         experiment = validation.load(EXAMPLES / "adapters.yaml", [*ALONE, *run[1]])
@@ -115,29 +116,29 @@ def made(run: Run) -> dict[str, Any]:
         KEPT.mkdir(parents=True, exist_ok=True)
         shutil.copy(folder / "result.json", record)
     found: dict[str, Any] = json.loads(record.read_text())
-    print(f"{run[0]}: {error(found):.2f} % wrong", flush=True)
+    print(f"{run[0]}: {compute_error(found):.2f} % wrong", flush=True)
     return found
 
 
-def error(result: Mapping[str, Any]) -> float:
+def compute_error(result: Mapping[str, Any]) -> float:
     """Return the error of the last epoch, in percent of all answers on the mails held out."""
     return float(100 - 100 * result["epochs"][-1]["val_metric"])
 
 
-def interval(values: Sequence[float], *, sign: str = "") -> str:
+def format_interval(values: Sequence[float], *, sign: str = "") -> str:
     """Return the mean with its 95 % interval. `sign`: '+' to write the sign of a positive mean."""
     half, mean = T_95[len(values)] * stdev(values) / sqrt(len(values)), fmean(values)
     return f"{mean:{sign}.2f} ({mean - half:{sign}.2f} to {mean + half:{sign}.2f})"
 
 
-def bag_of_words(task: str, seed: int) -> float:
+def train_bag_of_words(task: str, seed: int) -> float:
     """Return the percentage of wrong answers of a logistic regression on the same mails, split alike. Its features are the tokens of a
     mail; or, for a field's token, the two tokens before it, itself and the two behind it.
     """
     experiment = validation.load(EXAMPLES / "adapters.yaml", [*TASKS[task], f"seed={seed}"])
     dataset = load(experiment)
     parts = [
-        (_bags(inputs) if task == "spam" else _windows(inputs), labels.flatten().numpy())
+        (_build_bags(inputs) if task == "spam" else _build_windows(inputs), labels.flatten().numpy())
         for inputs, labels in (
             (dataset.train_inputs, dataset.train_labels),
             (dataset.validation_inputs, dataset.validation_labels),
@@ -147,7 +148,8 @@ def bag_of_words(task: str, seed: int) -> float:
     return float(100 - 100 * LogisticRegression(max_iter=1_000).fit(x, y).score(held_x, held_y))
 
 
-def _bags(inputs: Tensor) -> csr_matrix:
+def _build_bags(inputs: Tensor) -> csr_matrix:
+    """Return which words each mail contains, as a sparse matrix (mails, WORDS)."""
     rows, places = (inputs != PADDING).nonzero(as_tuple=True)
     ones, shape = [1.0] * len(rows), (len(inputs), WORDS)
     whether = csr_matrix((ones, (rows.numpy(), inputs[rows, places].numpy())), shape=shape)
@@ -155,7 +157,7 @@ def _bags(inputs: Tensor) -> csr_matrix:
     return whether
 
 
-def _windows(inputs: Tensor) -> csr_matrix:
+def _build_windows(inputs: Tensor) -> csr_matrix:
     """Return a row of features for each position, (N x T, 5 x WORDS)."""
     known = inputs.masked_fill(inputs == PADDING, 0)
     beside = [functional.pad(known, (shift, -shift)) for shift in range(-2, 3)]
@@ -164,12 +166,16 @@ def _windows(inputs: Tensor) -> csr_matrix:
     return csr_matrix(([1.0] * len(rows), (rows, cat(columns).numpy())), shape=(inputs.numel(), WORDS * len(columns)))
 
 
-def found() -> dict[str, float]:
-    """Return the percentage of wrong answers of the recorded runs, by name."""
-    return {name: error(json.loads(path.read_text())) for name, _ in runs() if (path := kept(name)).exists()}
+def load_errors() -> dict[str, float]:
+    """Return the percentage of wrong answers of each recorded run by the run's name."""
+    return {
+        name: compute_error(json.loads(path.read_text()))
+        for name, _ in list_runs()
+        if (path := find_record_path(name)).exists()
+    }
 
 
-def table(found: Mapping[str, float], task: str) -> list[str]:
+def build_table(found: Mapping[str, float], task: str) -> list[str]:
     """Return the lines of a task's table, over the seeds for which every way has a run."""
     whole = [seed for seed in SEEDS if all(f"{task}, {way}, seed {seed}" in found for way in WAYS)]
     lines = [
@@ -183,12 +189,12 @@ def table(found: Mapping[str, float], task: str) -> list[str]:
     best = [found[f"{task}, all parameters, seed {seed}"] for seed in whole]
     for way in WAYS:
         values = [found[f"{task}, {way}, seed {seed}"] for seed in whole]
-        beside = interval([one - other for one, other in zip(values, best, strict=True)], sign="+")
-        lines.append(f"| {way} | {interval(values)} | {beside if values != best else ''} |")
+        beside = format_interval([one - other for one, other in zip(values, best, strict=True)], sign="+")
+        lines.append(f"| {way} | {format_interval(values)} | {beside if values != best else ''} |")
     return lines
 
 
-def projections() -> list[str]:
+def project_runs() -> list[str]:
     """Return the lines of a table: what one run on the mails takes on every architecture, with adapters and with all parameters
     [projected].
     """
@@ -196,12 +202,12 @@ def projections() -> list[str]:
         "| where | adapters: moved by an exchange | seconds | dollars | all parameters: moved | seconds | dollars |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    workloads = {way: sizes(_placed(way, [])) for way in PROJECTED}
+    workloads = {way: sizes(_load_experiment(way, [])) for way in PROJECTED}
     for name, settings in WHERE.items():
         row = [name]
         for way in PROJECTED:
             try:
-                experiment = _placed(way, settings)
+                experiment = _load_experiment(way, settings)
                 workload = workloads[way](experiment)
                 projection = project(experiment, AWS, workload=workload)
             except (ConfigError, NoProjection) as error:
@@ -218,11 +224,13 @@ def projections() -> list[str]:
     return lines
 
 
-def _placed(way: str, settings: Sequence[str]) -> Experiment:
+def _load_experiment(way: str, settings: Sequence[str]) -> Experiment:
+    """Return the experiment of the example with adapters, changed as the `way` of fine-tuning and `settings` say."""
     return validation.load(EXAMPLES / "adapters.yaml", [*WAYS[way], f"training.learning_rate={RATES[way]}", *settings])
 
 
 def main() -> None:
+    """Make the runs that the arguments ask for, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")
     parser.add_argument("--rates", action="store_true", help="make the trials of learning rates")
@@ -231,17 +239,20 @@ def main() -> None:
     parser.add_argument("--projected", action="store_true", help="make none: what a run would take on AWS")
     asked = parser.parse_args()
     if asked.projected:
-        print("\n".join(projections()))
+        print("\n".join(project_runs()))
         return
-    wanted = trials() if asked.rates else runs()
+    wanted = list_trials() if asked.rates else list_runs()
     if not asked.kept:
         ours = [run for run in wanted if run[0].split(", ")[1] in asked.ways]
         with ProcessPoolExecutor(asked.processes) as pool:
-            list(pool.map(made, ours))
+            list(pool.map(ensure_result, ours))
     if not asked.rates:
         for task in TASKS:
-            print("\n".join(table(found(), task)))
-            print(f"\n| logistic regression | {interval([bag_of_words(task, seed) for seed in SEEDS])} |\n", flush=True)
+            print("\n".join(build_table(load_errors(), task)))
+            print(
+                f"\n| logistic regression | {format_interval([train_bag_of_words(task, seed) for seed in SEEDS])} |\n",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

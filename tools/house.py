@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 DRAWN = re.compile(r"(?<=^```mermaid\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
-def drawn() -> str:
+def draw_page() -> str:
     """Return the page with the picture that the imports make."""
     house = networkx.DiGraph()
     for path in files():
@@ -27,16 +27,16 @@ def drawn() -> str:
     lines = [
         "graph TD",
         *(f"  {'  -->  '.join(part.removeprefix('crossover.') for part in arrow)}" for arrow in arrows),
-        f'  {lowest(house)} --> ground["{ends}: these import nothing of ours"]',
+        f'  {find_ground(house)} --> ground["{ends}: these import nothing of ours"]',
         f"  classDef within fill:#eef2f7,stroke:#5b6b7f\n  class {','.join(names)} within",
     ]
     return DRAWN.sub(lambda _: "\n".join(lines) + "\n", PAGE.read_text(encoding="utf-8"))
 
 
-def lowest(house: "networkx.DiGraph[str]") -> str:
-    """Return the parts that depend only on the ground."""
+def find_ground(house: "networkx.DiGraph[str]") -> str:
+    """Return the names of the parts that import nothing of ours, for the picture's lowest line."""
     return " & ".join(sorted(part.removeprefix("crossover.") for part in house if not house[part]))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(drawn(), encoding="utf-8")
+    PAGE.write_text(draw_page(), encoding="utf-8")

@@ -4,7 +4,7 @@ from crossover.simulation import papers
 from lab import cells
 
 
-def of_rows() -> str:
+def format_rows() -> str:
     """Return the table of the papers' rows: those held out first, each figure with its error."""
     lines = [
         "| row | figure | published | projected | error | error of the row |",
@@ -29,15 +29,15 @@ def of_rows() -> str:
     return "\n".join(lines)
 
 
-def of_cells() -> str:
+def format_cells() -> str:
     """Return the tables of the measured cells: those held out, then those that others judge."""
     lines = []
-    for head, listed in ((cells.HEAD, cells.rows()), (cells.ASIDE_HEAD, cells.rows_aside())):
+    for head, listed in ((cells.HEAD, cells.tabulate_held_out()), (cells.ASIDE_HEAD, cells.tabulate_aside())):
         lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
         lines += ["| " + " | ".join(row) + " |" for row in listed]
-        lines += ["", cells.headline(), ""] if head is cells.HEAD else []
+        lines += ["", cells.write_headline(), ""] if head is cells.HEAD else []
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(of_rows(), of_cells(), sep="\n\n")
+    print(format_rows(), format_cells(), sep="\n\n")

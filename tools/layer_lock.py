@@ -15,7 +15,7 @@ from layer.lock import INDEX, LOCKED, NoWheels, add_hashes, platform
 MACHINES = (("3.13", "aarch64"), ("3.13", "x86_64"), ("3.12", "x86_64"))
 
 
-def _found(requirements: Iterable[str], python: str, machine: str, *options: str) -> Iterator[tuple[str, str]]:
+def _find_wheels(requirements: Iterable[str], python: str, machine: str, *options: str) -> Iterator[tuple[str, str]]:
     """Yield (name==version, sha256) of the wheels that pip would take, as the index reports them."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--report", "-", "--target", "none", *platform(python, machine), *options, *requirements]
@@ -30,11 +30,11 @@ def _found(requirements: Iterable[str], python: str, machine: str, *options: str
         )
 
 
-def _locked(requirements: Iterable[str], machines: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _lock_requirements(requirements: Iterable[str], machines: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield one line for each requirement and what it needs, in the versions of the first machine."""
     pins, hashes, alone = list(requirements), dict[str, set[str]](), list[str]()
     for python, machine in machines:
-        found = list(_found(pins, python, machine, *alone))
+        found = list(_find_wheels(pins, python, machine, *alone))
         alone = ["--no-deps"]
         pins = [name for name, _ in found]
         for name, digest in found:
@@ -43,12 +43,13 @@ def _locked(requirements: Iterable[str], machines: Iterable[tuple[str, str]]) ->
         yield " ".join([name, *(f"--hash=sha256:{digest}" for digest in sorted(hashes[name]))])
 
 
-def _torch() -> Iterator[str]:
-    ((name, digest),) = _found([f"torch=={TORCH}"], *MACHINES[0], "--no-deps")
+def _lock_torch() -> Iterator[str]:
+    """Yield the locked lines of PyTorch for ARM and for x86; the latter is kept if the index cannot be reached."""
+    ((name, digest),) = _find_wheels([f"torch=={TORCH}"], *MACHINES[0], "--no-deps")
     yield f'{name} ; platform_machine == "aarch64" --hash=sha256:{digest}'
     plain = f"torch=={TORCH}+cpu"
     try:
-        ((_, digest),) = _found([plain], *MACHINES[1], "--no-deps", "--index-url", INDEX)
+        ((_, digest),) = _find_wheels([plain], *MACHINES[1], "--no-deps", "--index-url", INDEX)
     except NoWheels as missing:  # keeps what is locked, of this version alone
         digest = add_hashes(plain).rpartition(":")[2]
         print(f"kept as it was: {missing}", file=sys.stderr)
@@ -60,11 +61,11 @@ def main() -> int:
     named = [pinned(name.replace("_", "-")) for name in (*user_code.DATAPLANE, "boto3")]
     of_torch = ("filelock", "fsspec", "networkx", "setuptools", "sympy")  # as its wheel's METADATA asks
     files = {
-        "packages": _locked(named, MACHINES),
+        "packages": _lock_requirements(named, MACHINES),
         "torch": [
             f"--extra-index-url {INDEX}",
-            *_torch(),
-            *_locked([*of_torch, pinned("jinja2"), TYPING_EXTENSIONS], MACHINES[:2]),
+            *_lock_torch(),
+            *_lock_requirements([*of_torch, pinned("jinja2"), TYPING_EXTENSIONS], MACHINES[:2]),
         ],
     }
     for name, locked in files.items():

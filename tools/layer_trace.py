@@ -13,12 +13,12 @@ from crossover.errors import CrossoverError
 from layer import elf, pruning, wheels
 from layer.build import HERE
 from layer.contents import ROOT, TORCH, layers
-from tools.arm_emulator import emulator
+from tools.arm_emulator import unpack_emulator
 
 COMPILER = ("torch/_dynamo/*", "torch/_inductor/*")
 
 
-def trace(folder: Path) -> list[str]:
+def trace_files(folder: Path) -> list[str]:
     """Return the paths inside the wheel of the loaded files. Raises CrossoverError."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         tree = Path(name)
@@ -26,12 +26,12 @@ def trace(folder: Path) -> list[str]:
             for wheel in wheels.fetch(layer.requirements, folder / "wheels"):
                 for path, data in wheels.members(wheel):
                     if path.endswith(".py") or elf.is_elf(data) or ".dist-info/" in path:
-                        _write(tree / path, data)
+                        _write_file(tree / path, data)
         for path, data in pruning.stubs().items():
-            _write(tree / path, data)
+            _write_file(tree / path, data)
         try:
             listed = (
-                emulator(folder, [tree, ROOT])
+                unpack_emulator(folder, [tree, ROOT])
                 .run(str(ROOT / "tools" / "layer_workload.py"), "trace", timeout_s=1_800)
                 .split()
             )
@@ -40,7 +40,8 @@ def trace(folder: Path) -> list[str]:
     return [path for path in listed if path.endswith(".py") and not any(fnmatch(path, each) for each in COMPILER)]
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
+    """Write `data` to a file, whose folders are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
@@ -50,7 +51,7 @@ def main() -> int:
     folder = ROOT / "build" / "layer"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = trace(folder)
+        found = trace_files(folder)
     except CrossoverError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

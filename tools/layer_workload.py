@@ -14,6 +14,9 @@ from typing import Any
 
 
 def main() -> None:
+    """Import the layers' packages, train one step of each model, and print figures as JSON; with the argument `trace` print the loaded
+    files instead.
+    """
     started, computed = time.monotonic(), time.process_time()
     import torch
 
@@ -28,11 +31,11 @@ def main() -> None:
         "packages": {each.__name__: each.__version__ for each in (pika, safetensors)},
         "import_s": round(import_s, 2),
         "import_cpu_s": round(import_cpu_s, 2),
-        "models": {name: step(name) for name in ("small_cnn", "mobilenet")},
+        "models": {name: run_step(name) for name in ("small_cnn", "mobilenet")},
         "absent": sorted({"numpy", "sympy", "networkx", "jinja2"} - sys.modules.keys()),
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
-    extras()
+    use_extras()
     if sys.argv[1:] == ["trace"]:
         top = f"{torch.__path__[0].removesuffix('torch')}"
         files = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
@@ -42,7 +45,7 @@ def main() -> None:
         print(json.dumps(found))
 
 
-def step(model: str) -> dict[str, Any]:
+def run_step(model: str) -> dict[str, Any]:
     """Compute one gradient and one evaluation with the project's learner on made-up images, and return the figures."""
     from torch import float32 as f32
     from torch import frombuffer, rand, tensor
@@ -72,7 +75,7 @@ def step(model: str) -> dict[str, Any]:
     }
 
 
-def extras() -> None:
+def use_extras() -> None:
     """Use optimizers of PyTorch's own and other tools that training code may need."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset

@@ -15,7 +15,7 @@ from crossover.simulation import figures
 CLASSES = 10
 
 
-def counted() -> dict[str, dict[str, dict[str, Any]]]:
+def count_models() -> dict[str, dict[str, dict[str, Any]]]:
     """Return parameters, buffers, multiply-accumulates and the counts of a step, by model and image."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in sorted(MODELS):
@@ -29,5 +29,5 @@ def counted() -> dict[str, dict[str, dict[str, Any]]]:
 
 if __name__ == "__main__":
     head = "# Written by `python -m tools.model_sizes`, not by hand: at 10 classes. A test counts them anew.\n"
-    text = yaml.safe_dump({"format": figures.FORMAT, "models": counted()}, sort_keys=False, width=200)
+    text = yaml.safe_dump({"format": figures.FORMAT, "models": count_models()}, sort_keys=False, width=200)
     figures.MODELS.write_text(head + text, encoding="utf-8")

@@ -25,30 +25,33 @@ CONFIG = ROOT / "config" / "all-reduce-cifar10.yaml"
 OUT = ROOT / "docs" / "pages"
 
 
-def sliders(out: Path) -> Path:
+def write_sliders(out: Path) -> Path:
+    """Write the break-even page of the project's example below `out` and return its path."""
     experiment = load_runnable(CONFIG, None)
     return breakeven_page.write_sliders(
         breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
     )
 
 
-def recommended(out: Path) -> Path:
+def write_recommendation(out: Path) -> Path:
+    """Write the page of advice for the project's example to `out` and return its path."""
     question, needs, notes = subject.build_question(load_runnable(CONFIG, None))
     found = advice.advise(question, Constraints(), needs)
     return page.write_page(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
 
 
 SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (
-    ("play", sliders, 1440, 960, False),
-    ("play-phone-dark", sliders, 390, 844, True),
-    ("advice", recommended, 1440, 960, False),
-    ("advice-phone-dark", recommended, 390, 844, True),
+    ("play", write_sliders, 1440, 960, False),
+    ("play-phone-dark", write_sliders, 390, 844, True),
+    ("advice", write_recommendation, 1440, 960, False),
+    ("advice-phone-dark", write_recommendation, 390, 844, True),
     ("run-dark", run_page, 1440, 960, True),
     ("comparison-phone", comparison_page, 390, 844, False),
 )
 
 
 def main() -> None:
+    """Write the pages and take a picture of each for docs/pages.md."""
     OUT.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -14,7 +14,7 @@ from crossover.reports.display import band, seconds, usd
 from crossover.simulation.breakeven import Breakeven, Point, breakeven
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.validation import load
-from tools.clocks import CONFIG, PRICES, table
+from tools.clocks import CONFIG, PRICES, format_table
 
 # Assumed, until strangers' measurements came in their place.
 BEFORE = replace(
@@ -43,44 +43,52 @@ FIGURES: dict[str, Callable[[Finalist], float]] = {
 HEAD = ["question", "by the clocks before", "by the clocks now", "another winner"]
 
 
-def rows() -> Iterator[list[str]]:
+def list_rows() -> Iterator[list[str]]:
+    """Yield the rows of the table: question, answer before, answer now, whether they differ."""
     for training, file in TRAININGS.items():
-        before, now = (_advised(file, calibration) for calibration in (BEFORE, AWS))
+        before, now = (_advise(file, calibration) for calibration in (BEFORE, AWS))
         for figure, of in FIGURES.items():
-            yield _row(f"`advise`, {training}, {figure}", *(min(each.front, key=of) for each in (before, now)))
+            yield _compare_winners(
+                f"`advise`, {training}, {figure}", *(min(each.front, key=of) for each in (before, now))
+            )
     for training, file in TRAININGS.items():
-        before_, now_ = (_crossed(file, calibration) for calibration in (BEFORE, AWS))
+        before_, now_ = (_find_break_even(file, calibration) for calibration in (BEFORE, AWS))
         for figure in ("dollars", "time"):
-            pairs = [_first(found, figure) for found in (before_, now_)]
+            pairs = [_find_best(found, figure) for found in (before_, now_)]
             yield [
                 f"`breakeven`, {training}, as the files say, {figure}",
-                *(f"{point.name}: {_shown(point, figure)}" for point in pairs),
+                *(f"{point.name}: {_format_point(point, figure)}" for point in pairs),
                 "yes" if pairs[0].name != pairs[1].name else "no",
             ]
 
 
-def _advised(file: str, calibration: Calibration) -> Advice:
+def _advise(file: str, calibration: Calibration) -> Advice:
+    """Return the advice for a training. `file`: ending of the files' names, such as `-cifar10`."""
     question, sizes, _ = subject.build_question(load(CONFIG / f"all-reduce{file}.yaml", []), calibration)
     return advise(question, Constraints(), sizes)
 
 
-def _crossed(file: str, calibration: Calibration) -> Breakeven:
+def _find_break_even(file: str, calibration: Calibration) -> Breakeven:
+    """Return the comparison of all architectures for a training. `file`: ending of the files' names."""
     experiments = [load(CONFIG / f"{name}{file}.yaml", []) for name in ARCHITECTURES]
     return breakeven(experiments, calibration, PRICES)
 
 
-def _first(found: Breakeven, figure: str) -> Point:
+def _find_best(found: Breakeven, figure: str) -> Point:
+    """Return the architecture that is best in `figure` (`dollars` or `time`) and would run."""
     return min((point for point in found.here if point.would_run), key=lambda point: point.band(figure).p50)
 
 
-def _shown(point: Point, figure: str) -> str:
+def _format_point(point: Point, figure: str) -> str:
+    """Return the figure of a point as text with its band."""
     return band(usd if figure == "dollars" else seconds, *point.band(figure))
 
 
-def _row(question: str, before: Finalist, now: Finalist) -> list[str]:
+def _compare_winners(question: str, before: Finalist, now: Finalist) -> list[str]:
+    """Return a row of the table: the question, both answers, and whether they differ."""
     said = [f"{each.candidate.words}: {each.words}" for each in (before, now)]
     return [question, *said, "yes" if before.candidate != now.candidate else "no"]
 
 
 if __name__ == "__main__":
-    print(table(HEAD, rows()))
+    print(format_table(HEAD, list_rows()))

@@ -59,6 +59,7 @@ def find_stale_explanations(path: Path) -> Iterator[str]:
 
 
 def _words_of(node: ast.AST) -> Iterator[str]:
+    """Yield each identifier that a node of a syntax tree contains: names, attributes, arguments and strings."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):
@@ -70,7 +71,7 @@ def _words_of(node: ast.AST) -> Iterator[str]:
 
 
 def count_wording(paths: list[Path]) -> Counter[str]:
-    """Count the functions of the files by COLUMNS."""
+    """Return how many functions of the files meet each criterion of COLUMNS."""
     counts: Counter[str] = Counter()
     for path in paths:
         for function, _ in list_functions(ast.parse(path.read_text(encoding="utf-8"))):

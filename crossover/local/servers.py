@@ -593,7 +593,7 @@ class RabbitServer(AbstractContextManager[Any]):
         }
 
     def _configuration(self) -> Path:
-        """Write rabbitmq.conf and the definitions of user and virtual host into the broker's folder, and return the path of the former."""
+        """Write the configuration and the definitions of user and virtual host to files. Return the path of the former."""
         definitions = self._folder / "definitions.json"
         definitions.touch(mode=0o600)
         definitions.write_text(json.dumps(_build_definitions(self._username, self._password)), encoding="utf-8")

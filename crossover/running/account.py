@@ -519,6 +519,7 @@ def _make_listing(
     """
 
     def entries(session: Any, owner: Owner) -> Iterator[Listed]:
+        """Yield the resources of one type that exist in the account, whoever owns them."""
         for entry in deployed_clients.list_items(session, service, operation, key, **arguments):
             tags = tags_to_dict(entry.get("Tags") or [])
             if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
@@ -528,6 +529,7 @@ def _make_listing(
 
 
 def _list_stacks(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all CloudFormation stacks of the account that are not deleted."""
     for entry in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = tags_to_dict(entry.get("Tags", []))
@@ -570,6 +572,7 @@ def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_addresses(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all Elastic IP addresses of the account."""
     for each in session.client("ec2").describe_addresses()["Addresses"]:
         tags = tags_to_dict(each.get("Tags", []))
         yield Listed(type="AWS::EC2::EIP", id=each["PublicIp"], name=each["PublicIp"], tags=tags)
@@ -636,6 +639,7 @@ def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_budgets(session: Any, owner: Owner) -> Iterator[Listed]:
+    """Yield all budgets of the account."""
     account = session.client("sts").get_caller_identity()["Account"]
     for each in deployed_clients.list_items(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
         yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
@@ -657,12 +661,14 @@ def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _read_bucket_tags(session: Any, name: str) -> dict[str, str]:
+    """Return the tags of an S3 bucket; none if it has none."""
     with deployed_clients.ToleratedErrors("NoSuchTagSet"):
         return tags_to_dict(session.client("s3").get_bucket_tagging(Bucket=name)["TagSet"])
     return {}
 
 
 def _describe_fleet(session: Any, name: str) -> dict[str, Any]:
+    """Return the description of an Auto Scaling group, or {} if there is none of this name."""
     found = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
     return next(iter(found["AutoScalingGroups"]), {})
 
@@ -679,6 +685,7 @@ class ResourceKind:
 
 
 def _make_ec2_listing(type: str, operation: str, key: str, id: str) -> Lister:
+    """Return a function that lists the EC2 resources of one type. `operation`, `key`, `id`: of EC2's API."""
     return _make_listing(f"AWS::EC2::{type}", "ec2", operation, key, id=id)
 
 

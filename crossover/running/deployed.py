@@ -80,6 +80,7 @@ def run_fleet(
     count = count_instances(prepared.experiment, prepared.architecture)
 
     def release() -> None:
+        """Set the fleet's capacity to 0."""
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
 
     def why() -> str:

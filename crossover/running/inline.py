@@ -144,6 +144,7 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
     preparing.check_room_for_folder(prepared, out)
 
     def databases() -> Databases:
+        """Return a context with the workers' databases by rank; none if the state is elsewhere."""
         stores = clients.tensor_stores if architecture.state == "database" else []
         return nullcontext({rank: store.with_traffic(Traffic()) for rank, store in enumerate(stores)})
 

@@ -269,7 +269,8 @@ class Execution(Protocol):
     def ended(self) -> bool:
         """Return whether the run has succeeded; False while it runs. Raises RunFailed with its cause in plain words."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End the run's execution."""
 
 
 def finish(

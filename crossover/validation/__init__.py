@@ -58,9 +58,11 @@ def check_deployment(experiment: Experiment) -> None:
 
 
 def _refuse(problems: Sequence[str]) -> None:
+    """Raise ConfigError with all problems, one a line, if there are any."""
     if problems:
         raise ConfigError("\n".join(problems))
 
 
 def _indented(lines: Iterable[str]) -> str:
+    """Return the lines as one text, each indented by two spaces."""
     return "\n".join(f"  {line}" for line in lines)

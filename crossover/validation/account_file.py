@@ -115,6 +115,7 @@ def load(path: Path | None = None) -> AccountFile:
 
 @cache  # a search for advice asks for every candidate
 def _read(path: Path, changed_ns: int) -> AccountFile:
+    """Return the checked account file. It is cached by path and time of change. Raises ConfigError, each line of which names the file."""
     try:
         return checked(documents.read(path))
     except ConfigError as error:
@@ -135,6 +136,7 @@ def checked(plain: Mapping[str, Any]) -> AccountFile:
 
 
 def _problems(found: AccountFile) -> Iterator[str]:
+    """Yield a message for each field of the account file that is not allowed."""
     for name, (pattern, example) in PATTERNS.items():
         value: Any = found
         for part in name.split("."):

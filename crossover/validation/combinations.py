@@ -267,6 +267,7 @@ def dataset_known(e: Experiment) -> Iterator[str]:
 
 
 def digits_have_no_test_split(e: Experiment) -> Iterator[str]:
+    """Yield a problem if digits are to be validated on a test split."""
     if e.data.dataset == "digits" and e.data.validation == "test":
         yield "data.validation: digits comes without a test split; give a share of the training set, for example 0.2"
 
@@ -280,11 +281,13 @@ def loss_known(e: Experiment) -> Iterator[str]:
 
 
 def smoothing_needs_classes(e: Experiment) -> Iterator[str]:
+    """Yield a problem if labels are smoothed for another loss than cross_entropy."""
     if e.training.label_smoothing and e.training.loss != "cross_entropy":
         yield f"training.label_smoothing: belongs to cross_entropy, not to {e.training.loss}; leave it out"
 
 
 def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
+    """Yield a problem if labels are always to be scaled although they are classes."""
     if e.data.scale_labels == "always" and e.training.loss in ("cross_entropy", "bce_with_logits"):
         yield (
             f"data.scale_labels: always: labels of {e.training.loss} are no numbers to scale; expected auto, or training.loss: mse or one "
@@ -353,6 +356,7 @@ def images_grow(e: Experiment) -> Iterator[str]:
 
 
 def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
+    """Yield a problem if nesterov is set without SGD or without momentum."""
     if e.training.nesterov and e.training.optimizer != "sgd":
         yield f"training.nesterov: belongs to sgd, not to {e.training.optimizer}; set training.optimizer: sgd, or nesterov: false"
     elif e.training.nesterov and e.training.momentum == 0:
@@ -360,17 +364,20 @@ def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
 
 
 def fp16_needs_a_gpu(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if precision is fp16 and the architecture computes on CPUs."""
     program = architecture.program
     if e.training.precision == "fp16" and (program is None or not program.instances(e).gpu):
         yield f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
 
 
 def one_cycle_rises(e: Experiment) -> Iterator[str]:
+    """Yield a problem if the schedule one_cycle has no warm-up."""
     if e.training.schedule == "one_cycle" and e.training.warm_up == 0:
         yield "training.warm_up: 0 leaves one_cycle no rise; expected more than 0 and less than 1, for example 0.2"
 
 
 def plateau_comes_before_stop(e: Experiment) -> Iterator[str]:
+    """Yield a problem if early stopping ends the run before the plateau schedule can lower the learning rate."""
     patience, stop = e.training.plateau_patience, e.training.early_stopping
     if e.training.schedule == "plateau" and 0 < stop <= patience:
         yield (
@@ -451,11 +458,13 @@ def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def snap_start_needs_layers(e: Experiment) -> Iterator[str]:
+    """Yield a problem if SnapStart is set for container images."""
     if e.functions.snap_start and e.functions.packaging == "image":
         yield "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer, or snap_start: false"
 
 
 def run_ends_before_its_stack(e: Experiment) -> Iterator[str]:
+    """Yield a problem if a run may last longer than its stack lives."""
     if e.lifetime.maximum_run_hours > e.lifetime.ttl_hours:
         yield (
             f"lifetime.maximum_run_hours: {e.lifetime.maximum_run_hours:g} is longer than the stack lives; "
@@ -464,6 +473,7 @@ def run_ends_before_its_stack(e: Experiment) -> Iterator[str]:
 
 
 def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> Iterator[str]:
+    """Yield a problem if functions on Lambda are to compute in bf16."""
     if e.training.precision == "bf16" and any(step.torch for step in steps(architecture)):
         yield "training.precision: bf16 is not native to Lambda's arm64 processors (Graviton2) and would be slower; expected fp32 on AWS"
 

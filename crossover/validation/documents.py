@@ -20,6 +20,7 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  one per class is how PyYAML is extended
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node. Raises MarkedYAMLError at an alias: values must be written out."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
@@ -29,6 +30,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Raises MarkedYAMLError if a key occurs twice."""
         seen: dict[str, int] = {}
         for key, _ in node.value:
             name = str(key.value)
@@ -123,10 +125,12 @@ def only_factory(path: Path) -> Path:
 
 
 def _any_of(names: list[str]) -> str:
+    """Return the first names joined by "or", for a message."""
     return " or ".join(names[:SHOWN]) or "the function that makes the model"
 
 
 def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the names of a function's positional parameters."""
     return tuple(each.arg for each in (*function.args.posonlyargs, *function.args.args))
 
 
@@ -179,6 +183,7 @@ def did_you_mean(name: str, choices: list[str]) -> str:
 
 
 def _kind(value: Any) -> str:
+    """Return in words whether a value is a list, a mapping or a single value."""
     return "list" if isinstance(value, list) else "mapping" if isinstance(value, dict) else "single value"
 
 

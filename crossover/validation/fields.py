@@ -201,6 +201,7 @@ def _value(path: FieldPath, known: Any) -> Any:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
+    """Return the type of each field of a dataclass, with its bounds."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclass_fields(cls)}
 
@@ -226,6 +227,7 @@ def describe(annotation: Any) -> str:
 
 
 def _bound(mark: Any) -> str:
+    """Return a bound of a field in words, such as `>= 1`."""
     match mark:
         case Ge(ge=bound):
             return f">= {bound:g}"
@@ -239,10 +241,12 @@ def _bound(mark: Any) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
+    """Return the values that the Literals in a type allow."""
     return list(_literals(annotation))
 
 
 def _literals(annotation: Any) -> Iterator[str]:
+    """Yield the values of each Literal in a type, at any depth."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     for argument in get_args(annotation):
@@ -251,6 +255,7 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 
 def _dotted(path: FieldPath) -> str:
+    """Return the path of a field as text, such as `training.epochs`."""
     return ".".join(str(part) for part in path)
 
 
@@ -298,4 +303,5 @@ def _committed(value: Any) -> Any:
 
 
 def _plain(bound: Any) -> Any:
+    """Return a bound as it is written into the schema: an int if it is whole."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else _committed(bound)

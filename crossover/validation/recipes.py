@@ -113,6 +113,7 @@ def applied(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dic
 
 
 def _values(name: str, plain: Mapping[str, Any]) -> Values:
+    """Return the values of the recipe `name` for the data, batch size and workers in the document `plain`."""
     training, data = plain.get("training") or {}, plain.get("data") or {}
     dataset = str(data.get("dataset", "digits")) if isinstance(data, Mapping) else ""
     if name == "paper":
@@ -124,6 +125,7 @@ def _values(name: str, plain: Mapping[str, Any]) -> Values:
 
 
 def _shown(value: Any) -> str:
+    """Return a value as YAML writes it."""
     match value:
         case None:
             return "null"

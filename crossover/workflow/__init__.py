@@ -125,6 +125,7 @@ def step(
     """Make a function `(ctx, event) -> changes | None` a Step."""
 
     def decorate(body: StepBody) -> Step:
+        """Return the Step whose name, module and body are those of the decorated function."""
         return Step(
             name=body.__name__,
             module=body.__module__,

@@ -379,6 +379,7 @@ def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> 
 
 
 def _problems(architecture: Architecture, name: str) -> Iterator[str]:
+    """Yield a message for each fault in what an architecture says of itself. `name`: the name that its file gives it."""
     if architecture.name != name:
         yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
     if unknown := sorted(set(architecture.claims) - CLAIMS.keys()):
@@ -415,6 +416,7 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
 
 
 def _module(file: str) -> str:
+    """Return the dotted name of the module in a Python file, given by its path relative to the project."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

@@ -201,6 +201,7 @@ class Context:
             self._uses = None
 
     def _allowed(self, service: str) -> None:
+        """Raise AssertionError if the step that runs does not declare that it uses `service`."""
         assert self._uses is None or service in self._uses, f"the step does not declare uses={{{service!r}}}"
 
     # --- services -----------------------------------------------------------------------------------------------------
@@ -215,6 +216,7 @@ class Context:
         """Return the stores of the workers' minibatches, by worker. They are opened at first use."""
 
         def open_data(worker: int) -> ReadableObjects:
+            """Return the store with the training data of `worker`; objects that were read are kept in memory if the context keeps data."""
             store = self.resources.clients.data(worker, self.traffic["object_store"])
             return LocalCopies(store) if self._keeps_data else store
 
@@ -229,11 +231,13 @@ class Context:
 
     @property
     def _vectors(self) -> Traffic:
+        """The counter of bytes and requests for the store that holds vectors in this run."""
         through_objects = self.resources.clients.uses_object_store(self.experiment)
         return self.traffic["object_store" if through_objects else "tensor_store"]
 
     @lazy
     def _tensors(self) -> ByWorker[TensorStore]:
+        """Return the tensor stores by worker, each opened at its first use."""
         make, traffic = self.resources.clients.tensors, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
@@ -245,6 +249,7 @@ class Context:
 
     @lazy
     def _compute(self) -> ByWorker[TensorCompute]:
+        """Return the databases that compute, by worker, each opened at its first use."""
         make, traffic = self.resources.clients.compute, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
@@ -277,6 +282,7 @@ class Context:
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
+        """Hold one of the machine's slots to compute until the end of the block; count the seconds that waiting for it took."""
         with self.resources.clients.slot() as waited_s:
             self.slot_wait_s += waited_s
             yield
@@ -285,6 +291,7 @@ class Context:
 
     @lazy
     def facts(self) -> RunFacts:
+        """Return the run's configuration, read from the bucket once."""
         return self.resources.facts_of(self.run, self.objects)
 
     @property
@@ -411,9 +418,11 @@ class Meter:
                 self._ctx.forget_mark()
 
     def _spent_s(self) -> float:
+        """Return the seconds since the invocation began, without those that it waited for a slot."""
         return runtime.perf_counter() - self._wall_s - self._ctx.slot_wait_s
 
     def _record(self, outcome: str, *, error: str = "") -> dict[str, Any]:
+        """Return the record of the invocation: times, memory, stages and traffic. `outcome`: how it ended."""
         ctx, event = self._ctx, self._event
         return {
             "run": event["run"],

@@ -83,6 +83,7 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
     """Return a definition's JSON with its placeholders replaced by the ARNs of a deployment of `stack`."""
 
     def arn(found: re.Match[str]) -> str:
+        """Return the ARN that stands for a placeholder."""
         if found[2] == "call":
             return integration_arn(found[3], partition=partition)
         name = f"{stack}-{found[3].replace('_', '-')}"
@@ -107,6 +108,7 @@ StateDefinition = dict[str, Any]
 
 
 def _paused(retries: Retries) -> StateDefinition:
+    """Return the fields of a Retry that say how long Step Functions pauses and how often it tries again."""
     longest = {} if retries.most_s == inf else {"MaxDelaySeconds": retries.most_s}
     how_often = {"IntervalSeconds": retries.first_s, "BackoffRate": 2.0, "MaxAttempts": retries.again}
     return {**how_often, **longest, "JitterStrategy": "FULL"}
@@ -401,6 +403,7 @@ class Block(States):
         raise TypeError(f"not a node: {node!r}")
 
     def _task(self, step: Step, then: str | None) -> str:
+        """Add the Task state that invokes a step's function, followed by `then`, and return its name."""
         self.references.steps[step.name] = None
         return self.add(
             step.name,
@@ -415,15 +418,22 @@ class Block(States):
         )
 
     def _child(self, node: Child, then: str | None, *, timeout_s: int | None = None) -> str:
+        """Add the states that run a Child as an execution of its own, followed by `then`; return the name of the first. `timeout_s`: of the
+        wait.
+        """
         self.machines.add_child(node)
         self.references.children[node.name] = None
         return start(self, node, then, timeout_s=timeout_s, limit_s=self.machines.limit_s)
 
     def _parallel(self, node: Parallel, then: str | None) -> str:
+        """Add a Parallel state with a block for each branch, followed by `then`, and return its name."""
         branches = [self.inner(branch) for branch in node.branches]
         return self.add("side by side", {"Type": "Parallel", "Branches": branches, "ResultPath": None}, then)
 
     def _map(self, node: ForEach, then: str | None) -> str:
+        """Add a Map state for a ForEach, and the state before it that lists the items; return the name of the latter. Inline if the
+        iterations fit into one history, else distributed.
+        """
         count = self.machines.counts[node.count]
         within = inline(count)
         self.references.distributed |= not within
@@ -449,6 +459,9 @@ class Block(States):
         return self.add(f"list {node.item}", {"Type": "Pass", "Parameters": listing}, name)
 
     def _repeat(self, node: Repeat, then: str | None) -> str:
+        """Add the states of a Repeat: note when the wait begins, run the body, check its flag, and perhaps pause. Return the name of the
+        first.
+        """
         choice = self.reserve(f"{node.until}?")
         if then is None:  # a Choice cannot end an execution itself
             then = self.add(f"is {node.until}", {"Type": "Pass"}, None)

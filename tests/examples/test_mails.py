@@ -159,8 +159,8 @@ def test_loaders_give_mails_and_fields_as_the_experiment_asks_for_them() -> None
 
 
 def test_a_kept_run_is_what_the_command_would_make_again() -> None:
-    for name, settings in fine_tuning.runs():
-        if not (path := fine_tuning.kept(name)).exists():
+    for name, settings in fine_tuning.list_runs():
+        if not (path := fine_tuning.find_record_path(name)).exists():
             continue
         result = json.loads(path.read_text())
         asked = validation.load(EXAMPLES / "adapters.yaml", [*fine_tuning.ALONE, *settings])
@@ -170,7 +170,7 @@ def test_a_kept_run_is_what_the_command_would_make_again() -> None:
 
 def test_the_page_has_the_tables_of_the_kept_runs() -> None:
     page = (EXAMPLES.parent / "docs" / "fine-tuning.md").read_text()
-    found = fine_tuning.found()
+    found = fine_tuning.load_errors()
     for task in fine_tuning.TASKS:
-        for line in fine_tuning.table(found, task)[4:]:
+        for line in fine_tuning.build_table(found, task)[4:]:
             assert line in page

@@ -13,7 +13,7 @@ from pathlib import Path
 from crossover.local.zygotes import Runtime
 from layer import wheels
 from layer.contents import pinned
-from tools.arm_emulator import Emulator, emulator
+from tools.arm_emulator import Emulator, unpack_emulator
 
 CLIENT = (pinned("awslambdaric"), *(f"{name}=={version(name)}" for name in ("snapshot-restore-py", "simplejson")))
 BOTO = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")  # Python alone
@@ -51,7 +51,7 @@ def runtime(folder: Path, *, layers: Sequence[Path], cache: Path) -> Runtime:
     brought = brought_by_lambda(folder / "runtime", cache=cache / "wheels")
     dataplane, torch = (packages(archive, folder / archive.stem) for archive in layers)
     paths = {"plain": [brought, dataplane], "torch": [brought, dataplane, torch]}
-    arms: dict[str, Emulator] = {kind: emulator(cache, path) for kind, path in paths.items()}
+    arms: dict[str, Emulator] = {kind: unpack_emulator(cache, path) for kind, path in paths.items()}
     # Not isolated, which would ignore the path. Compiled files of boto3 stay out of this environment's own folders.
     options = ("-s", "-P", "-X", f"pycache_prefix={folder / 'compiled'}")
     return Runtime(command=lambda kind: arms[kind].command(*options), start_s=300.0)

@@ -14,7 +14,7 @@ from crossover.errors import MissingTool
 from layer import build, checks
 from layer.contents import ROOT, TORCH, layers
 from layer.wheels import NoWheels
-from tools.arm_emulator import Emulator, emulator
+from tools.arm_emulator import Emulator, unpack_emulator
 
 pytestmark = pytest.mark.slow
 FOLDER = ROOT / "build"
@@ -37,7 +37,7 @@ def arm(zipped: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for path in zipped:
         shutil.unpack_archive(path, opt)  # a layer as it stands on Lambda
     try:
-        yield emulator(FOLDER / "layer", [opt / "python", ROOT])
+        yield unpack_emulator(FOLDER / "layer", [opt / "python", ROOT])
     except MissingTool as error:
         pytest.skip(str(error))
 

@@ -150,7 +150,7 @@ def test_sections_that_are_named_by_number_exist() -> None:
 
 
 def test_the_picture_of_the_house_is_the_one_that_its_imports_draw() -> None:
-    assert house.PAGE.read_text(encoding="utf-8") == house.drawn(), "draw it anew: python -m tools.house"
+    assert house.PAGE.read_text(encoding="utf-8") == house.draw_page(), "draw it anew: python -m tools.house"
 
 
 def test_files_of_the_project_that_a_page_shows_are_shown_as_they_stand() -> None:

@@ -19,24 +19,24 @@ PAGE, CONFIG = ROOT / "docs" / "calibration.md", ROOT / "config"
 
 
 def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> None:
-    found = cells.judged()
+    found = cells.judge_cells()
     errors = [each.error for each in found]
     assert median(errors) <= 0.25
     assert sum(error > 0.6 for error in errors) <= 1
     assert median(errors) < median(each.error_before for each in found)
-    assert sum(each.held for each in found) * 9 >= len(found) * 7
+    assert sum(each.is_covered for each in found) * 9 >= len(found) * 7
     assert sum(each.score for each in found) < sum(each.score_constant for each in found)
-    assert not any(cells.projected(each.cell).impossible for each in found)
+    assert not any(cells.project_cell(each.cell).impossible for each in found)
     page = PAGE.read_text("utf-8").splitlines()
-    for line in judged.of_cells().splitlines():
+    for line in judged.format_cells().splitlines():
         assert line in page, "docs/calibration.md: a table is not what the simulator says now; see tools/judged.py"
 
 
 def test_what_does_not_fit_into_a_function_is_impossible() -> None:
-    possible = {cell: not cells.projected(cell).impossible for cell in cells.KEPT_ASIDE}
+    possible = {cell: not cells.project_cell(cell).impossible for cell in cells.KEPT_ASIDE}
     assert all(fits == (cell.design == "grads_sharding" or cell.gradient == "vgg16") for cell, fits in possible.items())
     long = replace(cells.KEPT_ASIDE[0], gradient="5 GB", gradient_mib=5_120.0, aggregators=2, memory_mb=10_240)
-    assert "lasts" in cells.projected(long).impossible
+    assert "lasts" in cells.project_cell(long).impossible
 
 
 def test_levels_are_those_of_the_designs() -> None:
@@ -49,8 +49,8 @@ def test_levels_are_those_of_the_designs() -> None:
 
 
 def test_the_interval_score_is_width_and_what_was_missed() -> None:
-    assert cells.interval_score(2.0, 1.0, 4.0) == pytest.approx(log(4))
-    assert cells.interval_score(8.0, 1.0, 4.0) == pytest.approx(log(4) + 20 * log(2))
+    assert cells.compute_interval_score(2.0, 1.0, 4.0) == pytest.approx(log(4))
+    assert cells.compute_interval_score(8.0, 1.0, 4.0) == pytest.approx(log(4) + 20 * log(2))
 
 
 def test_small_functions_are_slow_at_what_their_processor_does() -> None:

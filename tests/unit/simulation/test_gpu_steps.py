@@ -62,7 +62,7 @@ def test_a_step_is_about_three_times_its_forward_pass(model: str) -> None:
 
 
 def test_rates_that_no_fit_has_seen_are_projected() -> None:
-    unseen = [row for row in gpu_steps.printed_rows(cards()) if row[-1] == "no"]
+    unseen = [row for row in gpu_steps.tabulate_printed(cards()) if row[-1] == "no"]
     assert {row[1] for row in unseen} == {"resnet50", "vgg16"}
     for _, model, printed, projected, _ in unseen:
         assert 1 / 1.25 < float(projected) / float(printed) < 1.25, model

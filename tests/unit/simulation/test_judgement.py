@@ -92,7 +92,7 @@ def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
     assert papers.median_error() <= yaml.safe_load(HELD_OUT.read_text("utf-8"))["goal_median_error"]
     assert papers.median_error() <= 0.08  # what it had come to, when calibrations by measurements joined the papers'
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
-    for line in documented.of_rows().splitlines():
+    for line in documented.format_rows().splitlines():
         assert line in page.splitlines(), (
             "docs/calibration.md: the table is not what the simulator says now; see tools/judged.py"
         )

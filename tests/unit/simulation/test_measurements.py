@@ -14,7 +14,7 @@ from crossover.simulation import figures
 from crossover.simulation.papers import HELD_OUT, is_cell_held_out
 from lab import measurements, service_fits
 from lab.clock_rows import SERVICES
-from lab.measurements import AGGREGATION, SKYRISE, rounds
+from lab.measurements import AGGREGATION, SKYRISE, load_rounds
 
 FOLDER = measurements.FOLDER
 Change = Callable[[dict[str, Any]], object]
@@ -93,7 +93,7 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: st
     name, change, message = REFUSED[fault]
     rewritten(folder, name, change)
     with pytest.raises(DataError, match=message):
-        rounds(folder)
+        load_rounds(folder)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str,
     assert old in text
     path.write_text(text.replace(old, new), "utf-8")
     with pytest.raises(DataError, match=message):
-        service_fits.fitted(folder)
+        service_fits.fit_services(folder)
 
 
 def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
@@ -142,19 +142,19 @@ def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
     gone = next(line for line in lines if ",s3_standard,read," in line)
     path.write_text("".join(line for line in lines if line != gone), "utf-8")
     with pytest.raises(DataError, match=r"storage-latency.csv: s3_standard: 9 rows of reads, expected 10"):
-        measurements.latencies(folder)
+        measurements.load_latencies(folder)
 
 
 def test_a_store_without_rows_and_a_cell_on_no_side_are_refused(folder: Path) -> None:
     rewritten(folder, "vgg16_m1.json", lambda plain: plain.update(memory_mb=2.9))
     with pytest.raises(DataError, match=r"held-out.yaml: measured: \('vgg16', 'grads_sharding', 1, 2\) is not listed"):
-        service_fits.fitted(folder)
+        service_fits.fit_services(folder)
     shutil.copy(FOLDER / AGGREGATION / "vgg16_m1.json", folder / AGGREGATION)
     path = folder / SKYRISE / "storage-latency.csv"
     lines = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in lines if "s3_express" not in line), "utf-8")
     with pytest.raises(DataError, match=r"storage-latency.csv: no row of s3_express, read"):
-        service_fits.fitted(folder)
+        service_fits.fit_services(folder)
 
 
 def test_what_is_written_down_is_what_the_measurements_give(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_fit_sees_no_cell_held_out(folder: Path) -> None:
         rewritten(
             folder, measurements.DESIGNS, lambda plain, d=design: [change(r) for r in plain["resnet18"][d]["all_runs"]]
         )
-    assert rounds(folder) != rounds()
-    assert service_fits.fitted(folder) == service_fits.fitted()
+    assert load_rounds(folder) != load_rounds()
+    assert service_fits.fit_services(folder) == service_fits.fit_services()
 
 
 def test_the_cells_held_out_follow_the_rule() -> None:
@@ -189,7 +189,8 @@ def test_the_cells_held_out_follow_the_rule() -> None:
     listed = yaml.safe_load(HELD_OUT.read_text("utf-8"))["measured"]
     assert [each["held_out"] for each in listed] == [n % 2 == 1 for n in range(len(listed))]
     cells = {
-        (round(each.cell.gradient_mib), each.cell.design, each.cell.aggregators, each.cell.key) for each in rounds()
+        (round(each.cell.gradient_mib), each.cell.design, each.cell.aggregators, each.cell.key)
+        for each in load_rounds()
     }
     assert [key for *_, key in sorted(cells)] == [
         (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]) for each in listed

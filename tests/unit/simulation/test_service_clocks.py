@@ -78,12 +78,12 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(
     assert old in text
     path.write_text(text.replace(old, new, 1), "utf-8")
     with pytest.raises(DataError, match=f"{name}: {message}"):
-        clock_fits.fitted(tmp_path)
+        clock_fits.fit_clocks(tmp_path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{TASKS}: no measurements"):
-        clock_fits.fitted(tmp_path)
+        clock_fits.fit_clocks(tmp_path)
 
 
 NOT_FITTED: dict[str, Callable[[Mapping[str, str]], bool]] = {
@@ -101,10 +101,10 @@ NOT_FITTED: dict[str, Callable[[Mapping[str, str]], bool]] = {
 def test_every_file_has_its_source_and_every_row_its_residual() -> None:
     told = (clock_rows.FOLDER / "README.md").read_text("utf-8")
     assert [name for name in FILES if name not in told] == []
-    _, left = clock_fits.fitted(clock_rows.FOLDER)
+    _, left = clock_fits.fit_clocks(clock_rows.FOLDER)
     fitted_to = {f"{each.session}: {each.level}" for each in left}
     for name in FILES:
-        rows, left_out = clock_rows.rows(name), NOT_FITTED.get(name, lambda told: False)
+        rows, left_out = clock_rows.load_rows(name), NOT_FITTED.get(name, lambda told: False)
         assert [r.told for r in rows if (r.where in fitted_to) == left_out(r.told)] == []
 
 
@@ -113,20 +113,22 @@ def test_every_file_has_its_source_and_every_row_its_residual() -> None:
 
 def test_the_page_has_what_others_judge() -> None:
     page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
-    assert clocks.as_markdown() in page, "docs/simulation.md: see clocks.as_markdown"
-    assert [letter for letter, *_ in clocks.predictions()] == list("abccccdee")
-    for _, setting, band in clocks.predictions():
+    assert clocks.format_predictions() in page, "docs/simulation.md: see clocks.format_predictions"
+    assert [letter for letter, *_ in clocks.predict_bands()] == list("abccccdee")
+    for _, setting, band in clocks.predict_bands():
         assert band.p95 / band.p5 <= 3, setting
 
 
 @pytest.mark.slow
 def test_the_page_has_what_tasks_cost() -> None:
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
-    assert clocks.table(clocks.COST_HEAD, clocks.costs()) in page, "docs/calibration.md: see python -m tools.clocks"
+    assert clocks.format_table(clocks.COST_HEAD, clocks.project_costs()) in page, (
+        "docs/calibration.md: see python -m tools.clocks"
+    )
 
 
 def test_what_others_measured_stays_as_well_projected() -> None:
-    assert median(each.error for each in cells.judged()) <= 0.1165
+    assert median(each.error for each in cells.judge_cells()) <= 0.1165
     assert (
         papers.median_error() <= 0.0777
     )  # 7.1 % before GPU steps were measured: the paper's ResNet-18 on GPUs is 9.2 % off now
@@ -165,7 +167,7 @@ def test_from_task_to_task_it_takes_what_was_measured(calibration: object) -> No
 def test_it_spreads_as_measured() -> None:
     factors = RandomFactors(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
     drawn = sorted(AWS.task_s * factors.task() for _ in range(20_000))
-    rows = [row.seconds for row in clock_rows.rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
+    rows = [row.seconds for row in clock_rows.load_rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
     for share, name in ((0.05, "p5"), (0.5, "p50"), (0.95, "p95")):
         assert drawn[int(share * len(drawn))] == pytest.approx(rows[0][name], rel=0.05)
 
