@@ -16,7 +16,7 @@ from crossover.experiment import Exchange, Functions, Lifetime, Weights
 from crossover.workflow.architecture import architectures
 from functions.mlless.settings import MLLess
 from tests.architectures.harness import small
-from tests.chaos.world.schedule import Fault, Side, pass_by
+from tests.chaos.world.schedule import CONFLICT, Fault, Side, pass_by
 from tests.chaos.world.trials import Trials, reduced, side_by_side
 from tests.sampling import WHOLE
 
@@ -162,6 +162,9 @@ def test_an_invocation_that_comes_again_when_the_run_is_over_leaves_nothing(arch
         ("all_reduce", Fault(kind="outage", service="s3", at_s=0.1, seconds=2.0)),  # while data is staged, by no step
         ("all_reduce", Fault(kind="refusal", service="s3", at_s=0.1, seconds=2.0)),
         ("spirt", Fault(kind="refusal", service="s3", at_s=12.0, seconds=5.0)),
+        ("all_reduce", Fault(kind="refusal", service="s3", code=CONFLICT, at_s=5.0, seconds=4.0)),
+        ("spirt", Fault(kind="refusal", service="s3", code="InternalError", side="after", at_s=12.0, seconds=2.0)),
+        ("spirt", Fault(kind="refusal", service="redis", code="TRYAGAIN", at_s=12.0, seconds=2.0)),
         ("spirt", Fault(kind="refusal", service="redis", at_s=12.0, seconds=5.0)),
         ("spirt", Fault(kind="refusal", service="rabbitmq", at_s=12.0, seconds=10.0)),
         ("p2p_serverless", Fault(kind="refusal", service="aws", at_s=60.0, seconds=2.0)),

@@ -30,7 +30,7 @@ def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
     drawn = [draw(TERRAIN, seed) for seed in range(300)]
 
     assert drawn == [draw(TERRAIN, seed) for seed in range(300)]
-    assert {fault.kind for faults in drawn for fault in faults} == set(KINDS) - {"gone"}
+    assert {fault.kind for faults in drawn for fault in faults} == set(KINDS) - {"gone", "limit"}
     assert all(len(faults) <= 9 for faults in drawn) and sum(len(faults) >= 5 for faults in drawn) > 150
 
 

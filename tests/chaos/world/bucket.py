@@ -1,7 +1,9 @@
 """A bucket in the virtual world, with the methods and errors of boto3's client that our object store relies on."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from heapq import nsmallest
 from typing import Any
 
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
@@ -15,6 +17,7 @@ class Bucket:
 
     def __init__(self, carry: Carry) -> None:
         self.objects: dict[str, bytes] = {}
+        self.page_keys = 1_000  # of a listing
         self._carry = carry
 
     def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "") -> None:
@@ -26,7 +29,7 @@ class Bucket:
             self.objects[Key] = body
             return True
 
-        if not self._ask("PutObject", [Key], put, bytes_out=len(body)):
+        if not self._ask("PutObject", [Key], put, bytes_out=len(body), conditional=bool(IfNoneMatch)):
             raise _error("PreconditionFailed", "PutObject")
 
     def get_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
@@ -43,10 +46,20 @@ class Bucket:
     def get_paginator(self, operation: str) -> "Bucket":
         return self
 
-    def paginate(self, *, Bucket: str, Prefix: str) -> list[Mapping[str, Any]]:
-        """One page, whatever there is."""
-        keys = self._ask("ListObjectsV2", [Prefix], lambda: [key for key in self.objects if key.startswith(Prefix)])
-        return [{"Contents": [{"Key": key} for key in keys]}]
+    def paginate(self, *, Bucket: str, Prefix: str) -> Iterator[Mapping[str, Any]]:
+        """Page after page: a request each, of what is there then behind the page before."""
+        last = ""
+        while True:
+            page = self._ask("ListObjectsV2", [Prefix], partial(self._behind, Prefix, last))
+            yield {"Contents": [{"Key": key} for key in page[: self.page_keys]]}
+            if len(page) <= self.page_keys:
+                return
+            last = page[self.page_keys - 1]
+
+    def _behind(self, prefix: str, last: str) -> list[str]:
+        """Return the keys of a page, and one more if another page follows."""
+        found = (key for key in self.objects if key.startswith(prefix) and key > last)
+        return nsmallest(self.page_keys + 1, found)
 
     def _found(self, operation: str, key: str) -> bytes:
         found = self._ask(operation, [key], lambda: self.objects.get(key))
@@ -54,15 +67,24 @@ class Bucket:
             raise _error("NoSuchKey", operation)
         return bytes(found)
 
-    def _ask(self, operation: str, keys: list[str], effect: Callable[[], Any], *, bytes_out: int = 0) -> Any:
+    def _ask(
+        self,
+        operation: str,
+        keys: list[str],
+        effect: Callable[[], Any],
+        *,
+        bytes_out: int = 0,
+        conditional: bool = False,
+    ) -> Any:
         """The reply. Raises botocore's errors."""
 
         def served() -> tuple[Any, int]:
             reply = effect()
             return reply, len(reply) if operation == "GetObject" and reply else 0
 
+        asked = Request("s3", operation, tuple(keys), bytes_out, within_s=READ_TIMEOUT_S, conditional=conditional)
         try:
-            return self._carry(Request("s3", operation, tuple(keys), bytes_out, within_s=READ_TIMEOUT_S), served)
+            return self._carry(asked, served)
         except ServerRefusal as refusal:
             raise _error(refusal.code, operation) from None
         except LostReply as lost:

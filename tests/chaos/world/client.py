@@ -32,6 +32,7 @@ class VirtualAccount(Protocol):
     experiment: Experiment
     machines: VirtualMachines
     fleet: VirtualFleet | None
+    spares: int  # instances beside those that hold a rank
 
     def clients(self, process: Process) -> Clients: ...
     def materials(self, experiment: Experiment) -> Materials: ...
@@ -177,7 +178,7 @@ class Client:
             announce(prepared.objects, fleet=FLEET, run=prepared.run, members=members)
             self.announced = True
         try:
-            size = count_instances(prepared.experiment, prepared.architecture)
+            size = count_instances(prepared.experiment, prepared.architecture) + world.spares
             world.asks("SetDesiredCapacity", lambda: fleet.resize(size))
             tolerant = tolerates_failures(prepared.experiment)
             execution = ProgramsExecution(

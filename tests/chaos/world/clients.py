@@ -19,12 +19,14 @@ from tests.chaos.world.requests import Carry
 
 
 class VirtualServers:
-    """The servers of one world: a bucket, a broker, and `databases` Redis servers. `carry` takes every request to them."""
+    """The servers of one world: a bucket, a broker, and `databases` Redis servers. `carry` takes every request to them;
+    `now_s` is their clock.
+    """
 
-    def __init__(self, carry: Carry, *, databases: int) -> None:
+    def __init__(self, carry: Carry, *, databases: int, now_s: Callable[[], float] = lambda: 0.0) -> None:
         self.carry = carry
         self.bucket = Bucket(carry)
-        self.databases = [VirtualDatabase(number) for number in range(databases)]
+        self.databases = [VirtualDatabase(number, now_s) for number in range(databases)]
         self.broker = VirtualBroker()
 
 

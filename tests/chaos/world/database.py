@@ -20,11 +20,12 @@ from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
 
 
 class VirtualDatabase(MemoryTensorStore):
-    """One server's vectors. Keys stay as long as it does: a run is over before their time to live has passed."""
+    """One server's vectors. What is stored from outside lives as long as its command says, by `now_s`; computed results stay."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, now_s: Callable[[], float]) -> None:
         super().__init__(Traffic())
-        self.number = number
+        self.number, self._now_s = number, now_s
+        self._until_s: dict[str, float] = {}
         self.up = True
         self.life = 1  # connections of an earlier one are dead
 
@@ -33,10 +34,16 @@ class VirtualDatabase(MemoryTensorStore):
         self.up = False
         self.life += 1
         self._vectors.clear()
+        self._until_s.clear()
 
     def start(self) -> None:
         """It listens again."""
         self.up = True
+
+    def delete(self, *keys: str) -> None:
+        super().delete(*keys)
+        for key in keys:
+            self._until_s.pop(key, None)
 
     def held(self) -> list[str]:
         """What it holds, sorted: for whoever looks for what was left behind."""
@@ -47,8 +54,15 @@ class VirtualDatabase(MemoryTensorStore):
         vector = self._vectors.get(key)
         return None if vector is None else f"{vector.kind} {vector.samples} {vector.dtype} ".encode() + vector.data
 
+    def _expire(self) -> None:
+        now_s = self._now_s()
+        for key in [key for key, until_s in self._until_s.items() if until_s <= now_s]:
+            del self._until_s[key]
+            self._vectors.pop(key, None)
+
     def execute(self, name: str, arguments: Sequence[Any]) -> Any:
         """The reply to a command as RedisTensorStore sends it; a vector for TENSOR.GET. A computation comes as a function."""
+        self._expire()
         match name:
             case "PING":
                 return "PONG"
@@ -56,7 +70,12 @@ class VirtualDatabase(MemoryTensorStore):
                 key, dtype, _, _, kind, *options = arguments
                 samples = options[1] if options[0] == "SAMPLES" else 0
                 vector = Vector(VectorKind(kind), options[-1], samples, DTYPES[dtype])
-                return self.create(key, vector) if "NX" in options else self.put(key, vector)
+                if "NX" in options and not self.create(key, vector):
+                    return False
+                if "NX" not in options:
+                    self.put(key, vector)
+                self._until_s[key] = self._now_s() + options[options.index("PX") + 1] / 1_000
+                return True
             case "TENSOR.GET":
                 return self._vectors.get(arguments[0])
             case "EXISTS":
@@ -64,15 +83,18 @@ class VirtualDatabase(MemoryTensorStore):
             case "UNLINK":
                 return self.delete(*arguments)
             case "EVAL":
-                return self._appear_together(arguments[2:-1])
+                return self._appear_together(arguments[2:-1], live_s=arguments[-1] / 1_000)
         return arguments[-1]()
 
-    def _appear_together(self, names: Sequence[str]) -> bool:
+    def _appear_together(self, names: Sequence[str], *, live_s: float) -> bool:
         """redis_tensors.py's script."""
         half = len(names) // 2
         vectors = [(key, self.get(temporary)) for temporary, key in zip(names[:half], names[half:], strict=True)]
         self.delete(*names[:half])
-        return self.create_together(vectors)
+        if not self.create_together(vectors):
+            return False
+        self._until_s |= {key: self._now_s() + live_s for key, _ in vectors}
+        return True
 
 
 class Connection:

@@ -18,7 +18,7 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     that all pass by themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with and on a few
     others, which may run on when the next begins.
     """
-    terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind != "gone"])
+    terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     if (sort := random.Random(f"manner {seed}").random()) < 0.2:
         return _at_writes(terrain, random.Random(f"writes {seed}"))
     if sort < 0.37:

@@ -15,7 +15,7 @@ from tests.chaos.world.judged import Models
 from tests.chaos.world.kernel import Process
 from tests.chaos.world.machines import Failed
 from tests.chaos.world.requests import LostReply, Request, ServerRefusal
-from tests.chaos.world.schedule import REFUSALS, Fault, Side
+from tests.chaos.world.schedule import CONFLICT, Fault, Side, limits_of, refusal_of
 
 if TYPE_CHECKING:
     from tests.chaos.world.world import VirtualCall, VirtualWorld
@@ -55,6 +55,7 @@ class Disturbed:
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = tuple(faults)
+        self.limits = limits_of(self.faults)
         self.history, self.struck = RequestHistory(), list[Fault]()
         self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
         self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
@@ -125,6 +126,7 @@ class Disturbed:
             nature = Process(call.process.kernel, "nature")
             call.process.kernel.spawn(self._send_again, fault.seconds, moved, process=nature, name="message")
         self._hit(call, nth, "after")
+        self._answer_busy(call, "after")
 
     def _note(self, call: "VirtualCall", changed: Iterable[tuple[str, str, str]], outcome: str) -> None:
         role, server = call.process.role, f"{call.request.service} {call.request.server}"
@@ -184,13 +186,17 @@ class Disturbed:
             if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
                 self._strike(fault)
                 raise LostReply
+        self._answer_busy(call, "before")
+
+    def _answer_busy(self, call: "VirtualCall", side: Side) -> None:
+        now_s, asked = call.process.kernel.now_s, call.request
         for fault in self._of("refusal"):
-            here = (fault.service, fault.server) == (call.request.service, call.request.server)
-            here = here and (fault.service != "rabbitmq" or call.request.operation == "basic.publish")
-            here = here and call.request.operation != "connect"
+            here = (fault.service, fault.server, fault.side) == (asked.service, asked.server, side)
+            here = here and (fault.service != "rabbitmq" or asked.operation == "basic.publish")
+            here = here and asked.operation != "connect" and (asked.conditional or fault.code != CONFLICT)
             if here and fault.at_s <= now_s < fault.at_s + fault.seconds:
                 self._strike(fault)
-                raise ServerRefusal(REFUSALS[fault.service])
+                raise ServerRefusal(refusal_of(fault))
 
     # --- of messages ------------------------------------------------------------------------------------------------------
 
@@ -262,6 +268,8 @@ class Disturbed:
     def began(self, world: "VirtualWorld") -> None:
         self._world, self.experiment, self.minibatches = world, world.resolved, world.minibatches
         world.kernel.skew_s = self.skew_s
+        for fault in self._of("limit"):
+            self._strike(fault)
         world.servers.broker.moved = lambda *what: self._moved.append(Moved(*what))
         for fault in self._of("memory_lost", "queues_lost", "client_dies", "taken"):
             nature = Process(world.kernel, "nature")

@@ -22,6 +22,7 @@ class Request:
     bytes_out: int = 0  # of payload
     server: int = 0  # which one of several of this service
     within_s: float = float("inf")  # how long the client waits for the reply
+    conditional: bool = False  # whether it creates a key only if there is none
 
 
 class LostReply(Exception):

@@ -16,16 +16,31 @@ T = TypeVar("T")
 
 FaultKind = Literal[
     "kill", "freeze", "slow", "lose", "message", "duplicate", "outage", "refusal", "memory_lost", "queues_lost", "clock", "client_dies",
-    "throttle", "starts", "taken", "late", "gone",
+    "throttle", "starts", "taken", "late", "gone", "limit",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 Side = Literal["before", "after"]  # of a request's effect
-# What a server says that will answer later, by service; "aws" stands for Step Functions and Auto Scaling.
-REFUSALS: Mapping[str, str] = {
-    "s3": "SlowDown",
-    "redis": "LOADING",
-    "rabbitmq": "basic.nack",
-    "aws": "ThrottlingException",
+# What a server says that will answer later, by service, the first one unless a fault names another; "aws" stands for Step Functions and
+# Auto Scaling. S3's CONFLICT answers a conditional write alone; behind InternalError a write may have taken place.
+CONFLICT = "ConditionalRequestConflict"
+REFUSALS: Mapping[str, tuple[str, ...]] = {
+    "s3": ("SlowDown", "InternalError", "ServiceUnavailable", CONFLICT),
+    "redis": ("LOADING", "BUSY", "TRYAGAIN"),
+    "rabbitmq": ("basic.nack",),
+    "aws": ("ThrottlingException",),
+}
+
+
+# What is so large that a small run never comes to it, and what it may be instead: code for several parts, pages, spares and long waits.
+LIMITS: Mapping[str, tuple[float, ...]] = {
+    "part_bytes": (16, 24),  # of a gradient, that one averaging function takes
+    "body_bytes": (8,),  # of a message; a longer one lies in the bucket
+    "page_keys": (1, 2, 3),  # of a listing
+    "spares": (1, 2),  # instances beside those that hold a rank
+    "timeout_s": (60, 90),  # of a function
+    "minibatch_s": (12, 15),  # of a gradient
+    "minibatches": (4, 6),  # of a worker in an epoch
+    "time_to_live_s": (20_000,),  # of a key in a database
 }
 
 
@@ -39,13 +54,15 @@ class Fault:
       comes again then.
     - duplicate: the `request`-th invocation of `role` comes again `seconds` later. Its caller goes on with the second one's answer (`side`
       before), or has gone on with the first one's.
-    - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`; refusal: it answers that it is busy.
+    - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`; refusal: it answers `code` of
+      REFUSALS, `side` the request's effect.
     - memory_lost, queues_lost: a database host, the broker, starts again with nothing at `at_s`.
     - clock: the wall clock of `role` is ahead by `seconds`; of the client, where several follow each other, that of the `request`-th.
     - client_dies at `at_s`; another resumes the run `seconds` later.
     - throttle, starts: from `at_s` for `seconds` no function is invoked, no execution started.
     - taken: the instance of program `role` is taken at `at_s`; late: it starts `seconds` after the others. Its successor does not: whoever
       is given up, because it came too late, must not fail every resumption after that too.
+    - limit: `service` names one of LIMITS, which is `seconds` (bytes, keys, instances) in this run.
     - gone: from the `request`-th request of `role` on, whoever plays it is killed, until the run is resumed.
     """
 
@@ -55,12 +72,18 @@ class Fault:
     side: Side = "before"
     silent: bool = False
     service: str = ""
+    code: str = ""  # of a refusal; "": its service's first
     server: int = 0
     at_s: float = 0.0
     seconds: float = 0.0
 
     def __str__(self) -> str:
         return _TOLD[self.kind](self)
+
+
+def refusal_of(fault: Fault) -> str:
+    """Return the code that a refusal answers."""
+    return fault.code or REFUSALS[fault.service][0]
 
 
 def _at_request(what: str) -> Callable[[Fault], str]:
@@ -85,9 +108,10 @@ _TOLD: Mapping[FaultKind, Callable[[Fault], str]] = {
         + ("and its caller waits for the second" if f.side == "before" else "when its caller has gone on")
     ),
     "outage": _at_moment("{f.service} {f.server} refuses connections for {f.seconds:g} s"),
-    "refusal": lambda f: _at_moment(f"{{f.service}} {{f.server}} answers {REFUSALS[f.service]} for {{f.seconds:g}} s")(
-        f
-    ),
+    "refusal": lambda f: _at_moment(
+        f"{{f.service}} {{f.server}} answers {refusal_of(f)} for {{f.seconds:g}} s"
+        + (", when it has done what it was asked" if f.side == "after" else "")
+    )(f),
     "memory_lost": _at_moment("database {f.server} starts again without what it held"),
     "queues_lost": _at_moment("the broker starts again without its queues"),
     "clock": lambda f: f"{f.role}{f' {f.request}' if f.request else ''}: its clock is {f.seconds:+g} s off",
@@ -96,6 +120,7 @@ _TOLD: Mapping[FaultKind, Callable[[Fault], str]] = {
     "starts": _at_moment("no execution is started for {f.seconds:g} s"),
     "taken": _at_moment("the instance of {f.role} is taken"),
     "late": lambda f: f"{f.role} starts {f.seconds:g} s after the others",
+    "limit": lambda f: f"{f.service} is {f.seconds:g}",
     "gone": _at_request("its process is killed, and whoever takes its place, until the run is resumed"),
 }
 
@@ -119,6 +144,7 @@ class Terrain:
     again: Mapping[str, Requests] = field(default_factory=dict)
     again_s: float = 0.0
     may_go: int = 0
+    limits: Sequence[str] = ()  # of LIMITS: those that the architecture has
 
 
 # How long what passes by itself may last at most, in seconds: retries, patience and new instances are made for more than this.
@@ -126,7 +152,7 @@ PASSES_S: Mapping[FaultKind, float] = {
     "freeze": 300.0, "slow": 0.1, "message": 300.0, "duplicate": 300.0, "outage": 2.0, "refusal": 2.0, "throttle": 1.0, "starts": 1.0,
     "late": 120.0,
 }  # fmt: skip
-ALWAYS_PASS: tuple[FaultKind, ...] = ("kill", "lose", "taken", "gone")
+ALWAYS_PASS: tuple[FaultKind, ...] = ("kill", "lose", "taken", "gone", "limit")
 # Of any other kind: what a protocol forgets shows most often where a process ends between two requests.
 KILLS_FOR_ONE = 3
 KILLS = 2  # of one role, before its retries may be used up
@@ -136,9 +162,18 @@ def pass_by(faults: Sequence[Fault], *, may_go: int = 0) -> bool:
     """Whether a run must get over these by itself: nobody has to resume it, but where its client died. `may_go`: how many workers it goes
     on without.
     """
-    hit = Counter(fault.role for fault in faults if fault.kind in ("kill", "taken"))
-    few = len(gone(faults)) <= may_go and all(count <= KILLS for role, count in hit.items() if role != "client")
-    return few and all(map(_passes, faults))
+    limits = limits_of(faults)
+    timeout_s = limits.get("timeout_s", inf)
+    # In an invocation of a minute a reply that never comes is as bad as a kill, and patience is two such invocations.
+    kinds, kills = (("kill", "taken"), KILLS) if timeout_s == inf else (("kill", "taken", "lose"), 1)
+    hit = Counter(fault.role for fault in faults if fault.kind in kinds)
+    few = len(gone(faults)) <= may_go and all(count <= kills for role, count in hit.items() if role != "client")
+    return few and all(_passes(fault, at_most_s=timeout_s / 6) for fault in faults)
+
+
+def limits_of(faults: Sequence[Fault]) -> dict[str, float]:
+    """Return the limits among `faults` by name."""
+    return {fault.service: fault.seconds for fault in faults if fault.kind == "limit"}
 
 
 def gone(faults: Sequence[Fault]) -> set[str]:
@@ -151,8 +186,9 @@ def ends_client(fault: Fault) -> bool:
     return fault.kind == "client_dies" or fault.role == "client"
 
 
-def _passes(fault: Fault) -> bool:
-    return ends_client(fault) or fault.kind in ALWAYS_PASS or fault.seconds <= PASSES_S.get(fault.kind, -inf)
+def _passes(fault: Fault, *, at_most_s: float) -> bool:
+    within_s = min(at_most_s, PASSES_S.get(fault.kind, -inf))
+    return ends_client(fault) or fault.kind in ALWAYS_PASS or fault.seconds <= within_s
 
 
 def as_json(faults: Sequence[Fault]) -> list[dict[str, Any]]:
@@ -179,6 +215,8 @@ def _fault(number: int, given: Any, terrain: Terrain) -> Fault:
         raise UserError(
             f"fault {number}: kind: {fault.kind!r} cannot happen to this experiment; expected one of {known}"
         )
+    if fault.kind == "limit" and fault.service not in terrain.limits:
+        raise UserError(f"fault {number}: service: {fault.service!r}; this experiment has {', '.join(terrain.limits)}")
     if fault.role and fault.role not in (*terrain.requests, *terrain.programs):
         known = ", ".join(sorted(terrain.requests))
         raise UserError(f"fault {number}: role: {fault.role!r}; this experiment has {known}")

@@ -19,7 +19,7 @@ from tests.chaos.world.kernel import Stuck
 from tests.chaos.world.learner import BUFFERS, PARAMETERS, ExactLearner
 from tests.chaos.world.nemeses import Disturbed
 from tests.chaos.world.oracles import broken
-from tests.chaos.world.schedule import KINDS, Fault, FaultKind, Requests, Terrain, ends_client, gone, pass_by
+from tests.chaos.world.schedule import KINDS, LIMITS, Fault, FaultKind, Requests, Terrain, ends_client, gone, pass_by
 from tests.chaos.world.shrink import smallest
 from tests.chaos.world.world import RunOutcome, VirtualWorld
 from tests.chaos.world.yardstick import (
@@ -37,6 +37,7 @@ _TRIES = 16  # of each, one in two does not follow the run that goes on, but sto
 _SEEDS_OF_A_PROCESS = (
     500  # a world that has ended keeps 1 to 3 MB: Python does not see the cycles through its greenlets' frames
 )
+_OF_WORLD = ("part_bytes", "page_keys", "spares", "minibatch_s", "minibatches")  # limits that no setting is
 TURNS = 300_000  # a hundred times what a small run takes
 
 
@@ -56,7 +57,7 @@ class Trials:
     """Of one experiment."""
 
     experiment: Experiment
-    _yardsticks: dict[int, Yardstick] = field(default_factory=dict)
+    _yardsticks: dict[tuple[int, int], Yardstick] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture:
@@ -66,9 +67,8 @@ class Trials:
         """Return what one process comes to, after each epoch; empty if what a round combines, or who takes part, depends on who is late."""
         if self.experiment.p2p.mode != "synchronous" or self._setting("scale_in"):
             return {}
-        every = (
-            world.resolved.functions.checkpoint_every if self._setting("slack") else 0
-        )  # no update is on its way across a checkpoint
+        # No update is on its way across a checkpoint.
+        every = (world.resolved.functions.checkpoint_every if self._setting("slack") else 0, world.minibatches)
         if every not in self._yardsticks:
             measure = measure_mlless if self._removes and not self._adds else measure_reference
             self._yardsticks[every] = measure(world.resolved, world.dataset, self.make_learner(world))
@@ -104,6 +104,7 @@ class Trials:
             again=self._resumed(half_s, nemesis.asked),
             again_s=half_s,
             may_go=self._may_go,
+            limits=self._limits,
         )
         return outcome, terrain
 
@@ -151,8 +152,28 @@ class Trials:
             functions = replace(functions, checkpoint_every=min(functions.checkpoint_every, OFTEN))
         if seed % 4 == 2:
             exchange = replace(exchange, minibatches_per_invocation=1)
-        given = replace(self.experiment, functions=functions, exchange=exchange)
-        return VirtualWorld(given, seed, nemesis, turns=TURNS, sizes=self._sizes)
+        limits, database, p2p = nemesis.limits, self.experiment.database, self.experiment.p2p
+        functions = replace(functions, timeout_s=int(limits.get("timeout_s", functions.timeout_s)))
+        database = replace(database, time_to_live_s=int(limits.get("time_to_live_s", database.time_to_live_s)))
+        if "body_bytes" in limits:
+            p2p = replace(p2p, message_limit_mb=limits["body_bytes"] / 2**20)
+        given = replace(self.experiment, functions=functions, exchange=exchange, database=database, p2p=p2p)
+        of_world: dict[str, Any] = {name: int(limits[name]) for name in _OF_WORLD if name in limits}
+        return VirtualWorld(given, seed, nemesis, turns=TURNS, sizes=self._sizes, **of_world)
+
+    @property
+    def _limits(self) -> list[str]:
+        """Which of LIMITS this experiment has."""
+        program, steps = self.architecture.program is not None, self.architecture.run or self.architecture.machines
+        has = {
+            "part_bytes": program and steps and self.experiment.p2p.average_in == "lambda",
+            "body_bytes": program and talks(self.architecture),
+            "spares": program,
+            "timeout_s": steps,
+            "time_to_live_s": database_hosts(self.experiment, self.architecture),
+            "minibatches": self.experiment.training.steps is None,
+        }
+        return [name for name in LIMITS if has.get(name, True)]
 
     def kinds(self) -> tuple[FaultKind, ...]:
         """What can happen to this architecture."""
@@ -190,7 +211,8 @@ class Trials:
         left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
         # Whoever has gone is waited for once, as training/waits.py says; then another may evaluate in its place, with half the patience.
         patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
-        within_s = 10.0 * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
+        pace = world.minibatch_s * world.minibatches / (VirtualWorld.minibatch_s * VirtualWorld.minibatches)
+        within_s = 10.0 * pace * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
         every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
         days = calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches})
         keeps = all(days.rounds_until(epoch) % every == 0 for epoch in range(1, days.epochs + 1))

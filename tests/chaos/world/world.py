@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any, Protocol
+from unittest.mock import patch
 
+from crossover.algorithms import schedule
 from crossover.data.clients import Clients
 from crossover.data.keys import Keys
 from crossover.errors import Unavailable
@@ -129,6 +131,9 @@ class VirtualWorld:
     calibration: Calibration = AWS
     sizes: tuple[int, int] = (PARAMETERS, BUFFERS)
     turns: int = 1_000_000  # of all tasks; a run that takes more is taken for one that never ends
+    part_bytes: int = schedule.PART_BYTES  # of a gradient, that one averaging function takes
+    page_keys: int = 1_000  # of a listing
+    spares: int = 0  # instances beside those that hold a rank
 
     def __post_init__(self) -> None:
         self.architecture: Architecture = architecture_of(self.experiment)
@@ -139,7 +144,8 @@ class VirtualWorld:
         databases = {"per_worker": self.resolved.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         if self.resolved.storage.channel == "s3":
             databases = 0
-        self.servers = VirtualServers(self.carry, databases=databases)
+        self.servers = VirtualServers(self.carry, databases=databases, now_s=lambda: self.kernel.now_s)
+        self.servers.bucket.page_keys = self.page_keys
         self.processes: list[Process] = []
         self.machines = VirtualMachines(
             self.kernel,
@@ -272,7 +278,7 @@ class VirtualWorld:
 
     def run(self) -> RunOutcome:
         """From the first client to the last straggler."""
-        with installed(self.kernel, self.looks):
+        with installed(self.kernel, self.looks), patch.object(schedule, "PART_BYTES", self.part_bytes):
             self.nemesis.began(self)
             process = Process(self.kernel, "operator", of_the_world=True)
             operator = self.kernel.spawn(self._operate, process=process, name="operator")

@@ -1,0 +1,55 @@
+"""Limits that a schedule draws: what a small run never comes to happens in it, and breaks nothing."""
+
+import pytest
+
+from crossover.experiment import Experiment
+from crossover.validation import load
+from tests.architectures.harness import small
+from tests.chaos.world.schedule import LIMITS, Fault
+from tests.chaos.world.trials import Trial, Trials, reduced
+
+
+def limit(name: str, which: int = 0) -> Fault:
+    return Fault(kind="limit", service=name, seconds=LIMITS[name][which])
+
+
+def run(experiment: Experiment, *faults: Fault) -> Trial:
+    trial = Trials(reduced(experiment)).under(faults, 1)
+    assert set(trial.struck) == set(faults) and not trial.findings
+    return trial
+
+
+def test_gradients_are_averaged_in_parts() -> None:
+    trial = run(load("config/p2p-serverless.yaml", ["p2p.average_in=lambda"]), limit("part_bytes"))
+
+    assert any(entry.role.startswith("average_part") and entry.key.endswith("/1") for entry in trial.history.entries)
+
+
+def test_long_messages_lie_in_the_bucket() -> None:
+    trial = run(small("p2p_instance"), limit("body_bytes"))
+
+    assert any("/body/" in entry.key for entry in trial.history.entries)
+
+
+def test_listings_come_in_pages() -> None:
+    one = run(small("all_reduce"), Fault(kind="limit", service="page_keys", seconds=1.0))
+    listed = [entry for entry in one.history.entries if entry.operation == "ListObjectsV2"]
+
+    assert len(listed) > len([e for e in run(small("all_reduce")).history.entries if e.operation == "ListObjectsV2"])
+
+
+def test_a_spare_takes_the_rank_of_a_program_that_is_gone() -> None:
+    trial = run(small("p2p_instance"), limit("spares", 1), Fault(kind="kill", role="program 0", request=30))
+
+    assert {"program 2", "program 3"} <= {entry.role for entry in trial.history.entries}
+
+
+def test_invocations_of_a_minute_outlast_patience_together() -> None:
+    trial = run(small("all_reduce"), limit("timeout_s"), limit("minibatch_s", 1), limit("minibatches", 1))
+
+    assert trial.history.entries[-1].at_s > 2 * LIMITS["timeout_s"][0]
+
+
+@pytest.mark.parametrize("name", ["minibatches", "time_to_live_s"])
+def test_other_limits_change_no_promise(name: str) -> None:
+    run(small("mlless"), limit(name))
