@@ -46,7 +46,7 @@ def train(event, context):
     affine = {"scale": [1 / 255] * 3, "shift": [0.0] * 3}
     cores = event["slots"]
     learner = Learner(
-        experiment, classes=10, input_shape=(3, 32, 32), affine=affine, slot=lambda: clients.slot(cores)
+        experiment, classes=10, input_shape=(3, 32, 32), affine=affine, slot=lambda: clients.hold_slot(cores)
     )
     buffers.tensor(learner.model).normal_(0.0, 0.05)  # a worker's model comes from elsewhere
     images = torch.randint(0, 256, (32, 3, 32, 32), dtype=torch.uint8)
