@@ -8,8 +8,9 @@ from dataclasses import replace
 from math import inf
 
 from crossover.advice import question as subject
-from crossover.advice.advice import Advice, Finalist, advise
+from crossover.advice.advice import Advice, advise
 from crossover.advice.question import Constraints
+from crossover.advice.search import Finalist
 from crossover.reports.display import band, seconds, usd
 from crossover.simulation.breakeven import Breakeven, Point, breakeven
 from crossover.simulation.calibration import AWS, Calibration
