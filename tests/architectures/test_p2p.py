@@ -101,7 +101,9 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
 
     experiment = replace(small("p2p_instance", workers=3, epochs=1), exchange=Exchange(**compression))
     monkeypatch.setattr(agreement, "create_decision", remember)
-    monkeypatch.setattr("crossover.training.peer._has_decision", lambda ctx, epoch: False)  # so every peer shows its model
+    monkeypatch.setattr(
+        "crossover.training.peer._has_decision", lambda ctx, epoch: False
+    )  # so every peer shows its model
     fleet = Fleet(Job(experiment))
     fleet.run(monkeypatch)
     plain = trained(small("p2p_instance", workers=3, epochs=1)).model
