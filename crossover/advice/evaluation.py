@@ -101,11 +101,13 @@ class Question:
         found: T = self._known[key]
         return found
 
-    def task(self, candidate: Candidate) -> RepeatedRun:
-        """Return the run that repetitions of the candidate simulate."""
+    def task(self, candidate: Candidate, *, quick: bool = False) -> RepeatedRun:
+        """Return the run that repetitions of the candidate simulate. `quick`: whether an epoch of many rounds is represented by fewer of
+        them than in `project`, which is enough to compare candidates.
+        """
         experiment = experiment_of(self.base, candidate)
         return RepeatedRun(
-            experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS, quick=True
+            experiment, self.calibration, self.workload_of(candidate), self.prices, SIMULATED_EPOCHS, quick=quick
         )
 
     def workload_of(self, candidate: Candidate) -> Workload:
@@ -459,7 +461,7 @@ class Question:
         """
         if problem := self.refusal(candidate):
             return Estimate(0.0, 0.0, problem), None
-        found = simulate_draw(self.task(candidate), self._draw)
+        found = simulate_draw(self.task(candidate, quick=True), self._draw)
         seconds = found.seconds + self.before_s(candidate)
         return Estimate(seconds, found.usd, next(iter(found.problems), "")), found
 

@@ -6,8 +6,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from math import exp, log
 
 from crossover.experiment import Training
@@ -163,7 +162,7 @@ def image_side(training: Training, side: int, *, epoch: int) -> int:
 # which is evaluated and decided upon.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Calendar:
     """Arithmetic of a run's epochs, rounds and minibatches: which of them comes when, for one worker."""
 
@@ -173,25 +172,18 @@ class Calendar:
     local: bool = False  # whether workers take steps of their own within a round, each from where the one before ended
     steps: int | None = None  # rounds of the run; None: all of its epochs
 
-    @cached_property
-    def span(self) -> int:
-        """Epochs between two decisions: more than one if a round covers several."""
-        return max(1, self.sync_every // self.minibatches)
+    # Counted once, since a simulation asks for them at every step.
+    span: int = field(init=False)  # epochs between two decisions: more than one if a round covers several
+    rounds_per_epoch: int = field(init=False)  # rounds between two decisions
+    decisions: int = field(init=False)  # number of decisions in the run
+    rounds: int = field(init=False)  # number of rounds in the run
 
-    @cached_property
-    def rounds_per_epoch(self) -> int:
-        """Rounds between two decisions."""
-        return -(-self.minibatches // self.sync_every)
-
-    @cached_property
-    def decisions(self) -> int:
-        """Number of decisions in the run."""
-        return self.decision(self.epochs)
-
-    @cached_property
-    def rounds(self) -> int:
-        """Number of rounds in the run."""
-        return self.rounds_until(self.epochs)
+    def __post_init__(self) -> None:
+        """Count what the fields determine."""
+        object.__setattr__(self, "span", max(1, self.sync_every // self.minibatches))
+        object.__setattr__(self, "rounds_per_epoch", -(-self.minibatches // self.sync_every))
+        object.__setattr__(self, "decisions", self.decision(self.epochs))
+        object.__setattr__(self, "rounds", self.rounds_until(self.epochs))
 
     def epoch_of_decision(self, number: int) -> int:
         """Return the epoch after which decision `number`, from 1, is made; the last decision follows the last epoch."""

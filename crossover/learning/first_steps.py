@@ -1,12 +1,12 @@
 """The first steps of a training, taken in this process before anything is started or projected: whether it diverges at once."""
 
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from crossover import runtime
 from crossover.algorithms import buffers
 from crossover.algorithms.optimizers import Update
 from crossover.algorithms.schedule import learning_rate
@@ -24,7 +24,7 @@ MOST_S = 10.0  # for all minibatches together; those of a large model have fewer
 
 
 def try_minibatches(
-    experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = time.perf_counter
+    experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = runtime.perf_counter
 ) -> None:
     """Train on the first worker's first minibatches, alone, for about MOST_S seconds at most. Raises ConfigError if the loss is not finite,
     or grows beyond GROWTH. `clock`: returns seconds.
@@ -35,10 +35,10 @@ def try_minibatches(
     model, state = buffers.tensor(bytes(learner.initial_model())), tuple[Tensor, ...]()
     losses = list[float]()
     learner.model[:] = buffers.view(model)
-    samples = _affordable_samples(minibatches.train(0, 0), learner, clock)
+    samples = _count_affordable_samples(minibatches.train(0, 0), learner, clock)
     for number in range(MINIBATCHES):
         learner.model[:] = buffers.view(model)
-        batch = _first_of(minibatches.train(0, number % cut.minibatches), samples)
+        batch = _take_first(minibatches.train(0, number % cut.minibatches), samples)
         try:
             losses.append(learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0))
         except Refused as refused:
@@ -55,11 +55,11 @@ def try_minibatches(
     learner.initial_model()
 
 
-def _affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
+def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
     """Return how many samples of a minibatch like `batch` leave all minibatches within MOST_S, at least 2; timed with 2 samples, twice,
     since the first time includes what torch prepares once.
     """
-    few = _first_of(batch, 2)
+    few = _take_first(batch, 2)
     spent = list[float]()
     for _ in range(2 if batch.samples > 2 else 0):
         began = clock()
@@ -73,7 +73,7 @@ def _affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], floa
     return batch.samples if affordable >= batch.samples else max(2, int(affordable))
 
 
-def _first_of(batch: Batch, samples: int) -> Batch:
+def _take_first(batch: Batch, samples: int) -> Batch:
     """Return the first samples of a minibatch, without its weight, which nothing here needs."""
     if samples >= batch.samples:
         return batch
