@@ -30,6 +30,17 @@ BATCH_SIZES = {"cuda": (32, 128, 512), "cpu": (8, 32)}
 WARM_UP, LEAST_STEPS = 3, 5
 
 
+def find_device(name: str, precision: str) -> torch.device:
+    """Return the device `name`, cuda or cpu. Raises ConfigError if there is none here, or if it does not compute in `precision`."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"--device: cuda needs an NVIDIA GPU, and PyTorch {torch.__version__} sees none; expected a machine with one, or cpu"
+        )
+    if name == "cpu" and precision == "fp16":
+        raise ConfigError("--precision: fp16 needs a GPU; expected fp32 or bf16 with --device cpu")
+    return torch.device(name)
+
+
 def measure_row(
     model: str,
     *,

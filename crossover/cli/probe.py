@@ -31,19 +31,11 @@ def probe(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Measure a training step of a model on this machine's GPU and print it as JSON, for `crossover advise --measured`."""
-    import torch
-
     from crossover.advice import gpu_probe
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"--device: cuda needs an NVIDIA GPU, and PyTorch {torch.__version__} sees none; expected a machine with one, or cpu"
-        )
-    if device == "cpu" and precision == "fp16":
-        raise ConfigError("--precision: fp16 needs a GPU; expected fp32 or bf16 with --device cpu")
     row = gpu_probe.measure_row(
         gpu_probe.locate_model(model),
-        device=torch.device(device),
+        device=gpu_probe.find_device(device, precision),
         precision=precision,
         input_shape=_parse_numbers(input, "x", "--input", "3x32x32"),
         classes=None if numbers else classes,
