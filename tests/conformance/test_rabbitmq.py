@@ -121,7 +121,7 @@ def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: py
     with runtime.use(clock):
         for _ in range(100):  # the pauses are drawn
             clock.now_s = 0.0
-            assert bus._do("q", lambda channel: 0) == 1
+            assert bus._run_on_channel("q", lambda channel: 0) == 1
 
 
 @pytest.mark.parametrize("each_s", [0.0, 1.0, 20.0, 70.0])
@@ -130,7 +130,7 @@ def test_a_broker_that_stays_away_is_asked_for_a_minute(monkeypatch: pytest.Monk
     clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
     away(monkeypatch, clock, until_s=7200.0, each_s=each_s)
     with runtime.use(clock), pytest.raises(Unavailable):
-        bus._do("q", lambda channel: 0)
+        bus._run_on_channel("q", lambda channel: 0)
     assert 60.0 <= clock.now_s - each_s <= 62.0 + each_s
     assert len(clock.slept_s) >= 1
 

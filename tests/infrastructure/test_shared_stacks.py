@@ -27,7 +27,7 @@ def test_what_exchanges_through_the_bucket_stands_alone(name: str, assembled: As
     assert set(made.templates) == {f"crossover-{config}"}
     found = made.experiment["Resources"].values()
     services = {each["Type"].split("::")[1] for each in found if each["Type"].startswith("AWS::")}
-    assert services <= {"CDK", "IAM", "Lambda", "Logs", "S3", "SSM", "Scheduler", "StepFunctions"}
+    assert services <= {"CDK", "IAM", "Lambda", "Logs", "S3", "SQS", "SSM", "Scheduler", "StepFunctions"}
     assert not any("VpcConfig" in each.get("Properties", {}) for each in found)
     assert "/crossover/crossover/network/" not in json.dumps(made.experiment)
     for step in made.steps():

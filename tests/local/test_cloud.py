@@ -191,8 +191,8 @@ def test_deploying_again_changes_nothing(deployed: LocalCloud, assembly: Path) -
 
 def test_addresses_are_replaced_whole(deployed: LocalCloud) -> None:
     (address, url), *_ = deployed.servers._addresses.items()
-    assert deployed.servers.reachable(f"rediss://{address}:6379 redis://{address} x") == f"{url} {url} x"
-    assert deployed.servers.reachable(f"rediss://{address}0:6379") == f"rediss://{address}0:6379"
+    assert deployed.servers.replace_addresses(f"rediss://{address}:6379 redis://{address} x") == f"{url} {url} x"
+    assert deployed.servers.replace_addresses(f"rediss://{address}0:6379") == f"rediss://{address}0:6379"
 
 
 def test_a_second_cloud_is_refused(cloud: LocalCloud, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_server_that_is_starting_at_the_end_is_stopped(
     else:
         servers.start_broker("broker", "u", "p")
     assert stopped == [kind]
-    assert servers.reachable("rediss://10.0.0.1:6379") == "rediss://10.0.0.1:6379"
+    assert servers.replace_addresses("rediss://10.0.0.1:6379") == "rediss://10.0.0.1:6379"
 
 
 def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|^    .*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 REFUSED = {
-    "training.epoch=3": ("spirt", "training.epoch: is unknown; did you mean epochs?"),
+    "worker=3": ("spirt", "worker: is unknown; did you mean workers?"),
     "workers=0": ("spirt", "workers: 0 is not allowed; expected an integer >= 1 and <= 64"),
     "architecture=spurt": ("spirt", "architecture: 'spurt' is unknown; one of all_reduce, gpu,"),
     "aggregation.rule=krum": (

@@ -18,5 +18,5 @@ def test_the_terminal_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_errors_show_them(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main._fail(ConfigError(NAME), NAME, status=2, debug=False)
+        main._fail(ConfigError(NAME), NAME, status=2, arguments=[])
     assert capsys.readouterr().err.startswith("error: \\x1b]0;owned\\x07\\x1b[2J\\x9b2J\\u202e")
