@@ -65,7 +65,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Channel:
-    """A store that carries the vectors. `url`: of Redis, or of an S3 endpoint."""
+    """Name and address of a store that carries the vectors. `url`: of Redis, or of an S3 endpoint."""
 
     name: str
     url: str

@@ -31,8 +31,8 @@ MEASURED_ON = "python3.10"  # the nearest to those functions' Python 3.8 of whic
 
 
 def fit_clocks(folder: Path) -> FoundAndLeft:
-    """Return all fitted figures of the services' clocks and the residuals of the rows in `folder`. Raises DataError, which names file and
-    row.
+    """Fit the figures of the services' clocks to the rows of the files in `folder`. Return two lists: the fitted figures, and the residuals
+    of the rows. Raises DataError if rows are missing or cannot be read.
     """
     tasks, maps, inits, latencies, hosts = (clock_rows.load_rows(name, folder) for name in clock_rows.FILES)
     try:

@@ -47,13 +47,13 @@ def _draw_warm_s(calibration: Calibration, factors: RandomFactors) -> float:
 
 
 def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Return the seconds of a task that starts a new environment, drawn with `luck`."""
+    """Return the seconds of a task that starts a new environment without packages, drawn with `factors`."""
     started = replace(calibration, cold_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
     return _draw_warm_s(calibration, factors) + sum(started)
 
 
 def _draw_init_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Return the seconds of INIT of a function without packages, drawn with `luck`."""
+    """Return the seconds of INIT of a function without packages, drawn with `factors`."""
     return PYTHON_3_12 * factors.task()
 
 

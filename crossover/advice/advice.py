@@ -508,8 +508,8 @@ def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched
 
 
 def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
-    """Return how much memory the model needs with minibatches of `batch_size` samples, and the smallest machines, with and without a GPU,
-    that have as much.
+    """Return a sentence on how much memory the model needs with minibatches of `batch_size` samples, and on the smallest machines, with and
+    without a GPU, that have as much; if none has, on the largest.
     """
     needed = sizes.step_mb(batch_size)
     known = load_instances()

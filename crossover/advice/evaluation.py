@@ -344,7 +344,9 @@ class Question:
         return replace(shape, batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
 
     def lightness(self, shape: Candidate) -> tuple[float, ...]:
-        """Return a sort key of a family's shapes: the largest exchanges least often, in the fewest minibatches, on the best network."""
+        """Return the sort key of a shape within its family, as a tuple of numbers: the lightest shape has the largest. It exchanges least
+        often, in the fewest minibatches, on the best network.
+        """
         every = len(self.workload_of(shape).samples) if shape.every == "epoch" else shape.every
         known = figures.load_instances().get(shape.instance)
         network = ((known.bytes_s or 0.0), known.vcpus) if known else (0.0, 0.0)

@@ -15,8 +15,8 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts firs
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys of one run in the object store, tensor store and message bus. Keys that hold `attempt` are read and written
-    by that attempt alone.
+    """Builds the keys of one run in the object store, tensor store and message bus: a method for each kind of object, which takes round,
+    worker and whatever else the key holds. Keys that hold `attempt` belong to that attempt.
 
     `exchange`: number of the exchange within its round, if a round has several.
     """

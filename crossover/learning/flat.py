@@ -136,7 +136,9 @@ def list_trained(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def list_moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
-    """Return the BatchNorm layers whose statistics a forward pass in training changes, by name. `module` is left in training mode."""
+    """Return a dictionary of the BatchNorm layers whose statistics a forward pass in training changes, by their names in `module`, which is
+    left in training mode.
+    """
     with user_code.border():
         module.train()  # one that overrides it may return nothing
     return {

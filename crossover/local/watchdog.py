@@ -60,8 +60,8 @@ def kill_marked(mark: bytes, *, group: int = 0) -> None:
 
 
 def main() -> None:
-    """Collect the folders named on standard input. When standard input closes, kill every process with the mark given as argument and
-    delete the folders.
+    """Read lines from standard input: `remove PATH` notes a folder, `keep PATH` forgets it. When standard input closes, kill every process
+    with the mark given as argument and delete the folders that are noted. Signals that end a program are ignored until then.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when its main process ends, not before

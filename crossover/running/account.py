@@ -460,8 +460,8 @@ def load_owner(session: Any, project: str, experiment: str | None = None) -> Own
 
 
 def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
-    """Yield all stacks whose names begin with the project's, deleted ones included. Whether they are the project's is decided by their
-    tags, elsewhere.
+    """Yield each stack of the account whose name begins with `project` and a hyphen, deleted ones included. It may still be another
+    project's: its tags say that, and the caller looks at them.
     """
     for each in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):

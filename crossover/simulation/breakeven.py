@@ -206,8 +206,8 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
 def prepare_entrants(
     experiments: Sequence[Experiment], calibration: Calibration
 ) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
-    """Return three values: the experiments and rivals that can be simulated, the reasons why others cannot, and the calibration with its
-    uncertainty for their model.
+    """Add the rivals of the experiments: one function, machine or GPU alone. Return three values: all of them that can be simulated, the
+    reasons why others cannot, and the calibration with its uncertainty for their model.
     """
     entrants, left_out = keep_projectable(add_rivals(experiments))
     return entrants, left_out, calibration.with_uncertainty_of(entrants[0].training.model)

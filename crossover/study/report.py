@@ -120,7 +120,9 @@ def group_by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
 
 
 def make_cells(study: Study, rows: Sequence[TrialRow]) -> list[StudyCell]:
-    """Return the cells of both tables. They do not depend on the order in which the trials ran."""
+    """Return the cells of a study's two tables in one list: those of each setting, then those of each pair of settings that is compared.
+    They do not depend on the order in which the trials ran.
+    """
     return [*_make_setting_cells(study, rows), *_make_pair_cells(study, rows)]
 
 

@@ -94,7 +94,9 @@ def _format_value(value: object) -> str:
 
 class TrialFactory:
     """A factory for a study's trials. It numbers their stacks in order of their first use, so that the same file gives the same names
-    again. `travels`: whether user code is bundled to run elsewhere; `check`: raises ConfigError for an experiment that cannot run.
+    again. Making one lets this process find the user code that the study names.
+
+    `travels`: whether user code is bundled to run elsewhere; `check`: raises ConfigError for an experiment that cannot run.
     """
 
     def __init__(

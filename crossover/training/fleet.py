@@ -276,7 +276,9 @@ class Membership:
         return self._hearts.silent_s(rank) > self.settings.absence_s
 
     def _beat(self) -> None:
-        """Send a heartbeat four times per lease until the membership ends."""
+        """Send a heartbeat four times per lease until the membership ends, and look for a spot notice before each. One that the store does
+        not take is left out.
+        """
         # The claim itself counts as the first beat.
         beat = 0
         while not self._over.wait(self.settings.lease_s / 4):

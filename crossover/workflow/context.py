@@ -274,7 +274,9 @@ class Context:
 
     @property
     def learner(self) -> "Learner":
-        """This invocation's learner; only steps marked torch=True have one."""
+        """This invocation's learner, which holds the model: taken from an earlier invocation of this process, or built, when it is first
+        asked for. Only steps marked torch=True may ask.
+        """
         if self._learner is None:
             self._learner = self.resources.take_learner(self.run, self.facts, self.objects)
             self._learner.slot = self._slot
