@@ -174,7 +174,7 @@ def test_a_question_without_an_answer_is_not_asked_and_not_ok(
 def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
     short = replace(SPIRT, lifetime=Lifetime(ttl_hours=0.25, maximum_run_hours=0.25))
     found = findings(session, short)["time to live"]
-    assert not found.holds and "0.25 h, of which the deployment is expected to take 28 minutes" in found.detail
+    assert not found.holds and "0.25 h, of which the deployment is expected to take 20 minutes" in found.detail
     made.ours(session, "crossover", "broker")
     assert findings(session, short)["time to live"].holds  # 10 minutes are left
 
