@@ -44,6 +44,7 @@ ACKNOWLEDGED = {
     "AwsSolutions-SF1": "logs of state machines",
     "AwsSolutions-SF2": "tracing of state machines",
     "AwsSolutions-SMG4": "rotation of secrets",
+    "AwsSolutions-SQS3": "a dead-letter queue for a dead-letter queue",
     "AwsSolutions-VPC7": "flow logs",
 }
 
