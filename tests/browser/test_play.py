@@ -111,6 +111,7 @@ def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None
     assert len({told["says"] for told in seen}) == len(seen)
 
 
+@pytest.mark.slow
 def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Path) -> None:
     page = breakeven_page.write_sliders(found, tmp_path, uplot=tmp_path / "none")
     first, last, _ = moved(page, tmp_path, MOVES[0])

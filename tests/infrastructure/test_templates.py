@@ -146,6 +146,7 @@ def wildcards(made: Assembly) -> set[tuple[str, str]]:
     return {(" ".join(sorted(actions)), nameless(resource)) for (_, _, resource), actions in found.items()}
 
 
+@pytest.mark.slow
 def test_every_wildcard_is_listed_here_and_has_its_reason_in_the_code(assembled: Assembled) -> None:
     used = set[tuple[str, str]]()
     for name in CASES:

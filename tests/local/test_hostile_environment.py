@@ -132,6 +132,7 @@ def train(folder: Path, given: Mapping[str, str], *settings: str) -> subprocess.
     )
 
 
+@pytest.mark.slow
 def test_a_run_trains_with_all_of_them(tmp_path: Path) -> None:
     done = train(tmp_path, {**HOSTILE, **OF_MOTO})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -196,6 +196,7 @@ def test_what_optuna_does_not_know_is_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_setting_asked_for_again_is_no_second_draw(tmp_path: Path) -> None:
     search = {"trials": 3, "space": {"training.epochs": [1]}, "sampler": "RandomSampler"}
     written(tmp_path, grid=None, pairs={}, seeds=2, search=search)
