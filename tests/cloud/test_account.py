@@ -176,7 +176,7 @@ def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
     found = findings(session, short)["time to live"]
     assert not found.holds and "0.25 h, of which the deployment is expected to take 20 minutes" in found.detail
     made.ours(session, "crossover", "broker")
-    assert findings(session, short)["time to live"].holds  # 10 minutes are left
+    assert findings(session, short)["time to live"].holds  # 5 minutes are left
 
 
 @pytest.mark.parametrize(
