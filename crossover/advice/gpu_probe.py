@@ -1,4 +1,4 @@
-"""Measurement of one model's training steps on one device, such as a free notebook's GPU. It needs PyTorch and no data set.
+"""Measurement of one model's training steps on one device, such as a free notebook's GPU. It needs PyTorch; the data may be random.
 
 What is timed is the step of the programs on EC2: the batch is on the device already, as the next batch is copied while one is computed;
 the model goes to the device and the gradient comes back.
@@ -6,8 +6,8 @@ the model goes to the device and the gradient comes back.
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,10 @@ import torch
 from crossover import user_code
 from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, Metric, Training
-from crossover.learning import fitness, zoo
+from crossover.learning import datasets, fitness, zoo
 from crossover.learning.batches import Batch
 from crossover.learning.device import DeviceLearner, device_name
+from crossover.learning.samples import UNMAPPED, is_measured
 from crossover.learning.sizes import digest_of_model
 
 if TYPE_CHECKING:
@@ -28,6 +29,17 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the row
 BATCH_SIZES = {"cuda": (32, 128, 512), "cpu": (8, 32)}
 WARM_UP, LEAST_STEPS = 3, 5
+
+
+@dataclass(frozen=True)
+class Source:
+    """Origin of the measured minibatches. `input_shape`: of one sample; `classes`: None if labels are numbers; `take`: function from a
+    batch size to a minibatch of that size, always the same one.
+    """
+
+    input_shape: tuple[int, ...]
+    classes: int | None
+    take: Callable[[int], Batch]
 
 
 def find_device(name: str, precision: str) -> torch.device:
@@ -43,38 +55,39 @@ def find_device(name: str, precision: str) -> torch.device:
 
 def measure_row(
     model: str,
+    source: Source,
     *,
     device: torch.device,
     precision: "Precision",
-    input_shape: tuple[int, ...],
-    classes: int | None,
     batch_sizes: Sequence[int],
     seconds: float,
 ) -> dict[str, Any]:
     """Return what `crossover probe` prints: the device, the model's counts, and for each batch size the quantiles of a step's seconds.
 
-    `input_shape`: of one sample; `classes`: None if labels are numbers; `seconds`: to spend on all batch sizes together. Batch sizes that
-    do not fit the device's memory are listed in `too_large`. Raises ConfigError if none fits or the device lacks the precision.
+    `seconds`: to spend on all batch sizes together. Batch sizes that do not fit the device's memory are listed in `too_large`. Raises
+    ConfigError if none fits or the device lacks the precision.
     """
-    training = _training(model, precision, classes)
+    training = _training(model, precision, source.classes)
     steps, too_large = list[dict[str, float]](), list[int]()
     for batch_size in batch_sizes:
         try:
-            steps.append(_measure_size(training, device, input_shape, classes, batch_size, seconds / len(batch_sizes)))
+            steps.append(_measure_size(training, source, device, batch_size, seconds / len(batch_sizes)))
         except ConfigError as problem:
             if not isinstance(problem.__cause__, torch.OutOfMemoryError):
                 raise
             if batch_size == min(batch_sizes):
                 raise
             too_large.append(batch_size)
-    found = fitness.measure_model(training, classes=classes, sample=torch.zeros(input_shape))
+    first = source.take(1).inputs[0]
+    sample = first.float() if is_measured(first) else first  # as it reaches the model
+    found = fitness.measure_model(training, classes=source.classes, sample=sample)
     return {
         "format": FORMAT,
         "device": device_name(device),
         "precision": precision,
         "model": model,
-        "input": list(input_shape),
-        "classes": classes,
+        "input": list(source.input_shape),
+        "classes": source.classes,
         "parameters": found.parameters,
         "buffers": found.buffers,
         "macs": found.macs,
@@ -89,17 +102,71 @@ def locate_model(given: str) -> str:
     """Return the model's name as an experiment has it, `module:factory` or a built-in model's, and let user code be imported from its
     folder. `given`: `file.py:factory`, or such a name. Raises ConfigError.
     """
+    if ":" not in given and given not in zoo.MODELS:
+        raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODELS)}")
+    folder, name = _locate(given, "factory")
+    user_code.set_folders(folder, Path.cwd())
+    return name
+
+
+def _locate(given: str, role: str) -> tuple[Path, str]:
+    """Return the folder of user code, and the code's name as `module:name`. `given`: `file.py:name`, or a name that needs no file; `role`:
+    what the code is, for the error. Raises ConfigError if there is no such file.
+    """
     if ".py:" not in given:
-        if given not in zoo.MODELS and ":" not in given:
-            raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODELS)}")
-        user_code.set_folders(Path.cwd())
-        return given
+        return Path.cwd(), given
     name, _, factory = given.rpartition(":")
     file = Path(name)
     if not file.is_file():
-        raise ConfigError(f"{file}: no such file; expected file.py:factory")
-    user_code.set_folders(file.parent, Path.cwd())
-    return f"{file.stem}:{factory}"
+        raise ConfigError(f"{file}: no such file; expected file.py:{role}")
+    return file.parent, f"{file.stem}:{factory}"
+
+
+def draw_samples(input_shape: tuple[int, ...], classes: int | None) -> Source:
+    """Return a source of random samples: inputs from the normal distribution, labels in turn."""
+
+    def take(count: int) -> Batch:
+        """Return a minibatch of random samples, always the same."""
+        random = torch.Generator().manual_seed(1)
+        inputs, ids = torch.randn(count, *input_shape, generator=random), torch.arange(count)
+        labels = torch.randn(count, 1, generator=random) if classes is None else ids % classes
+        return Batch(inputs, labels, ids)
+
+    return Source(input_shape, classes, take)
+
+
+def load_samples(given: str, model: str) -> Source:
+    """Return a source that takes the first samples of a data set, and begins anew after the last one. The samples are not standardised,
+    as that does not change a step's duration.
+
+    `given`: `file.py:loader`, `module:loader` or a built-in data set; `model`: name of the model that the samples must fit. Raises
+    ConfigError, DataError, OwnCodeError.
+    """
+    if given.endswith(".csv"):
+        raise ConfigError(
+            f"--data: {given}: a table's steps need no file; expected --input COLUMNS and --classes or --numbers"
+        )
+    folder, name = _locate(given, "loader")
+    user_code.set_folders(*user_code.list_folders(), folder)
+    data = Data(dataset=name)
+    samples, loader = datasets.load_samples(Experiment(name="probe", architecture="single", data=data))
+    training = _training(model, "fp32", samples.classes)
+    fitness.check_samples(
+        samples, Experiment(name="probe", architecture="single", training=training, data=data), loader=loader
+    )
+
+    def take(count: int) -> Batch:
+        """Return the first `count` samples as a minibatch."""
+        ids = torch.arange(count)
+        rows = ids % len(samples.labels)
+        return Batch(_as_float32(samples.inputs[rows]), _as_float32(samples.labels[rows]), ids)
+
+    return Source(tuple(samples.inputs.shape[1:]), samples.classes, take)
+
+
+def _as_float32(part: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in the type that a worker computes with: float64 becomes float32."""
+    return part.float() if part.dtype == torch.float64 else part
 
 
 def _training(model: str, precision: "Precision", classes: int | None) -> Training:
@@ -111,12 +178,7 @@ def _training(model: str, precision: "Precision", classes: int | None) -> Traini
 
 
 def _measure_size(
-    training: Training,
-    device: torch.device,
-    input_shape: tuple[int, ...],
-    classes: int | None,
-    batch_size: int,
-    seconds: float,
+    training: Training, source: Source, device: torch.device, batch_size: int, seconds: float
 ) -> dict[str, float]:
     """Return batch size, number of timed steps, and p5, median and p95 of their seconds. `seconds`: to spend after the warm-up."""
     experiment = Experiment(
@@ -125,10 +187,11 @@ def _measure_size(
         training=replace(training, batch_size=batch_size),
         data=Data(dataset="digits"),
     )
-    facts: dict[str, Any] = {"classes": classes, "input_shape": input_shape, "affine": {"scale": [], "shift": []}}
-    learner = DeviceLearner(experiment, **facts, device=device)
+    learner = DeviceLearner(
+        experiment, classes=source.classes, input_shape=source.input_shape, affine=UNMAPPED, device=device
+    )
     learner.initial_model()
-    batch = learner.on_device(_random_batch(input_shape, classes, batch_size), epoch=1)
+    batch = learner.on_device(source.take(batch_size), epoch=1)
     timed, began = list[float](), 0.0
     for number in count():
         if number == WARM_UP:
@@ -148,11 +211,3 @@ def _measure_size(
         "seconds": statistics.median(timed),
         "p95": cuts[-1],
     }
-
-
-def _random_batch(input_shape: tuple[int, ...], classes: int | None, count: int) -> Batch:
-    """Return a minibatch of random samples, always the same."""
-    random = torch.Generator().manual_seed(1)
-    inputs, ids = torch.randn(count, *input_shape, generator=random), torch.arange(count)
-    labels = torch.randn(count, 1, generator=random) if classes is None else ids % classes
-    return Batch(inputs, labels, ids)

@@ -149,7 +149,7 @@ Runs = Annotated[
     list[Path] | None,
     typer.Option(help="Folders of finished runs that show after how many epochs a target is reached."),
 ]
-OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.  [default: all]")]
+OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.", show_default="all")]
 AskedFile = Annotated[
     Path,
     typer.Argument(
@@ -165,18 +165,18 @@ DataOption = Annotated[
 ]
 LabelOption = Annotated[
     str | None,
-    typer.Option("--label", metavar="COLUMN", help="Of a CSV: the label's name or number.  [default: guessed]"),
+    typer.Option("--label", metavar="COLUMN", help="Of a CSV: the label's name or number.", show_default="guessed"),
 ]
 ClassesOption = Annotated[
     bool | None,
-    typer.Option("--classes/--numbers", help="Of a CSV: what the label is.  [default: guessed]", show_default=False),
+    typer.Option("--classes/--numbers", help="Of a CSV: what the label is.", show_default="guessed"),
 ]
 HeaderOption = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Of a CSV: whether row 1 names the columns.  [default: guessed]",
-        show_default=False,
+        help="Of a CSV: whether row 1 names the columns.",
+        show_default="guessed",
     ),
 ]
 DropOption = Annotated[
@@ -185,7 +185,7 @@ DropOption = Annotated[
         "--drop", metavar="COLUMN", help="Of a CSV: leave this column out, too; none: leave out nothing else."
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="How many epochs.  [default: the file's, or 10]")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="How many epochs.", show_default="the file's, or 10")]
 ProbeOption = Annotated[
     bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
 ]
@@ -204,7 +204,8 @@ GpuQuota = Annotated[
     str | None,
     typer.Option(
         metavar="none|VCPUS",
-        help="vCPUs of GPU instances that the account may run; `crossover doctor` names them.  [default: not known, as none]",
+        help="vCPUs of GPU instances that the account may run; `crossover doctor` names them.",
+        show_default="not known, as none",
     ),
 ]
 Tune = Annotated[

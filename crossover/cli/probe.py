@@ -18,27 +18,50 @@ def probe(
     precision: Annotated[
         Literal["fp32", "fp16", "bf16"], typer.Option(help="What training.precision will be; fp16 needs a GPU.")
     ] = "fp32",
-    input: Annotated[str, typer.Option(metavar="SHAPE", help="Of one sample: 3x32x32, or the columns of a table.")] = (
-        "3x32x32"
-    ),
-    classes: Annotated[int, typer.Option(min=1, help="Of the labels.")] = 10,
-    numbers: Annotated[bool, typer.Option("--numbers", help="Labels are numbers, not classes.")] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOADER", help="Your samples, file.py:loader. Needed for tokens.", show_default="random numbers"
+        ),
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPE",
+            help="Shape of a random sample: the columns of a table, or an image's.",
+            show_default="3x32x32",
+        ),
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes of random labels.", show_default="10")
+    ] = None,
+    numbers: Annotated[bool, typer.Option("--numbers", help="Random labels are numbers, not classes.")] = False,
     batch: Annotated[
-        str | None, typer.Option(metavar="SIZES", help="Such as 32,128,512.  [default: by device]")
+        str | None, typer.Option(metavar="SIZES", help="Such as 32,128,512.", show_default="by device")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="To measure, after the warm-up.")] = 20.0,
-    out: Annotated[Path | None, typer.Option(help="File for the row.  [default: standard output]")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the row.", show_default="standard output")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Measure a training step of a model on this machine's GPU and print it as JSON, for `crossover advise --measured`."""
     from crossover.advice import gpu_probe
 
+    located = gpu_probe.locate_model(model)
+    where = gpu_probe.find_device(device, precision)
+    if data is None:
+        shape = _parse_numbers(input or "3x32x32", "x", "--input", "3x32x32")
+        source = gpu_probe.draw_samples(shape, None if numbers else classes or 10)
+    elif input is not None or classes is not None or numbers:
+        raise ConfigError(
+            f"--input, --classes, --numbers: describe random samples; {data} brings its own; leave one of them out"
+        )
+    else:
+        source = gpu_probe.load_samples(data, located)
     row = gpu_probe.measure_row(
-        gpu_probe.locate_model(model),
-        device=gpu_probe.find_device(device, precision),
+        located,
+        source,
+        device=where,
         precision=precision,
-        input_shape=_parse_numbers(input, "x", "--input", "3x32x32"),
-        classes=None if numbers else classes,
         batch_sizes=gpu_probe.BATCH_SIZES[device]
         if batch is None
         else _parse_numbers(batch, ",", "--batch", "32,128,512"),

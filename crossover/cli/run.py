@@ -50,7 +50,7 @@ def compare(
     at: Annotated[
         float | None,
         typer.Option(
-            help="Who is there first: a value of the metric, such as 0.85.  [default: the target of all runs]"
+            help="Who is there first: a value of the metric, such as 0.85.", show_default="the target of all runs"
         ),
     ] = None,
     mixed: Annotated[bool, typer.Option("--mixed", help="Show different data or models side by side.")] = False,

@@ -281,7 +281,7 @@ def load(experiment: Experiment) -> Dataset:
     """Return the experiment's data set, split and scaled. Raises DataError if it is missing, damaged or unfit,
     ConfigError if it is unknown or lacks the split.
     """
-    samples, loader = _load_samples(experiment)
+    samples, loader = load_samples(experiment)
     if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
         raise ConfigError(
             f"data.table: is for the loader of a CSV, as `crossover advise --data` writes it; {experiment.data.dataset} reads none by it; "
@@ -301,7 +301,7 @@ def load(experiment: Experiment) -> Dataset:
     return replace(dataset, fingerprint=_fingerprint(experiment, *training, *validation, early=early, scale=scale))
 
 
-def _load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
+def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
     """Return the samples from the experiment's loader, and the loader if it is user code, otherwise None."""
     name = experiment.data.dataset
     match name:

@@ -270,10 +270,9 @@ def test_predicted_seconds_of_a_step_are_printed_beside_the_measured_ones(
     batch_sizes, seconds = ((64, 256, 512), 10.0) if device.type == "cuda" else ((2, 4), 0.0)
     measured = gpu_probe.measure_row(
         model,
+        gpu_probe.draw_samples((3, 32, 32), 10),
         device=device,
         precision="fp32",
-        input_shape=(3, 32, 32),
-        classes=10,
         batch_sizes=batch_sizes,
         seconds=seconds,
     )

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 import typer
+from rich.text import Text
+from typer.core import TyperGroup
 
 from crossover.cli import main as entry
 from crossover.cli import run as run_command
 from crossover.cli.arguments import AsJson, print_json
-from crossover.cli.commands import app
+from crossover.cli.commands import PLACES, app
 from crossover.errors import RunFailed
 from tests.commands import status
 
@@ -32,6 +34,19 @@ def config(tmp_path: Path) -> Path:
 def test_help_and_schema_end_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert status(*arguments) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(PLACES))
+def test_help_shows_every_word_of_an_options_text(name: str) -> None:
+    """Rich takes words in square brackets for markup and prints none of them."""
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    context = typer.Context(root)
+    command = root.get_command(context, name)
+    assert command is not None
+    commands = [command, *(command.commands.values() if isinstance(command, TyperGroup) else ())]
+    for text in (getattr(option, "help", None) or "" for each in commands for option in each.params):
+        assert Text.from_markup(text).plain == text
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,37 @@ def test_a_row_needs_pytorch_alone_and_says_what_was_measured(tmp_path: Path) ->
         assert each["count"] >= 5 and 0 < each["p5"] <= each["seconds"] <= each["p95"]
 
 
+def test_tokens_are_measured_from_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "words.py").write_text(
+        """import torch
+from crossover.learning.samples import Samples
+
+
+def rows(experiment):
+    return Samples(torch.arange(12).view(3, 4), torch.tensor([0, 1, 2]), 3)
+
+
+class Network(torch.nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(12, 5), torch.nn.Linear(5, classes)
+
+    def forward(self, tokens):
+        return self.head(self.words(tokens).mean(1))
+
+
+def network(classes, input_shape):
+    return Network(classes)
+"""
+    )
+    here = str(tmp_path / "words.py")
+    asked = [f"{here}:network", "--data", f"{here}:rows", "--device", "cpu", "--batch", "2,8", "--seconds", "0"]
+    assert status("probe", *asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["input"], found["classes"], found["parameters"]) == ([4], 3, 12 * 5 + 5 * 3 + 3)
+    assert [each["batch_size"] for each in found["steps"]] == [2, 8]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -88,6 +119,12 @@ def test_a_row_needs_pytorch_alone_and_says_what_was_measured(tmp_path: Path) ->
         (["nowhere.py:network", "--device", "cpu"], "nowhere.py: no such file"),
         (["mobilenet", "--device", "cpu", "--input", "3x0"], "--input: '3x0' is not allowed"),
         (["mobilenet", "--device", "cpu", "--batch", "a"], "--batch: 'a' is not allowed"),
+        (["mobilenet", "--device", "cpu", "--data", "rows.csv"], "--data: rows.csv: a table's steps need no file"),
+        (
+            ["mobilenet", "--device", "cpu", "--data", "nowhere.py:rows"],
+            "nowhere.py: no such file; expected file.py:loader",
+        ),
+        (["mobilenet", "--device", "cpu", "--data", "digits", "--classes", "3"], "digits brings its own"),
     ],
     ids=lambda each: each[-1] if isinstance(each, list) else "",
 )

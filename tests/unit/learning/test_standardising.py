@@ -54,7 +54,7 @@ def loaded(
     )
     test = inputs[:3] if test is None else test
     found = Samples(inputs, torch.arange(len(inputs)) % 2, 2, test, torch.zeros(len(test), dtype=torch.int64))
-    monkeypatch.setattr(datasets, "_load_samples", lambda experiment: (found, None))
+    monkeypatch.setattr(datasets, "load_samples", lambda experiment: (found, None))
     dataset = datasets.load(own)
     prepare = Preparation(get_affine_map(dataset, preprocess), memory_format="contiguous")
     return dataset, prepare(dataset.train_inputs), prepare(dataset.validation_inputs)
