@@ -111,6 +111,16 @@ lint: setup ## ruff check, ruff format --check, mypy --strict, wording
 pictures: setup ## Draw the pictures of docs/architectures anew, with the figures of its pages
 	@$(PYTHON) -m tools.pictures
 
+# In an environment of its own, since no run and no test needs the program. Broken links and anchors fail it.
+SITE := build/docs/environment
+.PHONY: docs
+docs: setup $(SITE)/.installed ## Build the documentation as a site to open from the disk, build/docs/site/index.html
+	@$(PYTHON) -m tools.site $(SITE)/bin/zensical && echo "open build/docs/site/index.html"
+$(SITE)/.installed: requirements-docs.txt | $(STAMP)
+	@$(PYTHON) -m venv --clear $(SITE)
+	@$(call thrice,$(SITE)/bin/pip install --quiet --disable-pip-version-check -r requirements-docs.txt)
+	@touch $@
+
 .PHONY: freshness
 freshness: setup ## List prices and documented limits that are old
 	@$(PYTHON) -m tools.freshness
@@ -208,5 +218,5 @@ endef
 
 .PHONY: clean
 clean: ## Remove what was built and measured; .venv stays
-	rm -rf results cdk.out build redis_module/build benchmarks/out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf results cdk.out build redis_module/build benchmarks/out .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

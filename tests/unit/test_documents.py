@@ -3,6 +3,8 @@
 import re
 import shlex
 import subprocess
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from crossover.cli.arguments import load_runnable
 from crossover.cli.commands import app
 from crossover.errors import ConfigError
 from tools.reference_yaml import PAGE, render_page
+from tools.site import list_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -62,6 +65,18 @@ def test_each_page_says_whom_it_is_for_and_is_in_the_index() -> None:
     for page in [*DOCS.glob("*.md"), *(DOCS / "architectures").glob("*.md")]:
         assert page.read_text("utf-8").startswith(("For ", "# Assist")), page
         assert page == DOCS / "README.md" or f"({page.relative_to(DOCS)})" in index, page
+
+
+def test_the_navigation_of_the_site_names_every_page_once() -> None:
+    def list_entries(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else entry:
+                yield from list_entries(inner)
+
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+    assert sorted(list_entries(nav)) == list_pages()
 
 
 def test_readme_is_short_and_states_the_errors_that_calibration_found() -> None:
