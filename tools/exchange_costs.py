@@ -12,7 +12,7 @@ from tools.clocks import CONFIG, format_table
 
 LONG = "exchange.minibatches_per_invocation=all"
 LOCAL = ["exchange.what=model", "exchange.every=24"]
-# Each with those above it.
+# Cumulative: each row adds its settings to those above.
 CHEAPER: dict[str, list[str]] = {
     "the file: a function for each minibatch, gradients through Redis": [],
     "`what: model`, `every: 24`, `training.threads: auto`": [*LOCAL, "training.threads=auto"],
@@ -85,8 +85,8 @@ def build_tables(calibration: Calibration = AWS) -> list[str]:
         runs.append([words, band(seconds, *time), band(usd, *dollars), bytes_(moved)])
     long = ["long functions: time", "dollars", "moved"]
     return [
-        format_table(["settings, each with those above it", "USD", "of the file's"], cheaper),
-        format_table(["exchange", "a function each: time", "dollars", "moved", *long], exchanges),
+        format_table(["settings, cumulative", "USD", "relative to the file"], cheaper),
+        format_table(["exchange", "one function per minibatch: time", "dollars", "moved", *long], exchanges),
         format_table(["architecture", "gradients: time", "dollars", "model: time", "dollars"], local),
         format_table(["run of 16 epochs", "time", "dollars", "moved"], runs),
     ]
