@@ -271,5 +271,5 @@ def write_headline() -> str:
         f"of at most 25 %); "
         f"before anything was measured {describe_error_spread(before)}. "
         f"Bands hold {sum(each.is_covered for each in of)} of {len(of)}; their interval score is {scores[0]:.2f}, that of the median "
-        f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Said to be possible: {right} of {len(cells)}, all of which ran."
+        f"x/÷ {CONSTANT} {scores[1]:.2f} (less is better). Called possible: {right} of {len(cells)}; all of them ran."
     )

@@ -31,7 +31,7 @@ HEAD = ["", "in milliseconds", "p5", "p50", "p95"]
 def predict_bands() -> Iterator[tuple[str, str, Band]]:
     """Yield letter, setting and its band: p5, p50 and p95 in milliseconds."""
     yield "a", "a task's end to the next one's start, chain of five, 128 MB, 2024, warm", _draw_band(AWS, _draw_warm_s)
-    yield "b", "the same, the next cold", _draw_band(AWS, _draw_cold_s)
+    yield "b", "the same, next task cold", _draw_band(AWS, _draw_cold_s)
     for year, calibration in ((2024, AWS), (2022, AWS_2022)):
         yield "c", f"a Map's last branch to the next task, 256 MB, {year}, warm", _draw_band(calibration, _draw_warm_s)
         yield "c", f"that task to the one after it, 256 MB, {year}, warm", _draw_band(calibration, _draw_warm_s)
@@ -96,12 +96,12 @@ COST_HEAD = [
     "architecture",
     "training",
     "tasks per round and worker",
-    "one after another",
-    "s of an epoch",
-    "of them tasks' starts",
-    "USD of an epoch",
-    "of them tasks' starts and states",
-    "one task less saves, s",
+    "in sequence",
+    "s per epoch",
+    "of which task starts",
+    "USD per epoch",
+    "of which task starts and states",
+    "s saved by one task less",
 ]
 
 

@@ -1,6 +1,6 @@
 """The answers of `advise` and `breakeven` that differ with the services' clocks from those without: `python -m tools.winners` (minutes).
 
-Prints the table of docs/calibration.md.
+docs/calibration.md has the finding.
 """
 
 from collections.abc import Callable, Iterator
