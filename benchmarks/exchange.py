@@ -88,7 +88,7 @@ class OneStore(MemoryClients):
         with_traffic = getattr(self._store, "with_traffic", None)
         return with_traffic(traffic) if with_traffic else self._store
 
-    def slot(self) -> AbstractContextManager[float]:
+    def hold_slot(self) -> AbstractContextManager[float]:
         """Return a context that waits for nothing."""
         return nullcontext(0.0)
 

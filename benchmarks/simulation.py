@@ -32,9 +32,9 @@ def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | N
     """Return the processor seconds of one projection. `parameters`: size of the model, by default its own."""
     training = replace(BASE.training, epochs=epochs)
     setting = replace(BASE, architecture=architecture, workers=workers, training=training, gpu=Gpu(instances=workers))
-    work = Workload.of(BASE)
+    work = Workload.from_experiment(BASE)
     began_s = time.process_time()
-    simulate(setting, RAISED, workload=work if parameters is None else work.sized(parameters))
+    simulate(setting, RAISED, workload=work if parameters is None else work.with_parameters(parameters))
     return time.process_time() - began_s
 
 

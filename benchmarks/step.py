@@ -131,13 +131,13 @@ def plain(batch: int) -> Callable[[], object]:
 
 def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
     """Return a step of the project's learner."""
-    from crossover.experiment import Experiment, from_resolved
+    from crossover.experiment import Experiment, from_plain
     from crossover.learning.batches import Batch
     from crossover.learning.learner import Learner
 
-    settings = Experiment(name="step", architecture="spirt").resolved()
+    settings = Experiment(name="step", architecture="spirt").to_plain()
     settings["training"] |= {"model": "mobilenet", "precision": precision, "threads": threads}
-    own = Learner(from_resolved(settings), classes=10, input_shape=(3, 32, 32), affine=_AFFINE)
+    own = Learner(from_plain(settings), classes=10, input_shape=(3, 32, 32), affine=_AFFINE)
     own.initial_model()
     images, labels = _samples(batch)
     samples = Batch(images, labels, labels)

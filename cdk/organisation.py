@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import IConstruct
 
-from crossover.validation.account_file import AccountFile, checked
+from crossover.validation.account_file import AccountFile, parse_account
 
 CONTEXT = "crossover:account"
 
@@ -23,7 +23,7 @@ def set_account_file(app: App, account: AccountFile) -> None:
 def of(scope: IConstruct) -> AccountFile:
     """Return the account file's settings from the CDK context; empty settings if there are none."""
     said = scope.node.try_get_context(CONTEXT)
-    return checked(json.loads(said)) if said else AccountFile()
+    return parse_account(json.loads(said)) if said else AccountFile()
 
 
 def key(scope: IConstruct) -> kms.IKey | None:

@@ -15,7 +15,7 @@ from crossover.user_code import COMPUTING, FIRST_PARTY, PROJECT, Dependencies, O
 
 def list_user_code(experiment: Experiment) -> dict[str, str]:
     """Return {field: `package.module:name`} of the user code that functions and programs use."""
-    return dict(_find_names("training", experiment.resolved()["training"]))
+    return dict(_find_names("training", experiment.to_plain()["training"]))
 
 
 def _list_user_code_with_architecture(experiment: Experiment) -> dict[str, str]:

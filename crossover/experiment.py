@@ -148,7 +148,7 @@ class Training:
 # An experiment: what the YAML in config/ says, as frozen dataclasses.
 #
 # Pure data, importable in a Lambda function: no pydantic here. `crossover/validation/` turns a YAML file into an Experiment once, at the
-# edge; `from_resolved` rebuilds one from the JSON that was stored beside a run. Bounds stand in the annotations, where pydantic and the
+# edge; `from_plain` rebuilds one from the JSON that was stored beside a run. Bounds stand in the annotations, where pydantic and the
 # JSON Schema read them.
 
 S = TypeVar("S")  # the class of an architecture's settings
@@ -391,8 +391,8 @@ class Experiment:
         named = (self.baseline,) if isinstance(self.baseline, str) else self.baseline
         return tuple(name for name in dict.fromkeys(named) if name not in ("none", self.module))
 
-    def resolved(self) -> dict[str, Any]:
-        """Return every field as plain JSON values, defaults included; `from_resolved` reads it. Architectures' sections
+    def to_plain(self) -> dict[str, Any]:
+        """Return every field as plain JSON values, defaults included; `from_plain` reads it. Architectures' sections
         stand beside the others.
         """
         plain: dict[str, Any] = _plain(asdict(self))
@@ -408,8 +408,8 @@ def section_name(settings: type) -> str:
     return str(getattr(settings, "section", names[-1]))
 
 
-def from_resolved(plain: Mapping[str, Any]) -> Experiment:
-    """Return the Experiment that `Experiment.resolved()` wrote as `plain`. Raises TypeError for an unknown field.
+def from_plain(plain: Mapping[str, Any]) -> Experiment:
+    """Return the Experiment that `Experiment.to_plain()` wrote as `plain`. Raises TypeError for an unknown field.
 
     An unknown section belongs to another architecture and stays plain data. Fields of earlier versions are moved to
     their present places.
@@ -430,7 +430,7 @@ MOVED = {
 
 
 def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `plain`, written by `Experiment.resolved()` of an earlier version, with renamed fields under their present
+    """Return `plain`, written by `Experiment.to_plain()` of an earlier version, with renamed fields under their present
     names.
     """
     sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}

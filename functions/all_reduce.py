@@ -35,11 +35,12 @@ class AllReduce:
         return group.is_published(group.keys.combination(group.round))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
-        """Return one piece: a contribution is sent whole."""
+        """Return one piece of all `elements`: a contribution is sent whole, whatever `count` and `unit` are."""
         return [slice(0, elements)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """Store the worker's contribution and fill `out` with the aggregate; the master computes and stores the aggregate.
+        """Store `own`, the worker's contribution to the round of `group`, and fill `out` with the aggregate; the master
+        computes and stores the aggregate.
 
         The master stores its contribution, too, so that a retry of the master finds it there.
         """
@@ -68,11 +69,13 @@ class AllReduce:
             group.fetch_result(group.keys.combination(group.round), out, sender=MASTER)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the key of the worker's own contribution."""
+        """Return the key, among `keys`, of the contribution of the worker `rank` to `round`; it does not depend on `count`."""
         return [keys.average(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the key of the merged result, for the master."""
+        """Return the key, among `keys`, of the merged result of `round` if `rank` is the master's, else nothing; it
+        does not depend on `count`.
+        """
         return [keys.combination(round)] if rank == MASTER else []
 
 

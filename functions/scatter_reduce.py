@@ -36,11 +36,15 @@ class ScatterReduce:
         return group.is_published(group.keys.combination(group.round, group.rank))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
-        """Return the slices of a vector of `elements` elements that the `count` workers aggregate, by rank."""
+        """Return the slices of a vector of `elements` elements that the `count` workers aggregate, by rank; each begins
+        at a multiple of `unit`.
+        """
         return [chunk_slice(elements, count, worker=worker, unit=unit) for worker in range(count)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """Store the chunks for the other workers, aggregate and store this worker's chunk, then fetch the other results into `out`."""
+        """Store the chunks of `own` for the other workers of `group`, aggregate and store this worker's chunk, then
+        fetch the other results into `out`.
+        """
         with group.stage("store"):
             for part in _other_ranks(group.rank, group.count):
                 key = group.keys.chunk(group.round, group.rank, part)
@@ -89,11 +93,13 @@ class ScatterReduce:
         return chunk_slice(vector.numel(), group.count, worker=part, unit=group.unit)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of the chunks that the worker stored for others, and of its vote on whom to drop."""
+        """Return the keys of the chunks of `round` that the worker `rank` stored for the others of `count` workers, and
+        of its vote on whom to drop.
+        """
         return [*(keys.chunk(round, rank, part) for part in _other_ranks(rank, count)), keys.verdict(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the key of the worker's merged chunk."""
+        """Return the key, among `keys`, of the chunk of `round` that the worker `rank` has merged; it does not depend on `count`."""
         return [keys.combination(round, rank)]
 
 

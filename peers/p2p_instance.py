@@ -29,7 +29,7 @@ def peer(ctx: Context, member: Membership) -> None:
     )
 
 
-PROGRAM = Program(main, instances, talks=True)
+PROGRAM = Program(main, instances, uses_bus=True)
 ARCHITECTURE = Architecture(
     "p2p_instance",
     program=PROGRAM,

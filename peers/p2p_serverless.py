@@ -52,7 +52,11 @@ class ByFunctions:
             self._average(event, out)
 
     def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
-        """Take all of the round's local steps in one function. Replica state goes to it, and comes back, through the object store."""
+        """Take all local steps of the event's round in one function.
+
+        The state of `replica` goes to it, and comes back, through the object store; the function reads the `history` of
+        losses itself.
+        """
         ctx, round, rank = self._ctx, event["round"], event["worker"]
         self._member.confirm()
         key, out = ctx.keys.peer_model(round, rank), ctx.keys.peer_gradient(round, rank, 0)
@@ -142,7 +146,7 @@ def peer(ctx: Context, member: Membership) -> None:
     )
 
 
-PROGRAM = Program(main, instances, talks=True)
+PROGRAM = Program(main, instances, uses_bus=True)
 ARCHITECTURE = Architecture(
     "p2p_serverless",
     program=PROGRAM,

@@ -16,7 +16,7 @@ from crossover.experiment import Experiment
 from crossover.training import long_worker, synchronous
 from crossover.training.fleet import Membership, ServingSettings, serve
 from crossover.workflow import step
-from crossover.workflow.architecture import Architecture, Instances, Program, check_gpu_type, computing
+from crossover.workflow.architecture import Architecture, Instances, Program, check_gpu_type, count_busy_vcpus
 from crossover.workflow.context import Context, Resources, process_resources
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class InFunction:
         return False
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
-        """Return no pieces: nothing is sent."""
+        """Return no pieces of the `elements`, whatever `count` and `unit` are: nothing is sent."""
         return []
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """Aggregate the one contribution into `out`, in memory."""
+        """Aggregate `own`, the only contribution of the `group`, into `out`, in memory."""
         with group.stage("aggregate"):
             group.combine([own], out, names=[f"round {group.round}: the gradient"])
 
@@ -62,11 +62,11 @@ class InFunction:
         raise AssertionError("no result of a round is stored")
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return no keys: none are stored."""
+        """Return no `keys` for `round`: none are stored by `rank`, the only one of `count`."""
         return []
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return no keys: none are stored."""
+        """Return no `keys` for `round`: none are stored by `rank`, the only one of `count`."""
         return []
 
 
@@ -125,10 +125,10 @@ class InProgram:
         """Do nothing: there is nobody to meet."""
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Do nothing: nobody reads it."""
+        """Do nothing with `own`, `round` and `exchange`: no other program would read a contribution."""
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Aggregate the one contribution into `out`."""
+        """Aggregate `own`, the only contribution to `round`, into `out`. `exchange` is not used."""
         from crossover.training.peer import combine
 
         combine(self._ctx, [own.values], round=round, out=out)
@@ -148,7 +148,7 @@ def instances(e: Experiment) -> Instances:
         setting="single.instance_type",
         instance_type=asked.instance_type or TYPES[asked.on],
         count=1,
-        busy=computing(e.training.threads),
+        busy=count_busy_vcpus(e.training.threads),
         gpu=asked.on == "gpu",
         spot=asked.spot,
     )

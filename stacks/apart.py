@@ -14,7 +14,7 @@ from pathlib import Path
 
 from crossover import user_code
 from crossover.errors import UserError
-from crossover.experiment import from_resolved
+from crossover.experiment import from_plain
 
 _LOOKS, _LOOK_S = 100, 0.05
 
@@ -25,7 +25,7 @@ def main() -> int:
     try:
         from stacks.synthesis import synthesize  # starts Node
 
-        synthesize(from_resolved(json.load(sys.stdin)), Path(sys.argv[1]))
+        synthesize(from_plain(json.load(sys.stdin)), Path(sys.argv[1]))
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

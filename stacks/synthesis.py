@@ -23,7 +23,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.training.gradients import baseline_experiments
 from crossover.validation.account_file import AccountFile
-from crossover.workflow.architecture import architecture_of, imported
+from crossover.workflow.architecture import architecture_of, import_file
 from crossover.workflow.infrastructure import shared_stacks
 
 ROOT = Path(__file__).parent.parent
@@ -49,7 +49,7 @@ def compose(
     now = now or datetime.now(UTC)
     if account:
         organisation.set_account_file(app, account)
-        experiment = account.placed(experiment)
+        experiment = account.place_in_zone(experiment)
     stack = _with_shared(app, experiment, now=now, layers=layers, env=env)
     for companion in baseline_experiments(experiment):  # one command deploys all
         stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers, env=env))
@@ -127,7 +127,7 @@ def _stack_of(experiment: Experiment) -> Callable[[App, Props], Stack]:
                 f"architecture: {experiment.architecture!r}: a program for EC2, whose fleet no tree asks for; expected "
                 f"stacks/{experiment.module}.py with a STACK, such as stacks/p2p_instance.py"
             )
-    stack: Callable[[App, Props], Stack] | None = getattr(imported(file), "STACK", None)
+    stack: Callable[[App, Props], Stack] | None = getattr(import_file(file), "STACK", None)
     if stack is None:
         raise ConfigError(
             f"architecture: {experiment.architecture!r}: {file} defines no STACK; expected an ExperimentStack, or no such file: the stack "

@@ -139,7 +139,7 @@ class Epoch(NamedTuple):
 def _simulate_epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
     """Return the third epoch of a simulated run."""
     architecture = architecture_of(experiment)
-    sizes = Workload.of(experiment)
+    sizes = Workload.from_experiment(experiment)
     two, three = (
         simulate(replace(experiment, training=replace(experiment.training, epochs=epochs)), calibration, workload=sizes)
         for epochs in (2, 3)

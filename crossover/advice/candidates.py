@@ -19,7 +19,7 @@ from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.processors import count_threads as threads_of
 from crossover.simulation.workload import MODELS
 from crossover.workflow.architecture import Architecture, architectures, load, steps
-from crossover.workflow.infrastructure import side_by_side, talks
+from crossover.workflow.infrastructure import has_minibatch_map, uses_bus
 
 OWN, UNKNOWN = "own updates", "accuracy unknown"
 Every = int | Literal["epoch"]
@@ -133,7 +133,7 @@ def list_shares(base: Experiment, architecture: Architecture, *, samples: int) -
     own = load(base.architecture).resolve(base)
     exact = "equals_reference" in architecture.claims
     for workers in sorted({*WORKERS, base.workers}):
-        if (workers == 1) is not architecture.alone and not (workers == 1 and side_by_side(architecture)):
+        if (workers == 1) is not architecture.alone and not (workers == 1 and has_minibatch_map(architecture)):
             continue  # one worker has nobody to exchange anything with
         if _sums_gradients(own):
             for share in _shares_with_own_updates(own, workers, samples):
@@ -292,7 +292,7 @@ def _vary_stores(
     if architecture.tensor_hosts == "none":
         yield placed
         return
-    if architecture.tensor_hosts == "shared" and architecture.state != "database" and not talks(architecture):
+    if architecture.tensor_hosts == "shared" and architecture.state != "database" and not uses_bus(architecture):
         yield replace(placed, channel="s3")
     for host in dict.fromkeys((base.database.instance_type, "m7g.large", "c7g.large")):
         yield replace(placed, host=host)
@@ -311,7 +311,7 @@ def _vary_sizes(
         known = figures.load_instances().get(stored.instance, UNKNOWN_INSTANCE)
         yield replace(stored, threads=threads_of(base) if stored.gpu else known.vcpus)
         return
-    parallel = side_by_side(architecture)
+    parallel = has_minibatch_map(architecture)
     light = len(steps(architecture)) > len(computing) and parallel
     own = base.functions.memory_mb.get("default", MEMORY_MB[0])
     for memory_mb in sorted({*MEMORY_MB, own, least_mb(stored.batch_size)}):

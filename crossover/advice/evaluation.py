@@ -31,7 +31,7 @@ from crossover.simulation.start_up import StartUpPart
 from crossover.simulation.workload import Workload
 from crossover.validation import check_deployment, validate
 from crossover.workflow.architecture import steps
-from crossover.workflow.infrastructure import side_by_side, talks
+from crossover.workflow.infrastructure import has_minibatch_map, uses_bus
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class Question:
         return start_up.list_parts(
             self.calibration,
             hosts=bool(candidate.host),
-            broker=talks(candidate.form),
+            broker=uses_bus(candidate.form),
             instance=bool(candidate.instance),
             gpu=candidate.gpu,
         )
@@ -207,7 +207,7 @@ class Question:
             evaluations = -(-epochs // self.span(candidate))
             evaluated_s = evaluations * self.calibration.evaluate_share * validating_s
         worked_s = epochs * (len(minibatches) * batch_s + sum(minibatches) * sample_s)
-        if not side_by_side(candidate.form):
+        if not has_minibatch_map(candidate.form):
             return worked_s + evaluated_s, worked_s + evaluated_s
         every = len(minibatches) if candidate.every == "epoch" else candidate.every
         rounds_s = epochs * sum(batch_s + max(part) * sample_s for part in batched(minibatches, every))
@@ -296,7 +296,7 @@ class Question:
             """Return a lower bound for the mean of `count` factors with that sigma."""
             return min(STRAGGLER_DISCOUNT, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
-        computed = rounds if side_by_side(candidate.form) else minibatches
+        computed = rounds if has_minibatch_map(candidate.form) else minibatches
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
@@ -357,7 +357,7 @@ class Question:
         as long as the last.
         """
         found = self._profile(shape, self._on_its_hosts)
-        queue = shape.host and shape.memory_mb and shape.workers > 1 and not side_by_side(shape.form)
+        queue = shape.host and shape.memory_mb and shape.workers > 1 and not has_minibatch_map(shape.form)
         return replace(found, unshared=self._profile(shape, self._on_its_hosts.without_sharing())) if queue else found
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
@@ -490,7 +490,7 @@ def batched(values: Sequence[int], count: int) -> Iterator[Sequence[int]]:
 
 def plain_of(experiment: Experiment) -> dict[str, object]:
     """Return the experiment as a YAML document with every field written out, without a recipe."""
-    return {**experiment.resolved(), "recipe": "none"}
+    return {**experiment.to_plain(), "recipe": "none"}
 
 
 def best(found: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:

@@ -275,7 +275,7 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
     ConfigError.
     """
     try:
-        workload = replace(Workload.of(experiment), samples=(1,))
+        workload = replace(Workload.from_experiment(experiment), samples=(1,))
     except NoProjection:
         return ""
     training, _ = data_sizes.count_split(experiment) or (0, 0)

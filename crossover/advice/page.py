@@ -355,8 +355,8 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
     its position among the files.
     """
     made = build_experiment(found, finalist, number)
-    usual = Experiment(name=made.name, architecture=made.architecture).resolved()
-    plain = {"name": made.name, "architecture": made.architecture, **_other(made.resolved(), usual)}
+    usual = Experiment(name=made.name, architecture=made.architecture).to_plain()
+    plain = {"name": made.name, "architecture": made.architecture, **_other(made.to_plain(), usual)}
     names = [name for card in found.cards for name in card.names if card.finalist is finalist]
     called = f"{', '.join(names)}: " if names else ""
     together = f"both together {display.seconds(finalist.seconds.p95)} at p95"

@@ -354,10 +354,10 @@ def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
     find their sizes.
     """
     try:
-        Workload.of(experiment)
+        Workload.from_experiment(experiment)
     except NoProjection:
         return build_question(experiment)[0].sizes
-    return Workload.of
+    return Workload.from_experiment
 
 
 def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, float]:

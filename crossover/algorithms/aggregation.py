@@ -19,11 +19,12 @@ def combine_vectors(
     agree: Agree = list,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return the workers' vectors, each (D,) float32 and in rank order, aggregated to one (D,) float32.
+    """Return the workers' vectors, each (D,) float32 and in rank order, aggregated by `rule` to one (D,) float32.
 
-    `names`: what errors call each vector. `agree`: takes the indices that this process would drop, returns those that all workers drop.
-    `out`: receives the result if given. An iterator may overwrite a vector once the next one is requested; the mean of an iterator with
-    `out` holds two vectors in memory, not all. Raises Refused if a vector is not finite and the rule does not drop it
+    `samples`: the weight of each vector in the mean. `names`: what errors call each vector. `agree`: takes the indices
+    that this process would drop, returns those that all workers drop. `out`: receives the result if given. An iterator
+    may overwrite a vector once the next one is requested; the mean of an iterator with `out` holds two vectors in
+    memory, not all. Raises Refused if a vector is not finite and the rule does not drop it
     (crossover/algorithms/rules.py).
     """
     if rule.rule == "mean" and out is not None and not isinstance(vectors, Sequence):

@@ -58,8 +58,9 @@ class Codec:
         raise NotImplementedError
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode bytes from `encode` into `out`, (P,) float32. `what`: name for errors. Raises Corrupt if the bytes are invalid or of
-        another length.
+        """Decode `data`, bytes from `encode`, into `out`, (P,) float32.
+
+        `what`: name for errors. Raises Corrupt if the bytes are invalid or of another length.
         """
         raise NotImplementedError
 
@@ -70,18 +71,21 @@ class Codec:
     def travels(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
-        """Return (bytes of a worker's contribution, bytes of the returned result) for each exchange of a round (docs/exchange.md).
+        """Return (bytes of a worker's contribution, bytes of the returned result) for each exchange of a round
+        (docs/exchange.md), for a model of `parameters` and `buffers`.
 
-        For sparse codecs the result's size is an upper bound: it is smaller if workers choose the same coordinates. `shapes`: called only
-        by codecs whose sizes depend on the parameters' shapes.
+        For sparse codecs the result's size is an upper bound: it is smaller if workers choose the same coordinates.
+        `shapes`: called only by codecs whose sizes depend on the parameters' shapes.
         """
         up, whole = self.nbytes(parameters) + 4 * buffers, 4 * (parameters + buffers)
         union = up + (workers - 1) * (self.nbytes(parameters) - self.nbytes(0))
         return [(up, min(whole, union) if self.sparse else whole)]
 
     def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
-        """Return one worker's PowerSGD encoder, for the codec with two exchanges. `feedback`: whether errors are fed
-        back.
+        """Return one worker's PowerSGD encoder, for the codec with two exchanges.
+
+        `shapes`: of the parameters; `seed`: of the first factors, equal for all workers; `feedback`: whether errors are
+        fed back.
         """
         raise NotImplementedError
 
@@ -118,7 +122,7 @@ class HalfPrecision(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Return each of `parts` of the values as float16 bytes."""
+        """Return each of `parts` of the values as float16 bytes. `random` is not used: rounding is deterministic."""
         import torch
 
         clamped = values.clamp(-_HALF_MAX, _HALF_MAX)
@@ -126,7 +130,7 @@ class HalfPrecision(Codec):
         return [halves[part].view(torch.uint8) for part in parts]
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode float16 bytes into `out`. Raises Corrupt, naming `what`, if the length differs."""
+        """Decode `data`, float16 bytes, into `out`. Raises Corrupt, naming `what`, if the length differs."""
         import torch
 
         from crossover.algorithms import buffers
@@ -163,7 +167,11 @@ class LowRank(Codec):
     def travels(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
-        """Return (bytes sent, bytes returned) of the round's two exchanges, of the factors P and of Q."""
+        """Return (bytes sent, bytes returned) of the round's two exchanges, of the factors P and of Q.
+
+        The sizes follow from `shapes` and `buffers`; they do not depend on `workers`, nor on the count of `parameters`
+        alone.
+        """
         from crossover.algorithms.compression import build_layout
 
         parts = build_layout(shapes(), rank=self.rank)
@@ -171,7 +179,10 @@ class LowRank(Codec):
         return [(first, first), (second, second)]
 
     def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
-        """Return one worker's PowerSGD encoder for parameters of these `shapes`."""
+        """Return one worker's PowerSGD encoder for parameters of these `shapes`.
+
+        `seed`: of the first factors, equal for all workers; `feedback`: whether errors are fed back.
+        """
         import torch
 
         from crossover.algorithms.compression import PowerSGD
@@ -194,7 +205,7 @@ class Quantized(Codec):
 
     @property
     def unit(self) -> int:
-        """The bucket's size: a part begins where a bucket does."""
+        """The size of a bucket in elements: parts of a vector begin where a bucket does."""
         return self.bucket
 
     @property
@@ -213,14 +224,17 @@ class Quantized(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Return the quantized bytes of each of `parts` of the values. Raises Refused if a value is not finite."""
+        """Return the quantized bytes of each of `parts` of the values.
+
+        `random`: draws the stochastic rounding. Raises Refused if a value is not finite.
+        """
         from crossover.algorithms import compression
 
         levels = compression.quantize(values, bits=self.bits, bucket=self.bucket, norm=self.norm, generator=random)
         return [compression.pack(levels.part(part)) for part in parts]
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode quantized bytes into `out`. Raises Corrupt, naming `what`, if they are invalid."""
+        """Decode `data`, quantized bytes, into `out`. Raises Corrupt, naming `what`, if they are invalid."""
         import torch
 
         from crossover.algorithms import buffers, compression
@@ -253,7 +267,10 @@ class Largest(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Return the (index, value) pairs of each of `parts` as bytes. Raises Refused if a value is not finite."""
+        """Return the (index, value) pairs of the largest of `values` as bytes, for each of `parts`.
+
+        `random` is not used. Raises Refused if a value is not finite.
+        """
         import torch
 
         from crossover.algorithms import compression
@@ -272,7 +289,10 @@ class Largest(Codec):
         return bodies
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode (index, value) pairs into `out`, zeros elsewhere. Raises Corrupt, naming `what`, if they are invalid."""
+        """Decode `data`, (index, value) pairs, into `out`, zeros elsewhere.
+
+        Raises Corrupt, naming `what`, if they are invalid.
+        """
         from crossover.algorithms import buffers, compression
 
         out.zero_()

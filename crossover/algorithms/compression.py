@@ -77,8 +77,9 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
 
 
 def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
-    """Return the sparse form of (index, value) pairs, (bytes,) uint8, even if the dense form is shorter. `elements`:
-    length of the vector.
+    """Return the sparse form of (index, value) pairs, (bytes,) uint8, even if the dense form is shorter.
+
+    `indices`: ascending positions, one for each of `values`; `elements`: length of the vector.
     """
     head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
     return torch.cat([head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)])
@@ -199,8 +200,10 @@ class Levels:
 
 
 def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> Levels:
-    """Return the levels of `gradient`, (D,) float32. Raises ValueError if bits are outside 2..8 or the bucket is below 128, Refused if a
-    coordinate is not finite.
+    """Return the levels of `gradient`, (D,) float32, by stochastic rounding, which `generator` draws.
+
+    Each `bucket` of elements is scaled by its norm (`norm`: l2 or max) to levels of `bits` bits. Raises ValueError if
+    bits are outside 2..8 or the bucket is below 128, Refused if a coordinate is not finite.
     """
     if not 2 <= bits <= 8 or bucket < 128:
         raise ValueError(f"qsgd: bits {bits}, bucket {bucket}; bits 2 to 8 and a bucket of at least 128 are expected")
@@ -242,8 +245,10 @@ def pack(levels: Levels) -> Tensor:
 
 
 def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") -> Tensor:
-    """Return the (D,) float32 vector that bytes from `pack` decode to. `key`: name for errors. Raises Corrupt if the bytes are invalid or
-    do not fit `out`.
+    """Return the (D,) float32 vector that `body`, bytes from `pack`, decodes to.
+
+    `out`: receives the vector if given; `key`: name for errors. Raises Corrupt if the bytes are invalid or do not fit
+    `out`.
     """
     if body.numel() < _LAYOUT.size:
         raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")
@@ -275,7 +280,7 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
 
 
 def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
-    """Return the length of `pack`'s result in bytes."""
+    """Return the length in bytes of `pack`'s result for a vector of `elements`, with `bits` per element and one scale per `bucket`."""
     return _LAYOUT.size + 4 * -(-elements // bucket) + _packed_bytes(elements, bits)
 
 

@@ -147,7 +147,10 @@ class TwoExchanges:
         return kept if self._powersgd.residual is None else {"residual": self._powersgd.residual, **kept}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """Return the round's first contribution, the factors P of `gradient`."""
+        """Return the round's first contribution, the factors P of `gradient`.
+
+        The factors travel whole, so `parts` is not used.
+        """
         self._first = True
         return Contribution(self._powersgd.first(gradient))
 

@@ -92,7 +92,10 @@ Move = Callable[["Tensor", "Tensor", Sequence["Tensor"], Update, "Tensor"], Sequ
 
 
 def add_weight_decay(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor":
-    """Return the gradient plus weight decay times the parameters, or the gradient itself if nothing decays."""
+    """Return the gradient plus weight decay times the parameters, or the gradient itself if nothing decays.
+
+    `update`: gives the decay and the slices that it applies to.
+    """
     parts = update.list_decayed_slices(gradient.numel())
     found = gradient.clone() if parts else gradient
     for part in parts:

@@ -46,7 +46,9 @@ def take_outer_step(
     begun: "Tensor", mean: "Tensor", vectors: "Sequence[Tensor]", outer: Outer, *, number: int, buffers: int
 ) -> Ended:
     """Return (new model, new vectors) after the outer optimizer's step of round `number`: from the model `begun`
-    against `mean`, the workers' mean result of `compute_delta`. `vectors`: the outer optimizer's, before the step.
+    against `mean`, the workers' mean result of `compute_delta`.
+
+    `vectors`: the outer optimizer's, before the step; `buffers`: number of elements at the end that are statistics.
     """
     from crossover.algorithms.updates import step
 

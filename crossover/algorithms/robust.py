@@ -142,7 +142,9 @@ def flip_sign(gradient: Tensor, *, scale: float) -> Tensor:
 
 
 def draw_gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator) -> Tensor:
-    """Return normal noise in place of the gradient; its deviation is the gradient's root mean square times `scale`."""
+    """Return normal noise, drawn by `generator`, in place of the gradient. Its deviation is the gradient's root mean square
+    times `scale`.
+    """
     spread = float(gradient.double().square().mean().sqrt()) * scale
     return torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator).mul_(spread)
 
@@ -161,11 +163,11 @@ def flip_labels(labels: Tensor, *, classes: int) -> Tensor:
 
 
 def attack_vector(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
-    """Return the vector that a faulty worker publishes instead of its average [P gradient | B statistics]; only the
-    gradient is changed.
+    """Return the vector that a faulty worker publishes instead of its average [P gradient | B statistics]; only the gradient is changed.
 
-    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. The last `buffers`
-    elements stay, since a variance must not become negative. Raises ValueError for an unknown attack.
+    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. `scale`: factor of a
+    flipped gradient, or of the noise; `generator`: draws the noise, or the place of the non-finite value. The last
+    `buffers` elements stay, since a variance must not become negative. Raises ValueError for an unknown attack.
     """
     count = vector.numel() - buffers
     match attack:

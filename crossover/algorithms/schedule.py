@@ -59,8 +59,9 @@ History = Sequence[tuple[float, float]]
 
 
 def find_stop_reason(training: Training, history: History, *, epochs: int | None = None) -> str:
-    """Return in words why training ends after `epochs` epochs (None: one for each evaluation), or "" if it goes on. The
-    last epoch is a reason too.
+    """Return in words why training ends after `epochs` epochs (None: one for each evaluation), or "" if it goes on.
+
+    `history`: (validation loss, metric) of the evaluations so far. The last epoch is a reason too.
     """
     epochs = len(history) if epochs is None else epochs
     if training.target is not None and history and training.metric.reaches(history[-1][1], training.target):
@@ -83,8 +84,8 @@ def epochs_without_improvement(history: History) -> int:
 
 
 def plateau_reductions(history: History, *, patience: int, threshold: float = 1e-4) -> int:
-    """Return how often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the rate after these
-    epochs.
+    """Return how often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the
+    rate after the epochs of `history`, (validation loss, metric) each.
 
     It reduces once more than `patience` epochs in a row brought no loss below best * (1 - threshold), then counts anew.
     """
@@ -140,7 +141,8 @@ def _cosine(start: float, end: float, share: float) -> float:
 
 
 def image_side(training: Training, side: int, *, epoch: int) -> int:
-    """Return the side, in pixels, of the images that `epoch` (from 1) trains on. `side`: that of the data set's images.
+    """Return the side, in pixels, of the images that `epoch` (from 1) trains on, as `training.image_size` sets it.
+    `side`: that of the data set's images.
 
     Sizes grow from `image_size.begin` by `step`, each for an equal part of the epochs before `full_from`; after that,
     and in the last epoch, it is `side`. Evaluations always use `side`.
@@ -259,8 +261,9 @@ def chunk_sizes(elements: int, workers: int) -> list[int]:
 
 
 def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
-    """Return the slice of the chunk of `worker` in a vector of `elements`. `unit`: elements that stay together, such as
-    a quantizer's bucket.
+    """Return the slice of the chunk of `worker` in a vector of `elements` that `workers` share.
+
+    `unit`: elements that stay together, such as a quantizer's bucket.
     """
     if not 0 <= worker < workers:
         raise ValueError(f"worker: {worker}; 0 to {workers - 1} is expected")
@@ -303,8 +306,7 @@ def smooth(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
 
 
 def find_knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
-    """Return the index of the knee of a falling loss curve, where it is furthest below the chord of its ends; None if
-    it has no knee.
+    """Return the index of the knee of a falling loss curve, its point furthest below the chord of its ends; None if it has no knee.
 
     Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). The knee counts if the
     curve is at least `sensitivity` below the chord. A curve that does not fall, or has fewer than 3 values, has none.
@@ -321,10 +323,12 @@ def find_knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | Non
 
 
 def predict_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
-    """Return the share of the present loss that the next `ahead_s` seconds are expected to remove: 0.1 is ten percent; at least 0.
+    """Return the share of the present loss that the next `ahead_s` seconds are expected to remove: 0.1 is ten percent;
+    at least 0. `times_s`: when each of `losses` was measured.
 
-    A straight line is fitted through log(loss) over time by least squares: the loss shrinks by an equal share in equal times. Needs 2
-    points at different times and positive losses; otherwise 1.0, so that no worker is removed without evidence.
+    A straight line is fitted through log(loss) over time by least squares: the loss shrinks by an equal share in equal
+    times. Needs 2 points at different times and positive losses; otherwise 1.0, so that no worker is removed without
+    evidence.
     """
     if len(times_s) != len(losses):
         raise ValueError(f"times: {len(times_s)} for {len(losses)} losses; one each is needed")

@@ -77,8 +77,10 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
 
 
 def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> bool:
-    """Return whether the whole residual is significant: ||r|| > threshold / sqrt(step + 1) * ||y + r||, accumulated in float64. Raises
-    ValueError if the residual is not finite.
+    """Return whether the whole `residual` r is significant beside the `shared` model y: ||r|| > threshold / sqrt(step +
+    1) * ||y + r||, accumulated in float64.
+
+    Raises ValueError if the residual is not finite.
     """
     _check(residual, shared, threshold=threshold, step=step)
     own, whole = 0.0, 0.0

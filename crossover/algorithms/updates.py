@@ -16,8 +16,10 @@ _BLOCK = 16_384  # elements: fewer than torch shares among threads
 
 
 def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return (the new model, the optimizer's new vectors) after one optimizer step with the settings `update`. `state`:
-    the optimizer's vectors before it, empty at the first step.
+    """Return (the new model, the optimizer's new vectors) after one optimizer step along `gradient`, [P gradient | B
+    statistics], with the settings `update`.
+
+    `state`: the optimizer's vectors before it, empty at the first step.
     """
     parameters, grad = _split(model, gradient, update.buffers)
     if update.clip is not None:

@@ -33,9 +33,9 @@ def schema(
 ) -> None:
     """Print the JSON Schema of experiment files, for editors: > config/experiment.schema.json; or of a command's --json."""
     if of == "experiment":
-        from crossover.validation.fields import text
+        from crossover.validation.fields import schema_text
 
-        sys.stdout.write(text())
+        sys.stdout.write(schema_text())
     else:
         sys.stdout.write((SCHEMAS / f"{of}.json").read_text("utf-8"))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from crossover import bundling
 from crossover.cli.arguments import AsJson, Config, Debug, Override, load_runnable, print_json
 from crossover.errors import NoProjection, OwnCodeError
-from crossover.experiment import Experiment, flatten_fields, from_resolved
+from crossover.experiment import Experiment, flatten_fields, from_plain
 from crossover.learning import understood
 from crossover.reports import bill, display, prices, tables
 from crossover.reports.bill import Line
@@ -23,7 +23,7 @@ from crossover.running import running_costs
 from crossover.simulation import processors
 from crossover.simulation.processors import describe_idle_vcpus
 from crossover.validation import check_deployment
-from crossover.validation.combinations import without_command
+from crossover.validation.combinations import list_missing_commands
 from crossover.workflow.architecture import Architecture, architecture_of, steps
 from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks
 from crossover.workflow.state_machines import definitions
@@ -134,7 +134,7 @@ def _find_workload(experiment: Experiment) -> "Workload":
     from crossover.simulation import Workload
 
     try:
-        return Workload.of(experiment)
+        return Workload.from_experiment(experiment)
     except NoProjection as unknown:
         if not bundling.list_user_code_with_loader(experiment):
             raise
@@ -164,7 +164,7 @@ def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimat
     if result.get("outcome") != "finished" or not done:
         return None
     try:
-        there = from_resolved(result["experiment"])
+        there = from_plain(result["experiment"])
     except TypeError:  # of a version with other fields
         return None
     if _settings_of_work(there) != _settings_of_work(experiment):
@@ -211,7 +211,7 @@ def _settings_of_work(experiment: Experiment) -> dict[str, Any]:
 
     These are all settings except those that are known to leave an epoch's time and traffic unchanged.
     """
-    whole = architecture_of(experiment).resolve(experiment).resolved()
+    whole = architecture_of(experiment).resolve(experiment).to_plain()
     return {
         name: value for name, value in flatten_fields({**whole, "architecture": experiment.module}) if not _ALIKE(name)
     }
@@ -467,7 +467,7 @@ def describe_hosts(experiment: Experiment, architecture: Architecture) -> list[s
         lines.append(f"state machines: {', '.join(machines)}")
     if hosts := database_hosts(experiment, architecture):
         lines.append(f"database hosts: {hosts} x {experiment.database.instance_type}")
-    if architecture.tensor_hosts == "per_worker" and (lacking := without_command(experiment)):
+    if architecture.tensor_hosts == "per_worker" and (lacking := list_missing_commands(experiment)):
         lines.append(f"computed by functions: the database has no command for {' and '.join(lacking)}")
     if architecture.program:
         asked = architecture.program.instances(experiment)

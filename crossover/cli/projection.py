@@ -133,7 +133,7 @@ def project(
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
     own = sizes(experiment)(experiment)
-    workload = own if parameters is None else own.sized(parameters)
+    workload = own if parameters is None else own.with_parameters(parameters)
     if workers is not None:
         gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
         experiment = replace(experiment, workers=workers, gpu=gpu)

@@ -44,10 +44,12 @@ class Clients(Protocol):
         """
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return the client of the tensor store of `worker`."""
+        """Return the client of the tensor store of `worker` that the `experiment` names, counting into `traffic`."""
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return the client that computes on the vectors in the tensor store of `worker`."""
+        """Return the client that computes on the vectors in the tensor store of `worker` that the `experiment` names,
+        counting into `traffic`.
+        """
 
     def bus(self, traffic: Traffic) -> MessageBus:
         """Return a client of the message bus."""
@@ -57,7 +59,7 @@ class Clients(Protocol):
         Returns its last event.
         """
 
-    def slot(self) -> AbstractContextManager[float]:
+    def hold_slot(self) -> AbstractContextManager[float]:
         """Hold a compute slot of this machine in a `with` block; yields the seconds spent waiting for it. On AWS there
         is no wait.
         """
@@ -221,7 +223,7 @@ class lazy(Generic[T]):
         self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
-        """Compute the value and store it in the instance, where it is found first from then on."""
+        """Compute the value and store it in the instance, so that later accesses find it there."""
         value = self._compute(instance)
         instance.__dict__[self._name] = value  # found there first from now on
         return value
@@ -297,14 +299,18 @@ class MemoryClients:
         return experiment.storage.channel == "s3" and self.shared_tensors
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return a client of the tensor store of `worker`."""
+        """Return a client of the tensor store of `worker`, counting into `traffic`: the bucket if the `experiment` exchanges through it."""
         self._raise_if_stopped()
         if self.uses_object_store(experiment):
             return open_object_tensors(self.objects(traffic))
         return self.tensor_stores[worker % len(self.tensor_stores)].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return a client that fetches vectors of `worker`, computes here, and stores the results."""
+        """Return a client that fetches the vectors of `worker` in the store that the `experiment` names, computes here,
+        and stores the results.
+
+        Requests are counted into `traffic`.
+        """
         return FetchCompute(self.tensors(experiment, worker, traffic))
 
     def bus(self, traffic: Traffic) -> MessageBus:
@@ -313,7 +319,7 @@ class MemoryClients:
         return self.message_bus.with_traffic(traffic)
 
     @contextmanager
-    def slot(self) -> Iterator[float]:
+    def hold_slot(self) -> Iterator[float]:
         """Hold a compute slot in the `with` block; yields the seconds spent waiting for it."""
         began_s = runtime.monotonic()
         with self._slots.hold_place():

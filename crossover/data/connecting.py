@@ -94,8 +94,8 @@ def open_tensor_store(
 ) -> "ConnectedTensorStore":
     """Open the tensor store at `url`: Redis (redis://, rediss:// or unix://), or another scheme in TENSOR_STORES.
 
-    `certificate`: PEM text that a rediss:// server must match. `time_to_live_s`: when its keys expire. Requests are
-    counted into `traffic`.
+    `password`: None for a server without one. `certificate`: PEM text that a rediss:// server must match.
+    `time_to_live_s`: when its keys expire. Requests are counted into `traffic`.
     """
     opens = TENSOR_STORES.get(url.partition("://")[0], _open_redis)  # whose own check says what is expected
     return opens(url, password=password, certificate=certificate, time_to_live_s=time_to_live_s, traffic=traffic)
@@ -114,8 +114,9 @@ def choose_tensor_compute(store: "TensorStore", *, compute: WhereToCompute = "in
 def open_message_bus(
     url: str, *, username: str, password: str, traffic: Traffic, certificate: str | None = None
 ) -> "RabbitMessageBus":
-    """Open RabbitMQ at `url`, amqp:// or amqps://. `certificate`: PEM text to verify it by; by default the system's
-    authorities. Requests are counted into `traffic`.
+    """Open RabbitMQ at `url`, amqp:// or amqps://, as the user `username` with `password`.
+
+    `certificate`: PEM text to verify it by; by default the system's authorities. Requests are counted into `traffic`.
     """
     from crossover.data.rabbitmq import RabbitMessageBus
 

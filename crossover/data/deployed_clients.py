@@ -36,8 +36,9 @@ DENIED_CODES = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "
 
 
 def list_items(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-    """Yield the items that a paginated AWS `operation` lists under the response field `key`. `arguments`: of the
-    operation.
+    """Yield the items that a paginated `operation` of an AWS `service` lists under the response field `key`.
+
+    `session`: a boto3 session; `arguments`: of the operation.
     """
     for page in session.client(service).get_paginator(operation).paginate(**arguments):
         yield from page.get(key, [])
@@ -238,7 +239,9 @@ class DeployedClients:
         return experiment.storage.channel == "s3" and not self._environment.get(PREFIX + "REDIS")
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return a client of the tensor store of `worker`, whose connection is opened once per process."""
+        """Return a client of the tensor store of `worker`, counting into `traffic`: the bucket if the `experiment`
+        exchanges through it, else the worker's Redis, whose connection is opened once per process.
+        """
         if self.uses_object_store(experiment):
             return connecting.open_object_tensors(self.objects(traffic))
         if worker not in self._tensor_stores:
@@ -254,7 +257,10 @@ class DeployedClients:
         return self._tensor_stores[worker].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return a client that computes on the vectors of `worker`, in the database if the experiment says so."""
+        """Return a client that computes on the vectors of `worker`, in the database if the experiment says so.
+
+        Requests are counted into `traffic`.
+        """
         return connecting.choose_tensor_compute(
             self.tensors(experiment, worker, traffic),
             compute=experiment.database.compute,
@@ -279,7 +285,7 @@ class DeployedClients:
         """Run the state machine `name` with `event` to its end; return its last event."""
         return self._state_machines.run(name, event)
 
-    def slot(self) -> AbstractContextManager[float]:
+    def hold_slot(self) -> AbstractContextManager[float]:
         """Hold a compute slot of this machine, if the environment names a folder of slots; yields the seconds spent
         waiting for it.
         """

@@ -71,5 +71,8 @@ def unseal(body: bytes, shape: Any = ANYTHING, *, key: str) -> dict[str, Any]:
 
 
 def read_document(objects: ObjectStore, key: str, shape: Any = ANYTHING) -> dict[str, Any]:
-    """Return the document stored under `key` by `seal`. Raises Missing, or Corrupt if it does not fit `shape`."""
+    """Return the document that `seal` stored in `objects` under `key`.
+
+    Raises Missing, or Corrupt if it does not fit `shape`.
+    """
     return unseal(objects.get(key), shape, key=key)

@@ -47,8 +47,8 @@ class FetchCompute:
         self._combine(keys, out, apply)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in this process: from `state` and `gradient` to the new state under `out`, unless
-        that exists.
+        """Take one optimizer step in this process, with the settings `update`: from `state` and `gradient` to the new
+        state under `out`, unless that exists.
         """
         from crossover.algorithms.updates import step
 

@@ -201,7 +201,7 @@ class Keys:
 
     @property
     def rendezvous(self) -> str:
-        """Key of the address of rank 0, where the members of a collective meet."""
+        """Key of the address of rank 0, at which the members of a collective meet."""
         return f"runs/{self.run}/rendezvous"
 
     @property
@@ -250,7 +250,7 @@ class Keys:
     # --- tensor store -------------------------------------------------------------------------------------------------
 
     @property
-    def _own(self) -> str:
+    def _attempt_prefix(self) -> str:
         """Prefix of this attempt's keys in the tensor store."""
         return f"{self.run}/attempt-{self.attempt}" + (f"/exchange-{self.exchange}" if self.exchange else "")
 
@@ -262,63 +262,67 @@ class Keys:
         """Return the keys of the whole state of `worker` at the start of `round`. `optimizer`: names of the optimizer's
         vectors.
         """
-        base = f"{self._own}/{round}/{worker}"
+        base = f"{self._attempt_prefix}/{round}/{worker}"
         return StateKeys(f"{base}/model", tuple(f"{base}/{vector}" for vector in optimizer))
 
     def model(self, round: int, worker: int) -> str:
         """Return the key of the model of `worker` at the start of `round`."""
-        return f"{self._own}/{round}/{worker}/model"
+        return f"{self._attempt_prefix}/{round}/{worker}/model"
 
     def own_optimizer(self, round: int, worker: int, vector: str) -> str:
         """Return the key of one `vector` of the optimizer with which `worker` takes local steps, at the start of
         `round`.
         """
-        return f"{self._own}/{round}/{worker}/own/{vector}"
+        return f"{self._attempt_prefix}/{round}/{worker}/own/{vector}"
 
     def gradient(self, round: int, worker: int, minibatch: int) -> str:
         """Return the key of the gradient of `worker` for one `minibatch` of `round`."""
-        return f"{self._own}/{round}/{worker}/gradient/{minibatch}"
+        return f"{self._attempt_prefix}/{round}/{worker}/gradient/{minibatch}"
 
     def average(self, round: int, worker: int, *, copy_of: int | None = None) -> str:
         """Return the key of the average over the minibatches of `worker` in `round`. `copy_of`: rank of a peer whose
         average is copied into this worker's database.
         """
-        own = f"{self._own}/{round}/{worker}/average"
+        own = f"{self._attempt_prefix}/{round}/{worker}/average"
         return own if copy_of is None else f"{own}/{copy_of}"
 
     def aggregate(self, round: int, worker: int) -> str:
         """Return the key, in the database of `worker`, of the combination of all workers' averages in `round`."""
-        return f"{self._own}/{round}/{worker}/aggregate"
+        return f"{self._attempt_prefix}/{round}/{worker}/aggregate"
 
     def combination(self, round: int, part: int | None = None) -> str:
         """Return the key, in a shared database, of the combination of all workers' contributions to `round`, or of its
         chunk `part`.
         """
-        return f"{self._own}/{round}/merged" if part is None else f"{self._own}/{round}/merged/{part}"
+        return (
+            f"{self._attempt_prefix}/{round}/merged"
+            if part is None
+            else f"{self._attempt_prefix}/{round}/merged/{part}"
+        )
 
     def chunk(self, round: int, worker: int, part: int) -> str:
         """Return the key of chunk `part` of the contribution of `worker` to `round`, which the worker of rank `part`
         combines.
         """
-        return f"{self._own}/{round}/{worker}/chunk/{part}"
+        return f"{self._attempt_prefix}/{round}/{worker}/chunk/{part}"
 
     def verdict(self, round: int, worker: int) -> str:
         """Return the key of the verdict of `worker` in `round`: one number per worker, whether its chunk is finite."""
-        return f"{self._own}/{round}/{worker}/verdict"
+        return f"{self._attempt_prefix}/{round}/{worker}/verdict"
 
     def update(self, step: int, worker: int) -> str:
         """Return the key of the update that `worker` sends to the other workers after `step` (MLLess)."""
-        return f"{self._own}/{step}/{worker}/update"
+        return f"{self._attempt_prefix}/{step}/{worker}/update"
 
     def report(self, step: int, worker: int) -> str:
         """Return the key of the report that `worker` sends to the supervisor after `step` (MLLess)."""
-        return f"{self._own}/{step}/{worker}/report"
+        return f"{self._attempt_prefix}/{step}/{worker}/report"
 
     def supervisor_word(self, step: int) -> str:
         """Return the key of the supervisor's answer after `step`: whose updates all workers apply, and which workers go
         on (MLLess).
         """
-        return f"{self._own}/{step}/expected"
+        return f"{self._attempt_prefix}/{step}/expected"
 
     # --- bus ----------------------------------------------------------------------------------------------------------
 

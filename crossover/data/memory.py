@@ -217,9 +217,7 @@ class MemoryMessageBus:
                 inbox.setdefault(round, set()).add(member)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members that have reached `round`, as the inbox of `reader` has them; earlier rounds are
-        discarded.
-        """
+        """Return the members that have reached `round` of `barrier`, as the inbox of `reader` has them; earlier rounds are discarded."""
         with self._state.lock:
             inboxes = _find_declared(self._state.barriers, barrier, "barrier")
             if not 0 <= reader < len(inboxes):

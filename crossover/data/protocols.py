@@ -49,7 +49,7 @@ class Traffic:
         self._operations: Counter[str] = Counter()
 
     def count(self, operation: str, *, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Count one request of `operation` and the payload bytes that it received and sent."""
+        """Count one request of `operation` and its payload: `bytes_in` received, `bytes_out` sent."""
         with self._lock:
             self._operations[operation] += 1
             self._bytes_in += bytes_in

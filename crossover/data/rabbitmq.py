@@ -107,8 +107,9 @@ class RabbitMessageBus:
         self._send("arrive", "", build_arrival(round, member), exchange=barrier)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members that have reached `round`, as the queue of `reader` has them. Messages of earlier rounds
-        are removed.
+        """Return the members that have reached `round` of `barrier`, as the queue of `reader` has them.
+
+        Messages of earlier rounds are removed.
         """
         inbox = _inbox_name(barrier, reader)
 

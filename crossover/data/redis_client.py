@@ -65,7 +65,8 @@ class RedisAddress:
 
 
 def parse_address(url: str, *, password: str | None = None, certificate: str | None = None) -> RedisAddress:
-    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. Raises ConfigError.
+    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. `certificate`: PEM text
+    that a TLS server must match. Raises ConfigError.
 
     A password in the URL is refused, since URLs end up in logs.
     """
@@ -309,8 +310,9 @@ class RedisClient:
         self._pid = os.getpid()
 
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
-        """Send the command `name` and return its reply. `keys`: keys it uses, for errors. `place` and the reply's
-        types: see RedisConnection.command.
+        """Send the command `name` with `arguments` and return its reply.
+
+        `keys`: keys it uses, for errors. `place` and the reply's types: see RedisConnection.command.
         """
         for attempt in range(1 + REDIS.again):
             connection, reused = self._take_connection(fresh=attempt > 0)

@@ -170,7 +170,7 @@ class RedisCompute(RedisTensorStore):
         self._combine(_require_command(found.command, rule.rule), keys, out, *found.options(rule), *options)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in the database: from `state` and `gradient` to the new state under `out`."""
+        """Take one optimizer step in the database, with the settings `update`: from `state` and `gradient` to the new state under `out`."""
         check_optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]
         command, kind = _require_command(optimizer.command, update.optimizer), VectorKind(optimizer.kind)

@@ -47,8 +47,8 @@ def find_path(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def check_md5(data: bytes | memoryview, md5: str, *, name: str) -> None:
-    """Raise DataError, naming `name`, unless `data` has the published MD5, which guards against transmission errors,
-    not forgery.
+    """Raise DataError, naming `name`, unless `data` has the published MD5 digest `md5`, which guards against
+    transmission errors, not forgery.
     """
     actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if actual != md5:

@@ -153,7 +153,8 @@ class DeviceLearner:
             part.record_stream(torch.cuda.current_stream())
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Compute the minibatch's gradient into `gradient` and return the loss.
+        """Compute the gradient of `batch` into `gradient` and return the loss. `epoch` sets augmentation and image
+        size; `round`, `worker` and `minibatch` seed dropout.
 
         Raises Refused if the gradient is not finite, unless the experiment drops such gradients.
         """

@@ -26,8 +26,10 @@ MOST_S = 10.0  # for all minibatches together; those of a large model have fewer
 def try_minibatches(
     experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = runtime.perf_counter
 ) -> None:
-    """Train on the first worker's first minibatches, alone, for about MOST_S seconds at most. Raises ConfigError if the loss is not finite,
-    or grows beyond GROWTH. `clock`: returns seconds.
+    """Train `learner` on the first minibatches that the first worker of the experiment would get of `dataset`, alone,
+    for about MOST_S seconds at most.
+
+    Raises ConfigError if the loss is not finite, or grows beyond GROWTH. `clock`: returns seconds.
     """
     training, cut = experiment.training, plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, cut)

@@ -51,8 +51,9 @@ def check_samples(samples: Samples, experiment: Experiment, *, loader: Callable[
 
 
 def check_mapped(dataset: Dataset, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
-    """Raise OwnCodeError or DataError if float32 cannot hold the inputs after `data.preprocess`. `loader`: the user's,
-    if any.
+    """Raise OwnCodeError or DataError if float32 cannot hold the inputs of `dataset` after `data.preprocess` of the experiment.
+
+    `loader`: the user's, if any.
     """
     for inputs, of in ((dataset.train_inputs, "training"), (dataset.validation_inputs, "validation")):
         if rows := _describe_non_finite_rows(inputs):
@@ -312,7 +313,10 @@ def _report_misfit(training: Training, classes: int | None, shape: tuple[int, ..
 
 
 def compute_training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:
-    """Return the mean of `compute_training_shares` over the epochs."""
+    """Return the mean of `compute_training_shares` over the epochs: 1.0 unless `training` scales images down.
+
+    `classes`: number of outputs, None for numbers; `shape`: (C, H, W) of the images.
+    """
     if training.image_size.begin is None:
         return 1.0
     return sum(compute_training_shares(training, classes=classes, shape=shape)) / training.epochs
@@ -321,6 +325,8 @@ def compute_training_share(training: Training, *, classes: int | None, shape: tu
 def compute_training_shares(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> list[float]:
     """Return for each epoch the multiply-accumulates of a training step divided by those on full images of `shape` (C,
     H, W), as `training.image_size` scales images down.
+
+    `classes`: number of outputs, None for numbers.
     """
     sides = [image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
     macs = {side: _count_macs(training, classes, shape, side) for side in {*sides, shape[1]}}
@@ -375,7 +381,7 @@ def _find_widest_bytes(module: nn.Module, inputs: Tensor) -> int:
     widest = 0
 
     def look(layer: nn.Module, given: Any, output: Any) -> None:
-        """Note the bytes of one layer's inputs and outputs if they are the largest so far; a forward hook."""
+        """Note the bytes of one layer's inputs (`given`) and `output` if they are the largest so far; a forward hook of `layer`."""
         nonlocal widest
         widest = max(widest, sum(t.nbytes for t in (*given, output) if isinstance(t, Tensor)))
 

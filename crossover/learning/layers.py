@@ -81,8 +81,9 @@ def needs_float32_gradient(convolution: nn.Conv2d, images: Tensor) -> bool:
 def compute_gradients(
     out: Tensor, images: Tensor, kernel: Tensor, convolution: nn.Conv2d, *, wide: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `images` (in their type) and of `kernel`, given the output's, `out`. `wide`: computed in
-    float32.
+    """Return the gradients of `images` (in their type) and of `kernel`, given the output's, `out`.
+
+    `convolution`: gives stride, padding and groups; `wide`: computed in float32.
     """
     dtype = torch.float32 if wide else images.dtype
     channels_last = images.is_contiguous(memory_format=torch.channels_last)
@@ -100,7 +101,7 @@ class _Float32Gradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, convolution: nn.Conv2d) -> Tensor:
-        """Return the convolution in bf16, and save what its gradients need."""
+        """Return the `convolution` of `images` with `weight` in bf16, and save in `ctx` the tensors for their gradients."""
         low = images.to(torch.bfloat16)
         ctx.save_for_backward(low, weight)
         ctx.convolution, ctx.dtype = convolution, images.dtype
@@ -207,7 +208,7 @@ class _Scratch:
     def __init__(self) -> None:
         self._memory = torch.empty(0)
 
-    def like(self, values: Tensor) -> Tensor:
+    def borrow_like(self, values: Tensor) -> Tensor:
         """Return memory with the shape, strides and type of `values`, which must be dense; the next call overwrites it."""
         if self._memory.numel() < values.numel() or self._memory.dtype != values.dtype:
             self._memory = torch.empty(values.numel(), dtype=values.dtype)
@@ -254,10 +255,14 @@ class _NormReluConvolution(torch.autograd.Function):
         convolution: nn.Conv2d,
         scratch: _Scratch,
     ) -> Tensor:
-        """Return the convolution's output, and save what the gradients need, without the ReLU's output."""
+        """Return the `convolution` (with `kernel`) of the ReLU of the batch norm (`norm`, with `scale` and `shift`) of `values`.
+
+        Save in `ctx` the tensors for the gradients, without the ReLU's output, which lies in `scratch` only for the
+        moment.
+        """
         rectified, mean, deviation = _aten.native_batch_norm.out(
             values, scale, shift, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps,
-            out=scratch.like(values), save_mean=torch.empty(0), save_invstd=torch.empty(0),
+            out=scratch.borrow_like(values), save_mean=torch.empty(0), save_invstd=torch.empty(0),
         )  # fmt: skip
         out = F.conv2d(rectified.relu_(), kernel, None, convolution.stride, convolution.padding, 1, convolution.groups)
         ctx.save_for_backward(values, scale, shift, kernel, mean, deviation)
@@ -271,7 +276,7 @@ class _NormReluConvolution(torch.autograd.Function):
         # By the statistics that were saved: one pass over the values instead of two.
         rectified, _, _ = _aten.native_batch_norm.out(
             values, scale, shift, mean, deviation.pow(-2).sub_(ctx.epsilon), False, 0.0, ctx.epsilon,
-            out=ctx.scratch.like(values), save_mean=torch.empty(0), save_invstd=torch.empty(0),
+            out=ctx.scratch.borrow_like(values), save_mean=torch.empty(0), save_invstd=torch.empty(0),
         )  # fmt: skip
         gradient, of_kernel = compute_gradients(
             gradients[0],

@@ -92,7 +92,8 @@ class Objective:
         )
 
     def loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
-        """Return the mean loss over the minibatch's answers, a scalar to differentiate; 0 if there is no answer.
+        """Return the mean loss of `outputs` against `labels` over the minibatch's answers, a scalar to differentiate; 0
+        if there is no answer.
 
         Raises OwnCodeError if the number of answers is not `answers`, by which the run weighs the minibatch.
         """
@@ -105,8 +106,8 @@ class Objective:
         return mean
 
     def convert_loss(self, loss: float, outputs: Any, labels: Tensor) -> float:
-        """Return a mean loss as it is reported: mse in the labels' own unit, squared, if labels are scaled; any other
-        loss unchanged.
+        """Return `loss`, the mean loss of `outputs` against `labels`, as it is reported: mse in the labels' own unit,
+        squared, if labels are scaled; any other loss unchanged.
         """
         if self.scale is None or self._training.loss != "mse":
             return loss
@@ -145,8 +146,9 @@ class Objective:
         return Evaluation(loss / answers, value, samples)
 
     def problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
-        """Return in words why a built-in loss or metric cannot take the model's outputs; "" if it can. `classes`: their
-        number, None for numbers.
+        """Return in words why a built-in loss or metric cannot take the model's outputs for `labels`; "" if it can.
+
+        `classes`: their number, None for numbers.
         """
         loss, metric = self._training.loss, self._training.metric.name
         counted = ("cross_entropy", "accuracy", PERPLEXITY)
@@ -264,11 +266,11 @@ Held = dict[str, object]  # by name, what tells two values apart
 def find_trial_problem(
     flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
 ) -> str:
-    """Return in words why a run would not train a user's module as torch does; "" if it would. Found by computing one
-    minibatch twice.
+    """Return in words why a run would not train a user's module as torch does; "" if it would. Found by computing one minibatch twice.
 
-    `began`: values from `snapshot_fixed_values` before. `compute`: computes the same gradient each time. `evaluate`:
-    evaluates once. `decays`: whether there is weight decay.
+    `flat`: the module, with its parameters as one vector. `began`: values from `snapshot_fixed_values` before.
+    `compute`: computes the same gradient each time. `evaluate`: evaluates once. `decays`: whether there is weight
+    decay.
     """
     for name, layer in flat.module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
@@ -466,10 +468,12 @@ class Learner:
         return _build_seeded(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Return the mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in `gradient`.
+        """Return the mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in
+        `gradient`. `epoch` sets augmentation and image size; `round`, `worker` and `minibatch` seed dropout.
 
-        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused if the loss or
-        gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a BatchNorm layer receives a single value.
+        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused
+        if the loss or gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a
+        BatchNorm layer receives a single value.
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
@@ -567,9 +571,9 @@ class Learner:
             problem = find_trial_problem(
                 self._flat, began, compute, partial(self._score_batches, [batch]), decays=decays
             )
-            self._raise_problem(problem or compare_builds(self._flat, *self._again(batch)))
+            self._raise_problem(problem or compare_builds(self._flat, *self._build_second(batch)))
 
-    def _again(self, batch: Batch) -> tuple[FlatModel, Callable[[], object]]:
+    def _build_second(self, batch: Batch) -> tuple[FlatModel, Callable[[], object]]:
         """Return another build of the model, and a function that computes its gradient of `batch` after that of another
         minibatch.
         """
@@ -701,12 +705,18 @@ def _make_deterministic() -> None:
 
 
 def list_shapes(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
-    """Return the shapes of the parameters of the model `name` of the registry, in the order of its vector."""
+    """Return the shapes of the parameters of the model `name` of the registry, in the order of its vector.
+
+    `classes`: number of outputs, None for numbers; `input_shape`: of one sample.
+    """
     return FlatModel(build_skeleton(Training(model=name), classes, input_shape)).shapes
 
 
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
-    """Copy the buffers with which the run began into `flat`. Raises ConfigError if the frozen parameters have other bits here."""
+    """Copy `constants`, the buffers with which the run began, into `flat`.
+
+    Raises ConfigError, naming `model`, if the frozen parameters have other bits here.
+    """
     tensors, about = tensor_file.decode_tensors(constants)
     flat.take_constants(tensors)
     if about.get(_FROZEN, "") != tensor_file.compute_digest(flat.frozen()):
@@ -717,8 +727,10 @@ def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
 
 
 def build_skeleton(training: Training, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
-    """Return the model's module without weights, which FlatModel gives memory. A user's model is built with real
-    tensors, drawn from `seed_`.
+    """Return the module of `training.model` without weights, which FlatModel gives memory.
+
+    A user's model is built with real tensors, drawn from `seed_`. `classes`: number of outputs, None for numbers;
+    `input_shape`: of one sample.
     """
     if training.model in zoo.MODELS:
         with torch.device("meta"), _SkipFilling():

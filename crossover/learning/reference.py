@@ -55,10 +55,10 @@ def train_reference(
     on_round: Callable[[int, RoundState], None] | None = None,
     learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
-    """Train in one process and return (model bytes, the optimizer's vectors as bytes, the epochs' results).
+    """Train on `dataset` in one process and return (model bytes, the optimizer's vectors as bytes, the epochs' results).
 
-    If `exchange.every` is None or "epoch", all of a worker's minibatches of an epoch are one round. `on_round`: called with the number
-    of rounds done and the state after each. `learner`: used instead of the experiment's own.
+    If `exchange.every` is None or "epoch", all of a worker's minibatches of an epoch are one round. `on_round`: called
+    with the number of rounds done and the state after each. `learner`: used instead of the experiment's own.
     """
     reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []

@@ -191,7 +191,9 @@ def is_measured(inputs: Tensor) -> bool:
 
 
 def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[float]) -> bool:
-    """Return whether `inputs` are to be mapped in float64 before they are staged, given the constants of their map."""
+    """Return whether `inputs` are to be mapped in float64 before they are staged, given `scale` and `shift`, the
+    constants of their map by channel.
+    """
     if not inputs.is_floating_point():
         return False
     far = any(abs(each) > _LARGEST_SHIFT for each in shift) or any(each > _LARGEST_SCALE for each in scale)
@@ -298,8 +300,10 @@ class Preparation:
 def augment_images(
     images: Tensor, sample_ids: Tensor, data: Data, *, seed: int, epoch: int, zero: Sequence[float] = ()
 ) -> Tensor:
-    """Return the images augmented as `data.augment` says. The result for a sample depends on (seed, epoch, sample id) alone, so retries
-    and other workers get equal images. `zero`: see `Preparation`.
+    """Return the images augmented as `data.augment` says.
+
+    The result for a sample depends on (seed, epoch, its id in `sample_ids`) alone, so retries and other workers get
+    equal images. `zero`: see `Preparation`.
     """
     if data.augment == "none":
         return images
@@ -344,8 +348,10 @@ def crop_and_flip(
     alternate: bool = False,
     zero: Sequence[float] = (),
 ) -> Tensor:
-    """Return each image shifted by up to an eighth of its height and mirrored half of the time, by chance, or in every
-    second epoch (`alternate`; Jordan 2024, arXiv 2404.00498). `zero`: fills the edge, by channel.
+    """Return each of `images` shifted by up to an eighth of its height and mirrored half of the time, by chance, or in
+    every second epoch (`alternate`; Jordan 2024, arXiv 2404.00498).
+
+    Chance depends on `seed`, `epoch` and the image's id in `sample_ids`. `zero`: fills the edge, by channel.
     """
     count, channels, height, width = images.shape
     reach = height // 8

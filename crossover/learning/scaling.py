@@ -27,8 +27,10 @@ MEAN, DEVIATION = "label_mean", "label_deviation"  # of the manifest, beside wha
 
 
 def compute_label_scale(labels: Tensor, experiment: Experiment, *, classes: int | None) -> LabelScale | None:
-    """Return mean and deviation by which training labels are scaled (`data.scale_labels`); None if they stay as they
-    are. A column (dimension 1) without spread is only shifted.
+    """Return mean and deviation by which training labels are scaled (`data.scale_labels` of the experiment); None if
+    they stay as they are, as labels of `classes` do.
+
+    A column (dimension 1) without spread is only shifted.
     """
     wanted = experiment.data.scale_labels
     if classes is not None or wanted == "never" or (wanted == "auto" and experiment.training.loss != "mse"):
@@ -62,14 +64,18 @@ def unscale(values: Tensor, scale: LabelScale) -> Tensor:
 
 
 def compute_distance(outputs: Tensor, labels: Tensor, scale: LabelScale) -> Tensor:
-    """Return outputs minus labels, both scaled, in the labels' own unit, float64. No mean is added, which would swallow
-    small differences.
+    """Return outputs minus labels, both scaled by `scale`, in the labels' own unit, float64.
+
+    No mean is added, which would swallow small differences.
     """
     return (outputs.detach().double() - labels.double()) * _broadcast_columns(scale.deviation, labels)
 
 
 def find_scaling_problem(outputs: object, labels: Tensor, scale: LabelScale) -> str:
-    """Return why a model cannot learn scaled labels, judged by its `outputs` and how they were computed; "" if it can."""
+    """Return why a model cannot learn labels that `scale` scales, judged by its `outputs` and how they were computed; "" if it can.
+
+    `labels`: scaled labels of the same samples.
+    """
     if not isinstance(outputs, Tensor) or outputs.shape != labels.shape:  # for a loss of one's own
         return ""
     if found := _find_bound(outputs):

@@ -25,9 +25,10 @@ class StepCounts:
     of_sample_depthwise: float
     of_sample_matrix: float
 
-    def times(self, ratio: float, *, fixed: bool = True) -> "StepCounts":
-        """Return the counts if operations were `ratio` times as large. `fixed`: whether this holds for bytes that do
-        not grow with the batch, too.
+    def scale(self, ratio: float, *, fixed: bool = True) -> "StepCounts":
+        """Return the counts of a model whose operations are `ratio` times as large.
+
+        `fixed`: whether the bytes that do not grow with the batch are, too.
         """
         changed = {
             each.name: getattr(self, each.name) * ratio for each in fields(self) if each.name.startswith("of_sample_")
@@ -36,7 +37,9 @@ class StepCounts:
 
 
 def digest_of_model(parameters: int, buffers: int, macs: int) -> str:
-    """Return a short digest of a model's counts, the same on every machine. `macs`: multiply-accumulates of one sample forward."""
+    """Return a short digest of a model's counts, the same on every machine: its `parameters`, `buffers` and `macs`, the
+    multiply-accumulates of one sample forward.
+    """
     return sha256(f"{parameters} {buffers} {macs}".encode()).hexdigest()[:16]
 
 

@@ -119,8 +119,10 @@ def _partition_sizes(n_train: int, workers: int) -> list[int]:
 
 
 def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
-    """Return every worker's number of minibatches, or None if workers differ, there are none, or a minibatch would be larger than a
-    partition.
+    """Return every worker's number of minibatches of `batch_size` among `n_train` samples, or None if workers differ,
+    there are none, or a minibatch would be larger than a partition.
+
+    `drop_last`: whether a last, smaller minibatch is left out.
     """
     if batch_size > _partition_sizes(n_train, workers)[0]:
         return None
@@ -164,11 +166,10 @@ def stage(
     *,
     answers: "Callable[[Batch], int] | None" = None,
 ) -> dict[str, Any]:
-    """Write the minibatches, validation chunks and manifest that the stores lack, the manifest last. Returns the
-    manifest.
+    """Write the minibatches, validation chunks and manifest of `dataset` that the stores lack, the manifest last. Returns the manifest.
 
-    `stores`: one for all workers, or one per worker by rank. `answers`: counts a minibatch's answers for a user's loss.
-    Raises DataError if no minibatch has an answer.
+    The experiment sets how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank.
+    `answers`: counts a minibatch's answers for a user's loss. Raises DataError if no minibatch has an answer.
     """
     from crossover.learning import samples, scaling
 

@@ -53,10 +53,11 @@ FileRow = tuple[int, list[str]]  # the line of the file in which it begins, and 
 
 
 def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | int] = ()) -> Samples:
-    """Return the CSV's samples: inputs (N, columns) float64; labels (N,) int64 of classes, or (N, 1) float64. `also_drop`: columns to leave
-    out beside those that are guessed. Raises DataError, in words for the owner of the file.
+    """Return the samples of the CSV at `path`: inputs (N, columns) float64; labels (N,) int64 of classes, or (N, 1)
+    float64. Raises DataError, in words for the owner of the file.
 
-    The process keeps the samples that it read last: `advise` asks for them several times.
+    `table`: what the YAML sets of columns and labels; the rest is guessed. `also_drop`: columns to leave out beside
+    those that are guessed. The process keeps the samples that it read last: `advise` asks for them several times.
     """
     known = runtime.get_or_make("the table read last", dict[_Key, Samples])
     key = _make_key(path, table or Table(), also_drop)
@@ -341,8 +342,10 @@ def _choose_label(path: Path, reading: Reading, table: Table, drop: Collection[i
 
 
 def find_column(path: Path, reading: Reading, asked: str | int, field: str) -> int:
-    """Return the index, from 0, of the column whose name, or number from 1, is `asked`. `field`: name of the YAML
-    field, for errors. Raises DataError if no column or more than one matches.
+    """Return the index, from 0, of the column of `reading` whose name, or number from 1, is `asked`.
+
+    `path`: the table, and `field`: name of the YAML field, both for errors. Raises DataError if no column or more than
+    one matches.
     """
     same = [each for each, name in enumerate(reading.names) if name == str(asked).strip()] if reading.header else []
     width = len(reading.names)

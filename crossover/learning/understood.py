@@ -19,7 +19,10 @@ _BLOCK = 65_536  # rows at once: bounds the float64 copies
 
 
 def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | None" = None) -> dict[str, Any]:
-    """Return how the samples were understood, as plain JSON. `scale`: what the labels are scaled by."""
+    """Return as plain JSON how the samples of the experiment's data set were understood.
+
+    `scale`: what the labels are scaled by.
+    """
     from crossover.learning.samples import is_measured
 
     reading, inputs = samples.reading, samples.inputs

@@ -409,7 +409,7 @@ def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Modul
     """
 
     @wraps(factory, updated=())
-    def built(*arguments: Any) -> nn.Module:
+    def build(*arguments: Any) -> nn.Module:
         """Return the user's module, unwrapped, fitted and checked. Raises OwnCodeError."""
         with user_code.blame(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
             module = _unwrap(factory(*arguments), user_code.find_definition_line(factory))
@@ -421,7 +421,7 @@ def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Modul
         found: nn.Module = module
         return found
 
-    return built
+    return build
 
 
 def _unwrap(module: Any, place: str | None) -> Any:

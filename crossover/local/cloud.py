@@ -222,10 +222,10 @@ def make_empty_zip() -> bytes:
 
 @contextmanager
 def open_databases(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
-    """Yield the workers' tensor databases by worker number; close them at the end of the block.
+    """Yield the workers' tensor databases on `cloud` by worker number; close them at the end of the block.
 
-    `function`: name of the deployed function whose environment holds the addresses of the databases. A database whose server has ended is
-    left out.
+    `experiment`: gives the keys' lifetime; `function`: name of the deployed function whose environment holds the
+    addresses of the databases. A database whose server has ended is left out.
     """
     from moto.awslambda.models import lambda_backends
 
@@ -269,7 +269,8 @@ class Servers:
         self._over = False
 
     def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
-        """Start redis-server with the secret's password if the instance's role is `redis`; do nothing for other roles.
+        """Start redis-server if the instance's role in `tags` is `redis`; do nothing for other roles. Its password is
+        in the secret whose ARN `user_data`, the boot script, names.
 
         `identity`: the instance's id; `address`: its private address. Raises RunFailed if this cloud has ended.
         """
@@ -313,7 +314,10 @@ class Servers:
             server.stop()
 
     def start_broker(self, name: str, username: str, password: str) -> str:
-        """Start a RabbitMQ server for the broker `name` and return its URL. Raises RunFailed if this cloud has ended."""
+        """Start a RabbitMQ server for the broker `name`, with one user (`username`, `password`), and return its URL.
+
+        Raises RunFailed if this cloud has ended.
+        """
         self._require_running()
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
         with self._register(server) as over:
@@ -608,7 +612,10 @@ class LocalCloud:
         step_functions.join_executions(_EXECUTIONS_END_S)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
-        """Invoke a function by name or ARN, without HTTP, and return its answer. Raises TooLarge, TooManyRequests."""
+        """Invoke the function `name`, a name or an ARN, without HTTP, and return its answer.
+
+        `payload`: the event as JSON; `client_context`: as in Lambda's API, in base64. Raises TooLarge, TooManyRequests.
+        """
         return self.lambdas.invoke(self.function(_find_function(name)), payload, client_context=client_context)
 
     def function(self, deployed: Any) -> Function:

@@ -138,7 +138,8 @@ class Fleets:
     def resize(self, name: str, capacity: int, user_data: str, role: str) -> None:
         """Start or stop instances, as Auto Scaling does when a group's capacity is set. Raises RunFailed.
 
-        `role`: name of the role in the launch template's instance profile, under which the programs call AWS.
+        `name`: of the group; `user_data`: the instances' boot script, which names program and code; `role`: name of the
+        role in the launch template's instance profile, under which the programs call AWS.
         """
         with self._lock:
             fleet = self._fleets.get(name)

@@ -404,12 +404,12 @@ class Environment:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the environment's process has not ended."""
+        """True if the environment's process has not ended."""
         return not self._over.is_set()
 
     @property
     def is_usable(self) -> bool:
-        """Whether the environment and its fork server both run.
+        """True if the environment and its fork server both run.
 
         The end of the fork server is noticed before the ends of its environments are reported one by one.
         """
@@ -445,7 +445,7 @@ class Environment:
         return handout
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
-        """Finish the invocation `request_id` with the runtime's answer, as a success or an error."""
+        """Finish the invocation `request_id` with `body`, the runtime's answer; `error`: whether it reports an error."""
         self._finish(request_id, body, "error" if error else "success")
 
     def record_init_error(self, body: bytes) -> None:
@@ -466,7 +466,11 @@ class Environment:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def run(self, request_id: str, payload: bytes, *, client_context: str | None = None) -> InvocationOutcome:
-        """Run one invocation of the function. Return when it is answered, the process has ended, or the function has timed out."""
+        """Run one invocation of the function with the event `payload`, and return its outcome when it is answered, the
+        process has ended, or the function has timed out.
+
+        `request_id`: the invocation's id; `client_context`: as in Lambda's API, passed on.
+        """
         function, result = self.function, Future[tuple[bytes, str]]()
         offset = 0 if self._cold else self.log.stat().st_size
         self._work = (request_id, result)
@@ -565,9 +569,11 @@ class Environment:
 
 
 def build_report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
-    """Return Lambda's platform.report record of an invocation: duration, billed duration and peak memory.
+    """Return Lambda's platform.report record of the invocation `request_id` of `function`: duration, billed duration
+    and peak memory, from its `outcome`.
 
-    Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
+    Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August
+    2025.
     """
     metrics: dict[str, Any] = {
         "durationMs": round(outcome.duration_ms, 3),
@@ -642,7 +648,10 @@ class Lambdas:
         self._watcher.start()
 
     def invoke(self, function: Function, payload: bytes, *, client_context: str | None = None) -> Answer:
-        """Invoke the function synchronously and return its answer. Raises TooLarge, TooManyRequests."""
+        """Invoke the function synchronously with the event `payload` and return its answer.
+
+        `client_context`: as in Lambda's API, passed on. Raises TooLarge, TooManyRequests.
+        """
         if len(payload) > REQUEST_LIMIT:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
         request_id = str(uuid.uuid4())

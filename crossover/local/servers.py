@@ -204,10 +204,11 @@ def start_process(
     output: int | IO[bytes] = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own; it ends with this process at the latest. Raises FileNotFoundError.
+    """Start the program and options in `arguments`, in a session of its own; it ends with this process at the latest.
+    Raises FileNotFoundError.
 
-    `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`: where standard output
-    and error go.
+    `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`:
+    receives standard output and error; `pass_fds`: file descriptors that it inherits.
     """
     guard = _ensure_guard()
     child = subprocess.Popen(
@@ -228,10 +229,10 @@ def start_process(
 def stop_process(
     child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0
 ) -> int:
-    """Send the signal `number` to the process; after `patience_s` seconds kill its whole group. Return its exit status.
+    """Send the signal `number` to the process `child`; after `patience_s` seconds kill its whole group. Return its exit status.
 
-    If the process has ended already, what is left of its group is killed, such as the server of a killed script. Members that survive an
-    orderly end are left to the watchdog.
+    If the process has ended already, the rest of its group is killed, such as the server of a killed script. Members
+    that survive an orderly end are left to the watchdog.
     """
     if child.poll() is not None:
         watchdog.kill_marked(f"{MARK}={_ensure_guard().value}".encode(), group=child.pid)

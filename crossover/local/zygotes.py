@@ -94,7 +94,7 @@ class Zygote:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the fork server still runs."""
+        """True if the fork server still runs."""
         return not (self._closed or self._hung_up) and self._process.poll() is None
 
     def fork(self, start: ForkStart) -> int:

@@ -15,7 +15,7 @@ from crossover.reports.usage import Record, Unrecorded, billed_ms, end, init_s, 
 from crossover.workflow import architecture
 from crossover.workflow import architecture as instances
 from crossover.workflow.architecture import Architecture, architecture_of, steps
-from crossover.workflow.infrastructure import database_hosts, talks
+from crossover.workflow.infrastructure import database_hosts, uses_bus
 
 # --- infrastructure ---------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
     """
     architecture = architecture or architecture_of(experiment)
     found = steps(architecture)
-    bus, hosts = talks(architecture), database_hosts(experiment, architecture)
+    bus, hosts = uses_bus(architecture), database_hosts(experiment, architecture)
     databases = Fleet(purpose=DATABASE, instance_type=experiment.database.instance_type, count=hosts)
     return Infrastructure(
         fleets=(*([databases] if hosts else []), *_programs(experiment, architecture)),

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from crossover.data import encoding
 from crossover.errors import DataError
-from crossover.experiment import Experiment, from_resolved, move_renamed_fields
+from crossover.experiment import Experiment, from_plain, move_renamed_fields
 from crossover.reports import bill, prices
 from crossover.reports.bill import Infrastructure
 from crossover.reports.usage import (
@@ -304,7 +304,7 @@ def experiment_of(result: Mapping[str, Any]) -> Experiment:
         if is_dataclass(kind) and isinstance(said.get(section), Mapping):
             known = {each.name for each in fields(kind)}
             said[section] = {name: value for name, value in said[section].items() if name in known}
-    return from_resolved(said)
+    return from_plain(said)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -416,7 +416,7 @@ def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure
         "label": label,
         "outcome": "failed" if failure else "finished",
         "failure": failure,
-        "experiment": experiment.resolved(),
+        "experiment": experiment.to_plain(),
     }
 
 

@@ -331,7 +331,7 @@ def printed(architectures: Sequence[str]) -> list[Sheet]:
 def _configuration(result: Result) -> Sheet:
     """Return a table of the fields of a run's experiment, with the default if a field differs from it."""
     experiment = result["experiment"]
-    default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).resolved()
+    default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).to_plain()
     usual = dict(flatten_fields(default))
     rows = [
         [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]

@@ -160,17 +160,17 @@ class DeployedStack:
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether CloudFormation is working on the stack now."""
+        """True if CloudFormation is working on the stack now."""
         return self.state.endswith("_IN_PROGRESS") and self.state != "REVIEW_IN_PROGRESS"  # that one waits for people
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the stack has been deleted."""
+        """True if the stack has been deleted."""
         return self.state == "DELETE_COMPLETE"
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last operation left the stack in a usable state."""
+        """True if the last operation left the stack in a usable state."""
         return self.state in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
 
     @property
@@ -180,7 +180,7 @@ class DeployedStack:
 
     @property
     def is_standalone(self) -> bool:
-        """Whether the stack's tags declare that it depends on no shared stack."""
+        """True if the stack's tags declare that it depends on no shared stack."""
         return self.tags.get(STANDS) == ALONE
 
     @property
@@ -232,7 +232,10 @@ def is_ours(stack: DeployedStack, project: str) -> bool:
 
 
 def check_ours(session: Any, name: str, *, project: str) -> None:
-    """Raise UserError if a stack of this name exists and does not belong to `project`. The message has the stack's tags and what to do."""
+    """Raise UserError if a stack called `name` exists in the account of `session` and does not belong to `project`.
+
+    The message has the stack's tags and what to do.
+    """
     stack = find_stack(session, name)
     if stack is None or is_ours(stack, project):
         return
@@ -250,9 +253,11 @@ def check_ours(session: Any, name: str, *, project: str) -> None:
 
 
 def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
-    """Raise UserError if the stack belongs to another owner. Owners are compared without regard to letter case; a stack without an owner,
-    or with the default owner, belongs to everybody. The caller has checked that the stack is this project's. `command`: the whole command,
-    shown in the message.
+    """Raise UserError if the stack `name`, in the account of `session`, belongs to another person than `owner`.
+
+    Owners are compared without regard to letter case; a stack without an owner, or with the default owner, belongs to
+    everybody. The caller has checked that the stack is this project's. `command`: the whole command, shown in the
+    message.
     """
     stack = find_stack(session, name)
     has = stack.tags.get(OWNER_TAG, "") if stack else ""
@@ -270,8 +275,9 @@ def describe_place(session: Any) -> str:
 
 
 def check_deployable(session: Any, name: str, *, config: Path | str) -> None:
-    """Raise UserError if the stack is in a state that a deployment cannot continue from. `config`: the configuration's path, shown in the
-    message.
+    """Raise UserError if the stack `name`, in the account of `session`, is in a state that a deployment cannot continue from.
+
+    `config`: the configuration's path, shown in the message.
     """
     stack = find_stack(session, name)
     if stack is None:
@@ -292,8 +298,10 @@ def check_deployable(session: Any, name: str, *, config: Path | str) -> None:
 
 
 def check_runnable(session: Any, name: str, *, project: str, config: str, now: datetime | None = None) -> DeployedStack:
-    """Return the experiment's stack. Raises UserError if it is missing, not this project's, incomplete or expired. `config`: the
-    configuration's path, shown in the message; `now`: the current time by default.
+    """Return the experiment's stack, called `name`, in the account of `session`.
+
+    Raises UserError if it is missing, not this project's, incomplete or expired. `config`: the configuration's path,
+    shown in the message; `now`: the current time by default.
     """
     check_ours(session, name, project=project)
     stack, now = find_stack(session, name), now or datetime.now(UTC)
@@ -383,8 +391,8 @@ class Owner:
         """Return the ids of all existing resources of one CloudFormation type."""
         return sorted(self.held.get(type, ()))
 
-    def named(self, type: str, id: str) -> bool:
-        """Return whether an existing or deleted stack of the owner names the resource."""
+    def has_named(self, type: str, id: str) -> bool:
+        """Return whether an existing or deleted stack of the owner names the resource of this type and id."""
         return id in self.held.get(type, ()) or id in self.left.get(type, ())
 
     def resembles(self, name: str) -> bool:
@@ -410,7 +418,10 @@ def _has_stack_prefix(name: str, stack: str) -> bool:
 
 
 def judge_owner(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]:
-    """Return the verdict on who owns the listed resource and, if it is UNPROVEN, the reason."""
+    """Return the verdict on who owns the listed resource and, if it is UNPROVEN, the reason.
+
+    `owner`: whose resource it is asked to be; `session`: asks CloudFormation which stack names the resource now.
+    """
     type, id = listed.made_by or (listed.type, listed.id)
     if id in owner.held.get(type, ()):
         return Whose.HELD, ""
@@ -438,8 +449,10 @@ def find_holding_stack(session: Any, id: str) -> str:
 
 
 def load_owner(session: Any, project: str, experiment: str | None = None) -> Owner:
-    """Return the owner with all resources that its stacks name now. For a whole project, existing experiments that depend on no shared
-    stack are left out.
+    """Return the owner with all resources that its stacks in the account of `session` name now: of one `experiment`, or
+    of the whole project if that is None.
+
+    For a whole project, existing experiments that depend on no shared stack are left out.
     """
     mine = f"{project}-{experiment}"
     ours = [each for each in _list_project_stacks(session, project) if is_ours(each, project)]
@@ -546,8 +559,9 @@ def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[Any]:
-    """Yield the instances that the owner's stacks name, as EC2 describes them. Nothing is asked if there are none: an empty filter would
-    match everybody's instances.
+    """Yield the instances that the owner's stacks name and that are in one of `states`, as EC2 describes them to `session`.
+
+    Nothing is asked if there are none: an empty filter would match everybody's instances.
     """
     if ids := owner.list_ids(INSTANCE):
         yield from _list_matching_instances(session, {"instance-id": ids, "instance-state-name": states})
@@ -800,7 +814,7 @@ class FoundResource:
 
     @property
     def billable(self) -> bool:
-        """Whether it costs money just by existing."""
+        """True if the resource costs money just by existing."""
         return KINDS[self.kind].billable
 
     def __str__(self) -> str:
@@ -808,8 +822,10 @@ class FoundResource:
 
 
 def find_resources(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[FoundResource]:
-    """Return all resources that are the owner's or look like it, kind by kind, by default of all KINDS. Raises botocore's errors, so that
-    an API that does not answer is not mistaken for an empty one.
+    """Return all resources in the account of `session` that are the owner's or look like it, kind by kind.
+
+    `kinds`: keys of KINDS, by default all. Raises botocore's errors, so that an API that does not answer is not
+    mistaken for an empty one.
     """
     found: list[FoundResource] = []
     for kind in kinds or KINDS:

@@ -49,7 +49,7 @@ from crossover.simulation.processors import fix_threads
 from crossover.training.fleet import ProgramsExecution, announce
 from crossover.workflow import first_event
 from crossover.workflow.architecture import architecture_of, steps
-from crossover.workflow.infrastructure import talks
+from crossover.workflow.infrastructure import uses_bus
 
 if TYPE_CHECKING:
     from crossover.local.cloud import LocalCloud
@@ -71,10 +71,13 @@ def run_fleet(
     retry: RetryPolicy = no_retry,
     check: RunCheck = skip_check,
 ) -> RunFolder:
-    """Run the experiment's programs on the instances of `fleet`, and scale the fleet to zero at the end, even after an error.
+    """Run the experiment's programs on the instances of `fleet`, write the folder `out`, and scale the fleet to zero at
+    the end, even after an error.
 
-    `announced`: the programs already work on this run. `complete`: reads what only the platform knows, after the run; `retry`: retry policy
-    for calls to AWS; `check`: called at every poll, raises whatever else prevents the run from continuing.
+    `prepared`: the run; `on_progress`: called after each epoch; `session`: makes the AWS clients; `where`: aws or
+    local; `announced`: the programs already work on this run. `complete`: reads what only the platform knows, after the
+    run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises whatever else prevents the run
+    from continuing.
     """
     groups, members = session.client("autoscaling"), prepared.experiment.workers
     count = count_instances(prepared.experiment, prepared.architecture)
@@ -83,12 +86,12 @@ def run_fleet(
         """Set the fleet's capacity to 0."""
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
 
-    def why() -> str:
+    def explain_absence() -> str:
         """Return what Auto Scaling reports about its last attempt to start an instance, such as a quota or missing capacity."""
         last = groups.describe_scaling_activities(AutoScalingGroupName=fleet, MaxRecords=1)["Activities"]
         return " ".join(f"{each.get('StatusCode', '')}: {each.get('StatusMessage', '')}" for each in last)
 
-    def alive() -> bool:
+    def can_finish() -> bool:
         """Return whether any program can still be running. A program that has finished leaves the fleet and lowers its desired capacity."""
         check()
         found = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet])["AutoScalingGroups"]
@@ -104,8 +107,8 @@ def run_fleet(
             members,
             tolerant=tolerates_failures(prepared.experiment),
             release=release,
-            alive=alive,
-            why=why,
+            can_finish=can_finish,
+            explain_absence=explain_absence,
         )
         return finish(prepared, execution, out, on_progress, where=where, complete=complete, retry=retry)
     finally:
@@ -127,7 +130,7 @@ def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
         "stacks.apart",
         str(out),
         *map(str, user_code.list_folders()),
-        told=json.dumps(experiment.resolved()),
+        told=json.dumps(experiment.to_plain()),
     )
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
@@ -182,10 +185,12 @@ def run_deployed(
     retry: RetryPolicy = no_retry,
     check: RunCheck = skip_check,
 ) -> RunFolder:
-    """Run the deployed experiment through AWS APIs alone and write its folder. A run of it that is already under way is followed instead.
+    """Run the deployed experiment through AWS APIs alone and write its folder `out`. A run of it that is already under
+    way is followed instead.
 
-    `session`: makes the clients; `where`: aws or local; `resume`: id of the run to resume; `retry`: retry policy for calls to AWS; `check`:
-    called at every poll, raises whatever else prevents the run from continuing.
+    `on_progress`: called after each epoch; `session`: makes the clients; `where`: aws or local; `resume`: id of the run
+    to resume; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises whatever else prevents the
+    run from continuing.
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
@@ -227,9 +232,11 @@ def run_deployed(
 
 
 def fetch_lambda_reports(prepared: Prepared, *, session: Any, where: str) -> None:
-    """Add what Lambda reports about the finished run: billed time, INIT and peak memory of each record, and invocations that were killed
-    before they wrote a record. On the local cloud only the latter: its reports contain waits for a CPU core, which the steps' own records
-    leave out.
+    """Add what Lambda reports about the finished run `prepared`: billed time, INIT and peak memory of each record, and
+    invocations that were killed before they wrote a record.
+
+    `session`: makes the AWS clients; `where`: aws or local. On the local cloud only killed invocations are added: its
+    reports contain waits for a CPU core, which the steps' own records leave out.
     """
     stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
     functions = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(prepared.architecture)}
@@ -253,7 +260,7 @@ class StateMachineExecution:
     arn: str
     check: RunCheck = skip_check
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the execution has succeeded, False while it runs. Raises RunFailed or another error of ours if it failed."""
         self.check()
         found = self.states.describe_execution(executionArn=self.arn)
@@ -273,7 +280,9 @@ class StateMachineExecution:
 
 
 def start_execution(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
-    """Start an execution of the run machine and return its ARN. Its name contains the attempt, since names are reserved for 90 days.
+    """Start an execution of the run machine for `prepared` and return its ARN.
+
+    Its name contains the attempt, since names are reserved for 90 days. `states`: the client of Step Functions;
     `machine`: ARN of the state machine; `again`: whether the run is resumed.
     """
     event = first_event(
@@ -300,15 +309,17 @@ def start_execution(prepared: Prepared, states: Any, machine: str, *, again: boo
 def run_local(
     experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
 ) -> RunFolder:
-    """Run the experiment and its baselines on the local cloud: synthesize, deploy, run, destroy. `workspace`: folder of the local cloud;
-    `resume`: continue with the unfinished run in `out`.
+    """Run the experiment and its baselines on the local cloud into `out`: synthesize, deploy, run, destroy.
+
+    `on_progress`: called after each epoch; `workspace`: folder of the local cloud; `resume`: continue with the
+    unfinished run in `out`.
     """
     from crossover.local import servers
     from crossover.local.cloud import LocalCloud
     from crossover.running import preparing
 
     servers.check_programs()
-    preparing.check_room_for_servers(out, talks=talks(architecture_of(experiment)))
+    preparing.check_room_for_servers(out, broker=uses_bus(architecture_of(experiment)))
     with servers.temporary_folder() as folder:
 
         def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
@@ -326,8 +337,10 @@ def run_local(
 def run_on_cloud(
     cloud: "LocalCloud", experiment: Experiment, out: Path, on_progress: OnProgress, *, unfinished: Unfinished | None
 ) -> RunFolder:
-    """Run the experiment that is deployed on the local cloud. If it fails, the state needed to resume it is kept in `out`, because the
-    cloud ends with this process.
+    """Run the experiment that is deployed on the local cloud. If it fails, the state needed to resume it is kept in
+    `out`, because the cloud ends with this process.
+
+    `on_progress`: called after each epoch; `unfinished`: the run to resume, None for a new one.
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
     from crossover.local import cloud as state_databases
@@ -367,8 +380,9 @@ def run_on_cloud(
 
 
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
-    """Run the deployed experiment and its baselines on AWS, with the credentials of the environment. `resume`: id of a single run to
-    resume, without baselines.
+    """Run the deployed experiment and its baselines on AWS into `out`, with the credentials of the environment.
+
+    `on_progress`: called after each epoch; `resume`: id of a single run to resume, without baselines.
     """
     # Seconds of a local cloud are labelled local, even if the command said aws.
     where = "local" if runtime.environment().get("AWS_ENDPOINT_URL") else "aws"

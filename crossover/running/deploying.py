@@ -33,8 +33,10 @@ from crossover.workflow.infrastructure import shared_stacks
 
 
 def check_unchanged(session: Any, experiment: Experiment, *, config: Path | str) -> None:
-    """Raise UserError if the deployed stack differs from the experiment. The message names each differing field and the command that
-    updates the stack. `config`: the configuration's path, shown in the message.
+    """Raise UserError if the stack that `session` finds deployed differs from the experiment.
+
+    The message names each differing field and the command that updates the stack. `config`: the configuration's path,
+    shown in the message.
     """
     owner = account.load_owner(session, experiment.project, experiment.name)
     differing = [*_compare_functions(session, experiment, owner), *_compare_instances(session, experiment, owner)]
@@ -181,7 +183,7 @@ class PreviewedChange:
 
     @property
     def takes_away(self) -> bool:
-        """Whether the change removes or replaces the resource, or may replace it."""
+        """True if the change removes or replaces the resource, or may replace it."""
         return self.impact not in ("WILL_CREATE", "WILL_UPDATE", "NO_CHANGE")
 
     def __str__(self) -> str:
@@ -192,10 +194,11 @@ class PreviewedChange:
 def show_changes(
     session: Any, experiment: Experiment, assembly: Path, *, differ: Differ, tell: Callable[[str], None]
 ) -> None:
-    """Report the change of each stack line by line. Raises UserError if a run under way would lose a resource that it uses, or if that
-    cannot be known.
+    """Report the change of each stack line by line. Raises UserError if a run under way of the experiment would lose a
+    resource that it uses, or if that cannot be known.
 
-    `assembly`: folder of the synthesized templates; `differ`: compares templates; `tell`: reports one line.
+    `session`: reads the deployed templates; `assembly`: folder of the synthesized templates; `differ`: compares
+    templates; `tell`: reports one line.
     """
     wanted = load_templates(assembly)
     there = {name: template for name in wanted if (template := load_deployed_template(session, name)) is not None}
@@ -322,11 +325,12 @@ def check_before_deploying(
     take_over: bool = False,
     command: str = "",
 ) -> None:
-    """Raise UserError for problems that a deployment would meet only after it has begun to cost money; each message says how to fix it.
+    """Raise UserError for problems that a deployment of the experiment would meet only after it has begun to cost
+    money; each message says how to fix it.
 
-    If an earlier command left an operation in progress, wait for it first, so that repeating an interrupted command works. `config`: the
-    file and its --set options, as to be typed in a command; `tell`: reports one line; `take_over`: accept another owner's stack; `command`:
-    the command that --take-over is added to, by default the one that deploys.
+    If an earlier command left an operation in progress, wait for it first, so that repeating an interrupted command
+    works. `config`: the file and its --set options, as to be typed in a command; `tell`: reports one line; `take_over`:
+    accept another owner's stack; `command`: the command that --take-over is added to, by default the one that deploys.
     """
     import boto3
 
@@ -365,10 +369,11 @@ def deploy_previewed(
     ask: bool,
     tell: Callable[[str], None],
 ) -> None:
-    """Synthesize the templates, report what would change, and deploy exactly those templates.
+    """Synthesize the templates of the experiment, report what would change, and deploy exactly those templates.
 
-    `overrides`: the --set options; `ask`: ask before permissions are broadened; `tell`: reports one line. Raises UserError if a run under
-    way would lose a resource that it uses, CrossoverError if a CDK command fails.
+    `config`: path of the experiment's file; `overrides`: the --set options; `ask`: ask before permissions are
+    broadened; `tell`: reports one line. Raises UserError if a run under way would lose a resource that it uses,
+    CrossoverError if a CDK command fails.
     """
     import boto3
 
@@ -411,7 +416,7 @@ def choose_zone_arguments(experiment: Experiment, *, tell: Callable[[str], None]
     if not organisation.needs_network(experiment):
         return []
     try:
-        found = organisation.choose_zone(boto3.Session(), account_file.load().placed(experiment))
+        found = organisation.choose_zone(boto3.Session(), account_file.load().place_in_zone(experiment))
     except organisation.UNANSWERED_ERRORS as error:
         tell(f"availability zone: {organisation.make_unasked_finding('availability zone', error).detail}")
         return []
@@ -440,10 +445,11 @@ def run_cdk(
     out: Path | None = None,
     assembly: Path | None = None,
 ) -> None:
-    """Run a CDK command and show its messages. Raises CrossoverError with its exit status if it fails.
+    """Run a CDK command for the experiment in the file `config` and show its messages. Raises CrossoverError with its
+    exit status if it fails.
 
-    `arguments`: the command and its options; `names`: stacks, by default the experiment's; `overrides`: the --set options; `assembly`: use
-    these templates; otherwise they are synthesized into `out`, or into a temporary folder.
+    `arguments`: the command and its options; `names`: stacks, by default the experiment's; `overrides`: the --set
+    options; `assembly`: use these templates; otherwise they are synthesized into `out`, or into a temporary folder.
     """
     command = [*cdk_command(), *arguments, *(names or [f"{experiment.project}-{experiment.name}"])]
     with _open_cdk_folder() as folder:

@@ -46,8 +46,10 @@ def has_unfinished_run(out: Path) -> bool:
 
 
 def can_resume(experiment: Experiment, out: Path, *, where: str, cores: int | None = None) -> bool:
-    """Return whether the unfinished run in `out` matches this experiment, code and machine, so that resuming it gives the same result as a
-    run without interruption. False if there is none. `cores`: CPU cores of this machine.
+    """Return whether the unfinished run in `out` matches this experiment, code and machine, so that resuming it gives
+    the same result as a run without interruption.
+
+    False if there is none. `where`: inline or local; `cores`: CPU cores of this machine.
     """
     for folder, each in list_run_folders(out, experiment).items():
         if resumption.holds_unfinished(folder):
@@ -71,8 +73,9 @@ def run_with_baselines(
 ) -> RunFolder:
     """Run the experiment into `out`, then its baselines into folders inside `out`, one after another, and return the experiment's folder.
 
-    `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `resume` (inline or local): start with the first
-    experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of the machine, None on AWS.
+    `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws.
+    `resume` (inline or local): start with the first experiment whose folder holds an unfinished run, and continue with
+    those after it. `cores`: CPU cores of the machine, None on AWS.
     """
     wanted = [(folder, fix_threads(each, cores=cores)) for folder, each in list_run_folders(out, experiment).items()]
     _check_data_divides([each for _, each in wanted[1:]])
@@ -118,8 +121,10 @@ STOP_S = 2.0  # time for the threads of a stopped run to end: a minibatch of a s
 
 
 def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: bool = False) -> RunFolder:
-    """Run the experiment and its baselines in this process on memory stores. Takes seconds; meant for development. `resume`: continue with
-    the unfinished run in `out`.
+    """Run the experiment and its baselines into `out`, in this process on memory stores.
+
+    Takes seconds; meant for development. `on_progress`: called after each epoch; `resume`: continue with the unfinished
+    run in `out`.
     """
 
     def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
@@ -166,7 +171,7 @@ class InlineExecution:
     def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
         self._clients, self._call = clients, BackgroundCall(run, name="inline-execution")
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the workflow has succeeded, False while it runs. Raises its error."""
         if self._call.thread.is_alive():
             return False
@@ -207,14 +212,14 @@ class InlinePrograms:
             members,
             tolerant=tolerates_failures(prepared.experiment),
             release=partial(_stop_threads, clients, self._threads),
-            alive=lambda: any(thread.is_alive() for thread in self._threads),
+            can_finish=lambda: any(thread.is_alive() for thread in self._threads),
         )
         for thread in self._threads:
             thread.start()
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the run has succeeded, False while it runs. Raises its error."""
-        return self._execution.ended()
+        return self._execution.has_ended()
 
     def stop(self) -> None:
         """Stop the programs and wait briefly for their threads."""
@@ -232,6 +237,9 @@ def _stop_threads(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> 
 
 
 def _run_program(program: Callable[..., None], resources: Resources, settings: ServingSettings) -> None:
-    """Run a program and ignore its error: a program that failed has written its error to the object store, where the runner reads it."""
+    """Run a program and ignore its error, which the program has written to the object store:
+
+    `has_ended` reads it there.
+    """
     with suppress(Exception):
         program(resources, settings)

@@ -26,7 +26,7 @@ from crossover.running.monitor import Deployed, find_run_under_way
 from crossover.running.preparing import Prepared, prepare
 from crossover.runtime import Pauses
 from crossover.training.progress import calendar_of
-from crossover.workflow import Node, Step, execute, first_event, mapped
+from crossover.workflow import Node, Step, execute, first_event, map_steps
 from crossover.workflow.architecture import architecture_of
 from crossover.workflow.context import Context, Resources
 
@@ -107,7 +107,7 @@ def measure_sizes(
 
     `sizes`: memory in MB; `budget`: shared by all measurements; `timeout_s`: time limit of an invocation; `wait_s`: longest wait for
     Lambda's reports. Raises ConfigError if the experiment is not deployed, has no functions to invoke, or is running; BudgetTooSmall before
-    a round that could exceed the budget; RunFailed if Lambda reports nothing; NotPutBack if a function could not be restored.
+    a round that could exceed the budget; RunFailed if Lambda reports nothing; NotRestored if a function could not be restored.
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
@@ -194,7 +194,7 @@ class StepInvoker:
         times = expected_records(prepared.architecture, workers=experiment.workers, days=days, epochs=days.decisions)
         self.check_affordable(times)
         ctx = Context(Resources(MemoryClients(workers=1)), run=prepared.run)
-        execute(mapped(tree, self.make_remote), ctx, first_event(prepared.run, workers=experiment.workers))
+        execute(map_steps(tree, self.make_remote), ctx, first_event(prepared.run, workers=experiment.workers))
 
     def check_affordable(self, times: Mapping[str, int]) -> None:
         """Raise BudgetTooSmall if the round could exceed the budget, each invocation running to its time limit. Checked before the round:
@@ -231,7 +231,10 @@ class StepInvoker:
         return mine
 
     def summarize(self, step: str, memory_mb: int, reports: Sequence[Report]) -> Measured:
-        """Compute the step's measurement from Lambda's reports. Raises RunFailed if there is none of this step."""
+        """Compute the step's measurement at `memory_mb` from Lambda's reports.
+
+        Raises RunFailed if there is none of this step.
+        """
         mine = [each for each in reports if each.function == self.function_name(step)]
         if not mine:
             raise RunFailed(
@@ -244,8 +247,10 @@ class StepInvoker:
 
     @contextmanager
     def resize(self, step: str, *, memory_mb: int, timeout_s: int) -> Iterator[None]:
-        """Set the memory and time limit of the step's function, and restore them at the end. Raises RunFailed if AWS does not allow this
-        memory size, NotPutBack if the function cannot be restored.
+        """Set the step's function to `memory_mb` and to a time limit of `timeout_s`, at most the present one, in the
+        `with` block; restore both at its end.
+
+        Raises RunFailed if AWS does not allow this memory size, NotRestored if the function cannot be restored.
         """
         client, name = self._settings, self.function_name(step)
         before = client.get_function_configuration(FunctionName=name)

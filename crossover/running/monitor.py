@@ -193,7 +193,7 @@ class Deployed:
         side_by_side = calendar(RunFacts.from_json(prepared.facts)).count_parallel(0)
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
-        if side_by_side > ARRAY_LIMIT and infrastructure.side_by_side(prepared.architecture):
+        if side_by_side > ARRAY_LIMIT and infrastructure.has_minibatch_map(prepared.architecture):
             raise ConfigError(too_many(experiment, side_by_side))
         if wrong:
             raise ConfigError("; ".join(wrong) + "; crossover deploy with the same file updates it")
@@ -255,18 +255,18 @@ def skip_completion(prepared: Prepared) -> None:
 def save_then_report(keep: Callable[[], None], tell: OnProgress) -> OnProgress:
     """Return a progress callback that calls `keep`, then `tell`, so that an epoch is reported only after it has been saved."""
 
-    def both(progress: Progress) -> None:
+    def save_and_report(progress: Progress) -> None:
         """Save, then report."""
         keep()
         tell(progress)
 
-    return both
+    return save_and_report
 
 
 class Execution(Protocol):
     """A run under way."""
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the run has succeeded; False while it runs. Raises RunFailed with its cause in plain words."""
 
     def stop(self) -> None:
@@ -283,10 +283,10 @@ def finish(
     complete: CompleteRecords = skip_completion,
     retry: RetryPolicy = no_retry,
 ) -> RunFolder:
-    """Follow the execution to its end and write the run's folder, even if the run failed or was interrupted.
+    """Follow the execution of the run `prepared` to its end and write the run's folder `out`, even if the run failed or was interrupted.
 
-    `complete`: adds what only the platform knows, after the run; `retry`: retry policy for calls to AWS. Raises the run's failure after the
-    folder is written.
+    `on_progress`: called after each epoch; `where`: inline, local or aws; `complete`: adds what only the platform
+    knows, after the run; `retry`: retry policy for calls to AWS. Raises the run's failure after the folder is written.
     """
     if where == "aws":  # on this machine that happened before the run started
         move_aside(out, prepared.run)
@@ -326,8 +326,10 @@ def _write_somewhere(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
 
 
 def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *, retry: RetryPolicy = no_retry) -> None:
-    """Read new records and decisions until the execution ends, and report each epoch. Any other end, such as Ctrl-C or an exhausted budget,
-    stops the execution first. Raises RunFailed, BudgetReached.
+    """Read the new records and decisions of `prepared` until the execution ends, and call `on_progress` after each epoch.
+
+    Any other end, such as Ctrl-C or an exhausted budget, stops the execution first. `retry`: retry policy for calls to
+    AWS. Raises RunFailed, BudgetReached.
     """
     try:
         _poll_until_end(prepared, execution, on_progress, retry)
@@ -369,7 +371,7 @@ def has_ended(prepared: Prepared, execution: Execution) -> bool:
     have cleaned up, or been stopped late.
     """
     try:
-        return execution.ended()
+        return execution.has_ended()
     except RunFailed:
         with suppress(CrossoverError):  # the execution's failure matters more than this error
             if prepared.objects.exists(prepared.keys.finished_marker):
@@ -488,8 +490,10 @@ def find_run_under_way(experiment: Experiment, session: Any) -> UnderWay | None:
 
 
 def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, resume: str) -> Prepared:
-    """Read a run under way as it was prepared. `resume`: id that the user asked for, "" for none. Raises UserError if the run is not the
-    one asked for, or has other settings.
+    """Return the run with the id `run`, which is under way in `objects`, in the form in which `prepare` returned it.
+
+    `resume`: id that the user asked for, "" for none. Raises UserError if the run is not the one asked for, or has
+    other settings than `experiment`.
     """
     if resume and resume != run:
         raise UserError(f"--resume {resume}: run {run} is under way, and only one can run; --resume {run} follows it")
@@ -503,8 +507,10 @@ def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, res
 
 
 def load_run_with_cost(found: UnderWay, experiment: Experiment, session: Any, *, now: float) -> tuple[Prepared, Cost]:
-    """Return a run under way with all records it has written, and what it has cost until `now` (unix seconds), as the run's own lines
-    report it.
+    """Return the run under way that was `found`, with all records it has written, and its cost until `now` (unix
+    seconds), as the run's own lines report it.
+
+    `experiment`: the deployed one; `session`: makes the AWS clients.
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 

@@ -260,7 +260,11 @@ REQUIRED_IN_A_NETWORK = ("ec2:CreateNetworkInterface", "secretsmanager:GetSecret
 
 
 def check_network(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield findings about the organisation's own VPC and its subnets, and about a change of VPC that is not possible."""
+    """Yield findings about the organisation's own VPC and its subnets, which `account` names, and about a change of VPC
+    that is not possible, because the stack of the experiment exists.
+
+    `session`: makes the AWS clients.
+    """
     wrong = [*_find_moved_network(session, experiment, account)]
     if account.network.vpc and not wrong:
         wrong = [*_find_vpc_faults(session.client("ec2"), account.network)]
@@ -374,7 +378,10 @@ def _list_endpoints(ec2: Any, here: Mapping[str, Any], table: str) -> Iterator[s
 
 
 def check_own_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding for each own image that the experiment's fleets would boot."""
+    """Yield a finding for each own image, named by `account`, that the experiment's fleets would boot.
+
+    `session`: makes the AWS clients.
+    """
     wanted = {
         (own, each.gpu, processor(each.instance_type))
         for each in bill.infrastructure_of(experiment).fleets
@@ -395,8 +402,10 @@ def _list_mismatches(found: Mapping[str, Any], wanted: Mapping[str, str]) -> lis
 
 
 def check_key(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on whether the account's roles may use the organisation's key. The key's policy must trust the account, since the
-    roles do not exist yet.
+    """Yield a finding on whether the account's roles may use the organisation's key, which `account` names.
+
+    The key's policy must trust the account, since the roles of the experiment do not exist yet. `session`: makes the
+    AWS clients.
     """
     arn, here = str(account.kms_key), session.client("sts").get_caller_identity()["Account"]
     if arn.split(":")[4] != here:
@@ -435,8 +444,10 @@ def can_scaling_use_key(session: Any, arn: str) -> bool:
 
 
 def check_boundary(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on whether the permissions boundary exists and allows the actions that our roles need. Conditions on, and resources
-    of, allowing statements are not evaluated.
+    """Yield a finding on whether the permissions boundary that `account` names exists and allows the actions that the
+    experiment's roles need.
+
+    Conditions on, and resources of, allowing statements are not evaluated. `session`: makes the AWS clients.
     """
     arn, iam = str(account.permissions_boundary), session.client("iam")
     found, lacking = _ask_or_none(iam, "get_policy", "Policy", "NoSuchEntity", PolicyArn=arn), list[str]()
@@ -505,7 +516,9 @@ def _list_public_image_fleets(experiment: Experiment, account: AccountFile) -> l
 
 
 def check_public_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding for each public image: whether the region has it."""
+    """Yield a finding for each public image that the experiment's fleets boot, unless `account` names an own one:
+    whether the region of `session` has it.
+    """
     wanted = sorted(
         {image_parameter(each.instance_type, gpu=each.gpu) for each in _list_public_image_fleets(experiment, account)}
     )
@@ -517,7 +530,11 @@ def check_public_images(session: Any, experiment: Experiment, account: AccountFi
 
 
 def check_allowed_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a failed finding for each owner of public images that the account's settings do not allow."""
+    """Yield a failed finding for each owner of public images for the experiment that the settings of the AWS account of
+    `session` do not allow.
+
+    `account`: names own images, which are not checked.
+    """
     settings = session.client("ec2").get_allowed_images_settings()
     if settings.get("State", "disabled") != "enabled":
         return
@@ -546,9 +563,11 @@ def check_network_quotas(session: Any, experiment: Experiment) -> Iterator[Findi
 
 
 def check_public_access(session: Any, experiment: Experiment, own: str | None) -> Iterator[Finding]:
-    """Yield a finding on whether the account blocks public access for VPCs. Both modes block what hosts receive through an internet
-    gateway; behind a NAT gateway, possible in an `own` VPC, only the mode for both directions blocks. Source: Amazon VPC User Guide, "Block
-    public access".
+    """Yield a finding on whether the AWS account of `session` blocks public access for VPCs.
+
+    Both modes block the packages that hosts receive through an internet gateway; behind a NAT gateway, possible in an
+    `own` VPC, only the mode for both directions blocks. `experiment`: names the project, whose network's VPC may be
+    excluded. Source: Amazon VPC User Guide, "Block public access".
     """
     ec2 = session.client("ec2")
     mode = ec2.describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"].get(
@@ -570,8 +589,10 @@ def _is_excluded(ec2: Any, vpc: str) -> bool:
 
 
 def check_volumes_key(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a failed finding if new volumes are encrypted with a key that Auto Scaling may not use: it cannot start an instance then. The
-    key is the account's default or that of the organisation's file.
+    """Yield a failed finding if new volumes of the experiment's fleets are encrypted with a key that Auto Scaling may
+    not use: it cannot start an instance then.
+
+    The key is the default of the AWS account of `session`, or that of the organisation's file, `account`.
     """
     ec2 = session.client("ec2")
     if all(each.purpose == bill.DATABASE for each in bill.infrastructure_of(experiment).fleets):

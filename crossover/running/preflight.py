@@ -54,8 +54,11 @@ HOST_TYPE = "AWS::CloudFormation::WaitCondition"
 
 
 def list_failure_reasons(session: Any, stacks: Iterable[str], *, since: datetime, project: str) -> list[str]:
-    """Return a line for each resource that failed in a stack's last operation, first failures first, and where the whole log of a host's
-    boot is. `stacks`: their names; `since`: operations that began earlier are ignored.
+    """Return a line for each resource that failed in a stack's last operation, first failures first, and a line that
+    names the log group of the hosts' boots.
+
+    `session`: makes the AWS clients; `stacks`: their names; `since`: operations that began earlier are ignored;
+    `project`: names the log group.
     """
     found = []
     for stack in stacks:
@@ -94,8 +97,10 @@ def _is_a_cause(event: dict[str, Any]) -> bool:
 
 
 def check_names_free(session: Any, experiment: Experiment, *, config: Path | str) -> None:
-    """Raise UserError if names that the experiment's stack would use are taken. The message says by what, and what to do. Nothing is
-    checked if the stack exists. `config`: the configuration's path, shown in the message.
+    """Raise UserError if names that the experiment's stack would use are taken in the account of `session`.
+
+    The message says by what, and what to do. Nothing is checked if the stack exists. `config`: the configuration's
+    path, shown in the message.
     """
     owner = account.load_owner(session, experiment.project, experiment.name)
     if account.find_stack(session, owner.stack) is not None:
@@ -235,12 +240,14 @@ NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
 def examine(session: Any, experiment: Experiment, account: AccountFile | None = None) -> Iterator[Finding]:
-    """Yield one or more findings per requirement, in order of importance. `account`: the organisation's account file, by default an empty
-    one. Changes nothing on AWS. Raises ConfigError if the experiment contradicts the account file.
+    """Yield one or more findings per requirement of the experiment, in order of importance.
+
+    `session`: makes the AWS clients; `account`: the organisation's account file, by default an empty one. Changes
+    nothing on AWS. Raises ConfigError if the experiment contradicts the account file.
     """
     credentials.check_partition(session.region_name)
     account = account or AccountFile()
-    experiment = account.placed(experiment)
+    experiment = account.place_in_zone(experiment)
     for name, question in _list_checks(experiment, account):
         try:
             yield from question(session, experiment)
@@ -375,21 +382,21 @@ def compute_concurrency(experiment: Experiment) -> int:
     architecture = architecture_of(experiment)
     minibatches = most_minibatches(experiment) or 1
 
-    def most(node: Node) -> int:
+    def count_at_once(node: Node) -> int:
         """Return the highest number of functions that run at the same time below this node."""
         match node:
             case InOrder(nodes=nodes):
-                return max((most(each) for each in nodes), default=0)
+                return max((count_at_once(each) for each in nodes), default=0)
             case Parallel(branches=branches):
-                return sum(most(each) for each in branches)
+                return sum(count_at_once(each) for each in branches)
             case ForEach(count=count, body=body):
-                return most(body) * (experiment.workers if count == "workers" else minibatches)
+                return count_at_once(body) * (experiment.workers if count == "workers" else minibatches)
             case Repeat(body=body) | Child(body=body):
-                return most(body)
+                return count_at_once(body)
         return 1
 
     per_program = experiment.workers if architecture.program else 1
-    return max((most(tree) for tree in trees(architecture)), default=0) * per_program
+    return max((count_at_once(tree) for tree in trees(architecture)), default=0) * per_program
 
 
 def _check_processors(session: Any, experiment: Experiment) -> Iterator[Finding]:

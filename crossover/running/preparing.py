@@ -256,10 +256,12 @@ def prepare(
     run: str = "",
     load_inputs: Callable[[Experiment], Materials] = load_materials,
 ) -> Prepared:
-    """Stage the data, skipping what is staged already, and write the run's facts to the object store.
+    """Stage the data of the experiment, skipping what is staged already, write the run's configuration to the object
+    store, and return the run.
 
-    `objects`: the run's store; `data`: stores of the data, one or one per worker; `run`: id of a run to resume, "" for a new one;
-    `load_inputs`: loads the run's inputs. Raises DataError, ConfigError, and UserError if the run cannot be resumed.
+    `objects`: the run's store; `data`: stores of the data, one or one per worker; `run`: id of a run to resume, "" for
+    a new one; `load_inputs`: loads the run's inputs. Raises DataError, ConfigError, and UserError if the run cannot be
+    resumed.
     """
     architecture = architecture_of(experiment)
     experiment = architecture.resolve(experiment)
@@ -278,7 +280,7 @@ def prepare(
     calendar = calendar_of(experiment, sizes["data_manifest"])
     facts = {
         "run": run,
-        "experiment": experiment.resolved(),
+        "experiment": experiment.to_plain(),
         "data": fingerprint,
         "understood": made_of.dataset.understood if made_of.dataset else None,
         **sizes,
@@ -392,13 +394,13 @@ _FILES_MB = 50  # of the run's folder: records, report, and a small model
 _KEPT_VECTORS = 3 * (4 + 2)
 
 
-def check_room_for_servers(out: Path, *, talks: bool) -> None:
-    """Raise ConfigError if the disks have no room for the servers in the folder for temporary files, or for results in `out`. `talks`: a
-    broker is among the servers.
+def check_room_for_servers(out: Path, *, broker: bool) -> None:
+    """Raise ConfigError if the disks have no room for the servers in the folder for temporary files, or for results in `out`. `broker`:
+    whether RabbitMQ is among the servers.
     """
-    broker = f", {FREE_MB} MB of it so that RabbitMQ takes messages" if talks else ""
+    reason = f", {FREE_MB} MB of it so that RabbitMQ takes messages" if broker else ""
     _check_room(
-        Path(tempfile.gettempdir()), _SERVERS_MB + talks * FREE_MB, f"for the servers{broker}", "set TMPDIR to a"
+        Path(tempfile.gettempdir()), _SERVERS_MB + broker * FREE_MB, f"for the servers{reason}", "set TMPDIR to a"
     )
     _check_room_for_results(out, _FILES_MB)
 

@@ -81,8 +81,10 @@ def find_product(item: str) -> Product | None:
 
 
 def refresh_prices(text: str, session: Any, *, region: str, now: datetime) -> tuple[str, list[str], list[str]]:
-    """Return the text of the price file with today's prices of `region`, a line for each price that changed, and the reason for each item
-    that kept its old price. An item that keeps the price of another region is marked `verified: false`.
+    """Return `text`, the price file, with the prices of `region` at the time `now`, a line for each price that changed,
+    and the reason for each item that kept its old price.
+
+    `session`: asks AWS's price list. An item that keeps the price of another region is marked `verified: false`.
     """
     moved = f"region: {region}" not in text.splitlines()
     lines, changes, kept = [], list[str](), list[str]()
@@ -120,7 +122,11 @@ def _format_plain(usd: float) -> str:
 
 
 def fetch_price(session: Any, item: str, *, region: str, now: datetime | None = None) -> float:
-    """Return the dollars for one unit of `item` today. Raises CrossoverError if the list has no price, or several that differ."""
+    """Return the dollars for one unit of `item` in `region` today.
+
+    `session`: asks AWS's price list; `now`: time of a spot price, by default the present. Raises CrossoverError if the
+    list has no price, or several that differ.
+    """
     if item.startswith("ec2.") and item.endswith(".spot"):
         kind = item.removeprefix("ec2.").removesuffix(".spot")
         return _fetch_spot_price(session, kind, region=region, now=now or datetime.now(UTC))

@@ -39,8 +39,9 @@ GONE_ERRORS = (
 
 
 def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
-    """Stop the owner's executions and scale its fleets to zero, so that nothing writes into what is being deleted. Safe to repeat. `tell`:
-    reports one line.
+    """Stop the owner's executions and scale its fleets to zero, so that nothing writes into what is being deleted.
+
+    Safe to repeat. `session`: makes the AWS clients; `tell`: reports one line.
     """
     states = session.client("stepfunctions")
     for arn in owner.list_ids("AWS::StepFunctions::StateMachine"):
@@ -170,8 +171,10 @@ def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
 
 
 def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: float = 3_600.0) -> str:
-    """Wait until no operation on the stack is in progress, or until `timeout_s` have passed, and return its state; "" if there is no such
-    stack.
+    """Poll the stack `name` every `poll_s` seconds until no operation on it is in progress, or until `timeout_s` have
+    passed, and return its state; "" if there is no such stack.
+
+    `session`: makes the AWS clients.
     """
     pause = Pauses(poll_s, within_s=timeout_s)
     while (stack := stacks.find_stack(session, name)) and stack.is_in_progress and pause():
@@ -187,8 +190,9 @@ def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: f
 
 
 def release_functions(session: Any, stack: str, tell: ReportLine) -> None:
-    """Take the stack's functions out of the network and wait until that has happened. Problems are only reported. Safe to repeat, also if
-    there is no such stack. `tell`: reports one line.
+    """Take the functions of `stack` out of the network and wait until that has happened. Problems are only reported.
+
+    Safe to repeat, also if there is no such stack. `session`: makes the AWS clients; `tell`: reports one line.
     """
     from botocore.exceptions import ClientError, WaiterError
 
@@ -227,8 +231,10 @@ def find_functions_outside(session: Any, stack: str) -> list[str]:
 
 
 def return_functions(session: Any, stack: str, project: str, tell: ReportLine) -> None:
-    """Put functions that an interrupted deletion took out of the network back into it, after their stack was deployed. Raises botocore's
-    ClientError or WaiterError, because a run without the network would wait in vain. `tell`: reports one line.
+    """Put functions of `stack` that an interrupted deletion took out of the network back into it, after their stack was
+    deployed. Raises botocore's ClientError or WaiterError, because a run without the network would wait in vain.
+
+    `session`: makes the AWS clients; `project`: names the network's parameters; `tell`: reports one line.
     """
     client = session.client("lambda")
     for name in (left := find_functions_outside(session, stack)):
@@ -264,9 +270,11 @@ def wait_for_interfaces(
     timeout_s: float = 2_700.0,
     tell_every_s: float = 60.0,
 ) -> None:
-    """Wait until Lambda has removed its interfaces from the project's network, or until `timeout_s` have passed. Lambda needs a role for it
-    that is deleted with the network. `tell`: reports what is waited for, immediately and every `tell_every_s`, so that users see that the
-    command is alive.
+    """Wait until Lambda has removed its interfaces from the project's network, or until `timeout_s` have passed. Lambda
+    needs a role for it that is deleted with the network.
+
+    `session`: makes the AWS clients, which are polled every `poll_s`. `tell`: reports what is waited for, immediately
+    and every `tell_every_s`, so that users see that the command is alive.
     """
     group = deployed_clients.read_parameter(session, f"/crossover/{project}/network/functions_group")
     if not group:
@@ -305,8 +313,11 @@ def list_experiment_names(experiment: Experiment) -> list[str | None]:
 
 
 def announce_removal(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
-    """Yield lines on what will be removed, and on what looks like ours and is left alone. Waits until no operation on the stacks is in
-    progress. `shared`: network and broker are to be removed too. Raises UserError if a stack of our name is not ours.
+    """Yield lines on what will be removed for the experiment, and on resources that look like ours and are left alone.
+    Waits until no operation on the stacks is in progress.
+
+    `session`: makes the AWS clients; `shared`: network and broker are to be removed too. Raises UserError if a stack of
+    our name is not ours.
     """
     project, names = experiment.project, list_experiment_names(experiment)
     _wait_until_idle(session, project, [*names, *(account.SHARED_KINDS if shared else ())])
@@ -447,8 +458,10 @@ UPLOADS_NOTE = (
 
 
 def verify_removed(session: Any, project: str, experiment: str | None) -> str:
-    """Return a report on what was checked, what was not, and what looks like ours. Raises CrossoverError naming every resource of ours that
-    is left.
+    """Return a report on what was checked, what was not, and what looks like ours: of one `experiment`, or of the
+    shared stacks of `project` if that is None.
+
+    Raises CrossoverError naming every resource of ours that is left. `session`: makes the AWS clients.
     """
     owner = account.load_owner(session, project, experiment)
     taken = account.find_resources(session, owner)

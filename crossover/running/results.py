@@ -19,8 +19,9 @@ from crossover.workflow.context import RunFacts
 
 
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
-    """Write the run's folder and report from its records. `where`: inline, local or aws; `failure`: error message of a failed run, whose
-    results so far are kept.
+    """Write the folder `out` and the report of the run `prepared` from its records, and return the folder.
+
+    `where`: inline, local or aws; `failure`: error message of a failed run, whose results so far are kept.
     """
     from crossover.reports.report_pages import write_report  # with matplotlib
 

@@ -18,7 +18,7 @@ from crossover.data.files import FileObjectStore
 from crossover.data.keys import Keys
 from crossover.data.protocols import ObjectStore, TensorStore, Traffic
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
-from crossover.experiment import Experiment, flatten_fields, from_resolved
+from crossover.experiment import Experiment, flatten_fields, from_plain
 from crossover.reports.folder import MODEL, RESULT, UNFINISHED, move_aside, parts
 from crossover.training import checkpoints
 from crossover.training.databases import find_resumable_round, kept_name, own_keys, state_keys
@@ -40,9 +40,7 @@ def tolerates_failures(experiment: Experiment) -> bool:
 
 
 def count_in_step(experiment: Experiment) -> int:
-    """Return how many peers must all resume at the same round. 0 if each resumes at its own position, or where the workflow's first step
-    decides.
-    """
+    """Return how many peers must all resume at the same round; 0 if each resumes at its own position, or if functions train."""
     architecture = architecture_of(experiment)
     return experiment.workers if architecture.program and not tolerates_failures(experiment) else 0
 
@@ -77,8 +75,8 @@ class Unfinished:
     def check(
         self, experiment: Experiment, *, where: str, versions: Mapping[str, str], code: Mapping[str, Any]
     ) -> None:
-        """Raise ConfigError if resuming here would not end with the same bits as an uninterrupted run: other place, settings, code,
-        versions or machine.
+        """Raise ConfigError if resuming `experiment` here would not end with the same bits as an uninterrupted run,
+        because place (`where`: inline, local or aws), settings, `code`, `versions` or machine differ.
         """
         if where != self.where:
             raise ConfigError(f"--resume: run {self.run} was started --on {self.where}; resume it there")
@@ -164,7 +162,7 @@ def load_newest_facts(objects: ObjectStore) -> dict[str, Any]:
 def load_experiment(facts: Mapping[str, Any]) -> Experiment:
     """Return the experiment that the run was started with. Raises UserError if it has fields that this version does not know."""
     try:
-        return from_resolved(facts["experiment"])
+        return from_plain(facts["experiment"])
     except TypeError as error:
         raise UserError(
             f"run {facts['run']} was started by another version of crossover ({facts['versions'].get('crossover')}), which has other "
@@ -213,7 +211,7 @@ def list_differing_settings(asked: Experiment, there: Experiment) -> list[str]:
     """Return a line for each setting that differs: `training.epochs: 3, there 14`. Fields of `lifetime`, such as the budget, are not
     compared.
     """
-    mine, other = dict(flatten_fields(asked.resolved())), dict(flatten_fields(there.resolved()))
+    mine, other = dict(flatten_fields(asked.to_plain())), dict(flatten_fields(there.to_plain()))
     return [
         f"{name}: {json.dumps(mine.get(name))}, there {json.dumps(other.get(name))}"
         for name in sorted(mine.keys() | other.keys())
@@ -225,13 +223,14 @@ def list_differing_settings(asked: Experiment, there: Experiment) -> list[str]:
 
 
 def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bool) -> list[str]:
-    """Delete the checkpoints from which an experiment's programs must not resume. Returns a sentence about each damaged one that is
-    skipped.
+    """Delete the checkpoints in `objects` from which an experiment's programs must not resume. Returns a sentence about
+    each damaged one that is skipped.
 
-    A program resumes from its newest checkpoint. Synchronous programs resume at the newest round for which all have an undamaged checkpoint
-    in two cases: if a newest checkpoint is damaged, or if they need a common round, because messages that they had sent are `lost` (as on
-    the local cloud, whose broker ended with it) or because they form a process group. Raises UserError if no round is undamaged for all,
-    and then deletes nothing.
+    `keys`: of the attempt to resume. A program resumes from its newest checkpoint. Synchronous programs resume at the
+    newest round for which all have an undamaged checkpoint in two cases: if a newest checkpoint is damaged, or if they
+    need a common round, because messages that they had sent are `lost` (as on the local cloud, whose broker ended with
+    it) or because they form a process group. Raises UserError if no round is undamaged for all, and then deletes
+    nothing.
     """
     architecture, together = architecture_of(experiment), count_in_step(experiment)
     if architecture.program is None:  # the workflow's first step does it
@@ -244,7 +243,7 @@ def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bo
     spent = [key for group in groups for key in group.list_superseded(always=meets)]
     if spent:
         objects.delete(*spent)
-    return [f"{error}; it was passed over" for group in groups for error in group.damaged]
+    return [f"{error}; it was passed over" for group in groups for error in group.damage]
 
 
 class _Group:
@@ -255,8 +254,8 @@ class _Group:
         self._members = [{_parse_round(key): key for key in keys} for keys in members]
 
     @property
-    def damaged(self) -> list[Corrupt]:
-        """The damage in what has been read so far."""
+    def damage(self) -> list[Corrupt]:
+        """The errors of the damaged checkpoints among those read so far."""
         return [error for error in self._read.values() if error is not None]
 
     def list_superseded(self, *, always: bool) -> list[str]:
@@ -269,12 +268,12 @@ class _Group:
             return []
         for common in sorted(set.intersection(*({0, *each} for each in self._members)), reverse=True):
             if self._are_whole([each[common] for each in self._members if common in each]) and (
-                common or not self.damaged  # at 0 nothing is left of the run
+                common or not self.damage  # at 0 nothing is left of the run
             ):
                 if always:
                     self._are_whole([key for key in held if _parse_round(key) < common])
                 return [key for key in held if _parse_round(key) > common or self._read.get(key)]
-        first = self.damaged[0]
+        first = self.damage[0]
         raise UserError(
             f"--resume: {first}; no older round is undamaged for all programs, and nothing was deleted; restore it from a copy, or "
             "start a new run"
@@ -338,7 +337,7 @@ def begin_run(folder: Path, *, where: str) -> Iterator[None]:
 
 
 def _mark_begun(folder: Path, where: str) -> None:
-    """Create the folder of resume data and write into it where the run was started."""
+    """Create the folder of resume data, with a file that says which command started the run (`where`)."""
     (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
     (folder / UNFINISHED / WHERE_FILE).write_text(where, encoding="utf-8")
 
@@ -473,7 +472,7 @@ def _copy_state(
     """Copy the state of the newest round that can be resumed into `new`: one worker's model and optimizer, which all workers share, and
     each worker's own vectors. Returns the keys in `kept` that may be deleted then.
     """
-    experiment = from_resolved(facts["experiment"])
+    experiment = from_plain(facts["experiment"])
     days = calendar_of(experiment, facts["data_manifest"])
     for look in range(looks):
         if look:

@@ -55,7 +55,10 @@ def sum_usd(found: Iterable[Line]) -> float:
 
 
 def describe_costs(session: Any, experiment: Experiment, *, now: datetime) -> str:
-    """Return a sentence with the dollars an hour, and those since the experiment's stack was first deployed."""
+    """Return a sentence with the dollars an hour of the deployed experiment, and those until `now` since its stack was first deployed.
+
+    `session`: finds the stack.
+    """
     stack = account.find_stack(session, f"{experiment.project}-{experiment.name}")
     if stack is None:
         return "costs nothing: the experiment is not deployed"
@@ -68,13 +71,19 @@ def describe_costs(session: Any, experiment: Experiment, *, now: datetime) -> st
 
 
 def usd_since_deployment(experiment: Experiment, stack: DeployedStack, *, now: datetime) -> float:
-    """Return the dollars that the deployment has cost since `stack` was created, without runs. Deploying again does not reset it."""
+    """Return the dollars that the deployment of the experiment has cost from the creation of `stack` to `now`, without runs.
+
+    Deploying again does not reset it.
+    """
     return sum_usd(list_hourly_costs(experiment)) * max(0.0, (now - stack.created).total_seconds() / HOUR_S)
 
 
 def find_budget_left(experiment: Experiment, stack: DeployedStack, *, now: datetime, config: Path | str) -> float:
-    """Return the dollars that a run may cost. Raises UserError if the deployment itself has used up the budget. `config`: the
-    configuration's path, shown in the message.
+    """Return the dollars that a run of the experiment may cost: its budget less the cost of the deployment from the
+    creation of `stack` to `now`.
+
+    Raises UserError if the deployment itself has used up the budget. `config`: the configuration's path, shown in the
+    message.
     """
     budget, spent = experiment.lifetime.budget_usd or 0.0, usd_since_deployment(experiment, stack, now=now)
     if spent >= budget:
@@ -96,8 +105,9 @@ def check_prices(session: Any, experiment: Experiment) -> None:
 
 
 def check_budget(session: Any, experiment: Experiment, *, config: Path | str) -> None:
-    """Raise UserError if the budget is spent already, or does not cover the first hour of a new deployment. `config`: the configuration's
-    path, shown in the message.
+    """Raise UserError if the budget of the experiment is spent already, or does not cover the first hour of a new deployment.
+
+    `session`: finds the stack; `config`: the configuration's path, shown in the message.
     """
     budget = experiment.lifetime.budget_usd
     if budget is None:

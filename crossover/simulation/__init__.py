@@ -8,8 +8,8 @@ would not run it), and, with keep_records, `records` as a step writes them: `rep
 
 `Calibration` holds how fast everything is. `AWS` is measured by others, documented or assumed, as config/calibration/ says;
 `measured.calibrate_from_runs(folders)` takes computing from records; `papers.calibration_of(paper, architecture)` fits the papers'
-deployments to the rows that config/held-out.yaml does not hold out. `Workload` holds sizes: `Workload.of(experiment)`,
-`.sized(parameters)`, `.uniform(minibatches=, batch_size=)`.
+deployments to the rows that config/held-out.yaml does not hold out. `Workload` holds sizes: `Workload.from_experiment(experiment)`,
+`.with_parameters(parameters)`, `.with_equal_minibatches(minibatches=, batch_size=)`.
 """
 
 from crossover.simulation.calibration import AWS, PURE_COMPUTE, Calibration, Service

@@ -133,20 +133,22 @@ def breakeven(
     *,
     repetitions: int = REPETITIONS,
     processes: int | None = None,
-    sizes: Callable[[Experiment], Workload] = Workload.of,
+    sizes: Callable[[Experiment], Workload] = Workload.from_experiment,
 ) -> Breakeven:
-    """Compare the experiments with their rivals along all axes, and return the points and the changes of leader. All have the draws of the
-    first experiment's seed.
+    """Compare the experiments with their rivals along all axes, and return the points and the changes of leader. All
+    have the draws of the first experiment's seed.
 
-    `sizes`: function that returns an experiment's workload. An experiment that cannot be projected is left out. Raises NoProjection if
-    nothing is left to compare or a size is not known, ConfigError if the experiments differ in model, data set, workers or batch size.
+    `calibration`: speeds of AWS; `price_list`: dollars; `repetitions`: number of draws; `processes`: by default one per
+    core, affects the time only. `sizes`: function that returns an experiment's workload. An experiment that cannot be
+    projected is left out. Raises NoProjection if nothing is left to compare or a size is not known, ConfigError if the
+    experiments differ in model, data set, workers or batch size.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     asked, tasks = list[PlannedPoint](), list[RepeatedRun]()
     counted = partial(_choose_workers, calibration=calibration, price_list=price_list)
     as_filed = {entrant.name: sizes(entrant) for entrant in entrants}
     at_best = {entrant.name: counted(entrant, as_filed[entrant.name]) for entrant in entrants}
-    for axis, value, change in _axes(entrants, as_filed[entrants[0].name]):
+    for axis, value, change in _list_axis_points(entrants, as_filed[entrants[0].name]):
         for entrant in entrants:
             own = at_best[entrant.name] if axis == "epochs" else (entrant, as_filed[entrant.name])
             try:
@@ -272,8 +274,9 @@ def _rival_of(experiment: Experiment) -> str:
 
 
 def _build_single_rival(first: Experiment, name: str, on: str) -> Experiment:
-    """Build the experiment of a single worker with the settings of `first`, with a thread for every vCPU that it pays for. `name`: its
-    name; `on`: where it runs ("function", "instance" or "gpu").
+    """Build the experiment of a single worker with the settings of `first`, with a thread for every vCPU that it pays for.
+
+    `name`: its name; `on`: its place ("function", "instance" or "gpu").
     """
     training = replace(first.training, threads="auto")
     return replace(single_worker(first, name), training=training, sections={**first.sections, "single": {"on": on}})
@@ -294,7 +297,7 @@ class PlannedPoint(NamedTuple):
     task: int
 
 
-def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
+def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
     """Yield (axis, value, change) for each value of each axis; the other axes stay as in the files. A change takes an experiment
     and its workload and returns both at that value. `base`: workload of the first of `entrants`.
     """
@@ -304,7 +307,7 @@ def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str,
     filed = together[0] if together else every if isinstance(every, int) else 1
     yield "here", 0, lambda e, own: (e, own)
     for value in PARAMETERS:
-        yield "parameters", value, lambda e, own, value=value: (e, own.sized(value))  # type: ignore[misc]
+        yield "parameters", value, lambda e, own, value=value: (e, own.with_parameters(value))  # type: ignore[misc]
     for value in dict.fromkeys(max(1, int(share * first.training.batch_size)) for share in BATCHES):
         if value <= sum(base.samples):
             yield "batch size", value, partial(_set_batch_size, batch_size=value)
@@ -316,7 +319,7 @@ def _axes(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str,
 
 def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
     """Return the experiment and its workload `own` with another batch size, on the same data."""
-    batches = own.uniform(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
+    batches = own.with_equal_minibatches(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
 
@@ -332,7 +335,7 @@ def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: i
         return replace(experiment, exchange=replace(experiment.exchange, every=together)), own
     each, batch = sum(own.samples) * experiment.workers // workers, experiment.training.batch_size
     gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
-    split = own.uniform(minibatches=max(1, each // batch), batch_size=min(batch, max(1, each)))
+    split = own.with_equal_minibatches(minibatches=max(1, each // batch), batch_size=min(batch, max(1, each)))
     return replace(experiment, workers=workers, gpu=gpu), split
 
 

@@ -64,7 +64,9 @@ PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
 def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
-    """Write the page of a break-even (breakeven.html, breakeven.csv and one SVG per plot) into `out`, and return the page's path.
+    """Write the page of the break-even `found` (breakeven.html, breakeven.csv and one SVG per plot) into `out`, and
+    return the page's path.
+
     `command`: command that the page suggests next.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,7 @@ def describe_winner(found: Breakeven) -> str:
 def crossing_rows(found: Breakeven) -> list[list[str]]:
     """Return one table row for each change of leader: axis, figure, value with p5 and p95, number of draws, leader before, leader after."""
 
-    def rounded(value: float) -> str:
+    def round_figure(value: float) -> str:
         """Return the number with two significant digits."""
         return display.number(float(f"{value:.2g}"))
 
@@ -146,7 +148,7 @@ def crossing_rows(found: Breakeven) -> list[list[str]]:
         [
             each.axis,
             each.figure,
-            f"{rounded(each.value.p50)} ({rounded(each.value.p5)} to {rounded(each.value.p95)})",
+            f"{round_figure(each.value.p50)} ({round_figure(each.value.p5)} to {round_figure(each.value.p95)})",
             f"{each.count} of {each.of}{'' if display.is_sure(each.count, each.of) else f', {display.OPEN}'}",
             each.before,
             each.after,
@@ -407,12 +409,14 @@ def simulate_grid(
     *,
     repetitions: int = REPETITIONS,
     processes: int | None = None,
-    sizes: Callable[[Experiment], Workload] = Workload.of,
+    sizes: Callable[[Experiment], Workload] = Workload.from_experiment,
 ) -> PlayGrid:
-    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, and return the grid. The grid includes the
-    values of the first experiment's file.
+    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, and return the grid. The
+    grid includes the values of the first experiment's file.
 
-    `sizes`: function that returns an experiment's workload. Raises NoProjection and ConfigError as `breakeven` does.
+    `calibration`: speeds of AWS; `price_list`: dollars; `repetitions`: number of draws; `processes`: by default one per
+    core, affects the time only. `sizes`: function that returns an experiment's workload. Raises NoProjection and
+    ConfigError as `breakeven` does.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
@@ -427,7 +431,7 @@ def simulate_grid(
         workload = own[each.name]
         try:
             made, shared = set_workers(set_epochs(each, epochs), workload, workers=workers, filed=first.workers)
-            shared = shared if parameters == workload.parameters else shared.sized(parameters)
+            shared = shared if parameters == workload.parameters else shared.with_parameters(parameters)
             calendar(architecture_of(made).resolve(made), shared)
         except ConfigError as error:
             refused[setting][each.name] = str(error)
@@ -483,8 +487,9 @@ WITHOUT = (
 
 
 def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
-    """Write the page with sliders (play.html) into `out` and return its path. `uplot`: folder with uPlot; if its files do not match
-    UPLOT_SHA256, the page has words and figures but no curves.
+    """Write the page with sliders (play.html) over the grid `found` into `out` and return its path.
+
+    `uplot`: folder with uPlot; if its files do not match UPLOT_SHA256, the page has words and figures but no curves.
     """
     out.mkdir(parents=True, exist_ok=True)
     made = replace(
@@ -545,7 +550,7 @@ def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
     looks = choose_looks(found.experiments)
     numbers = {each.name: n for n, each in enumerate(found.experiments)}
 
-    def rounded(value: float) -> float:
+    def round_figure(value: float) -> float:
         """Return the number with six significant digits."""
         return float(f"{value:.6g}")
 
@@ -553,7 +558,7 @@ def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
         [
             [
                 numbers[point.name],
-                *map(rounded, (*point.band("time"), *point.band("dollars"))),
+                *map(round_figure, (*point.band("time"), *point.band("dollars"))),
                 [numbers[name] for name in cheaper],
                 [numbers[name] for name in sooner],
             ]

@@ -130,15 +130,17 @@ class Service:
         return ServiceClient(
             direction(self.latency_s, self.client_bytes_s, self.cpu_s_byte),
             direction(
-                _or(self.write_latency_s, self.latency_s),
-                _or(self.write_client_bytes_s, self.client_bytes_s),
-                _or(self.write_cpu_s_byte, self.cpu_s_byte),
+                _first_known(self.write_latency_s, self.latency_s),
+                _first_known(self.write_client_bytes_s, self.client_bytes_s),
+                _first_known(self.write_cpu_s_byte, self.cpu_s_byte),
             ),
         )
 
 
-def _or(own: float | None, reading: float) -> float:
-    """Return the figure of writing (`own`), or that of reading if it is None."""
+def _first_known(own: float | None, reading: float) -> float:
+    """Return `own`, the figure of writing, or `reading` if it is None: a service without figures of its own for writes
+    has those of reads.
+    """
     return reading if own is None else own
 
 
@@ -282,8 +284,10 @@ class Calibration:
         )
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
-        """Return the seconds in which a processor computes the gradient of one minibatch of `samples` samples. `threads`: number of vCPUs,
-        or a part of one; `speed`: speed of each, in reference vCPUs; `batch_s`: constant seconds per minibatch.
+        """Return the seconds in which a processor computes the gradient of one minibatch of `samples` samples of `workload`.
+
+        `threads`: number of vCPUs, or a part of one; `speed`: speed of each, in reference vCPUs; `batch_s`: constant
+        seconds per minibatch.
         """
         if not samples:
             return 0.0
@@ -293,11 +297,11 @@ class Calibration:
         """Return how many times as fast as one whole vCPU `threads` vCPUs are, by Amdahl's law. A part of a vCPU gives that part."""
         if threads <= 1:
             return threads
-        two = _amdahl(self.parallel_share, min(threads, MEASURED_THREADS))
+        two = _speed_up_by_amdahl(self.parallel_share, min(threads, MEASURED_THREADS))
         if threads <= MEASURED_THREADS:
             return two
         share = self.parallel_share if self.parallel_beyond is None else self.parallel_beyond
-        return two * _amdahl(share, threads) / _amdahl(share, MEASURED_THREADS)
+        return two * _speed_up_by_amdahl(share, threads) / _speed_up_by_amdahl(share, MEASURED_THREADS)
 
     def sample_gradient_s(self, workload: Workload) -> float:
         """Return the seconds of one sample's gradient of the workload's model on the reference vCPU."""
@@ -306,7 +310,9 @@ class Calibration:
         return workload.training_share * whole
 
     def function_gradient_s(self, experiment: Experiment, workload: Workload, samples: int, *, memory_mb: int) -> float:
-        """Return the seconds in which a Lambda function of `memory_mb` MB computes the gradient of one minibatch of `samples` samples."""
+        """Return the seconds in which a Lambda function of `memory_mb` MB computes the gradient of one minibatch of
+        `samples` samples of `workload`, with as many threads as the experiment and the memory allow.
+        """
         threads = min(threads_of(experiment), vcpus(memory_mb))
         return self.gradient_s(
             workload, samples, threads=threads, speed=self.function_speed, batch_s=self.function_batch_s
@@ -315,7 +321,9 @@ class Calibration:
     def instance_gradient_s(
         self, experiment: Experiment, workload: Workload, samples: int, *, instance_type: str
     ) -> float:
-        """Return the seconds in which the processor of an EC2 instance computes the gradient of one minibatch of `samples` samples."""
+        """Return the seconds in which the processor of an EC2 instance (`instance_type`) computes the gradient of one
+        minibatch of `samples` samples of `workload`, with as many threads as the experiment and the instance allow.
+        """
         known = self.instances.get(instance_type, UNKNOWN_INSTANCE)
         threads = min(threads_of(experiment), known.vcpus)
         return self.gradient_s(
@@ -325,12 +333,14 @@ class Calibration:
     def gpu_gradient_s(
         self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32"
     ) -> float:
-        """Return the seconds in which the GPU of an EC2 instance computes the gradient of one minibatch of `samples` samples. Raises
-        NoProjection if the card is not known or lacks the precision.
+        """Return the seconds in which the GPU of an EC2 instance (`instance_type`) computes the gradient of one
+        minibatch of `samples` samples of `workload`.
+
+        Raises NoProjection if the card is not known or lacks the precision.
         """
         if not samples:
             return 0.0
-        card, counts = card_of(instance_type), workload.step.times(workload.training_share, fixed=False)
+        card, counts = card_of(instance_type), workload.step.scale(workload.training_share, fixed=False)
         share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
         if (own := self.gpu_measured) is not None and own.card == card.name:
             seconds, sigma = own.step_s(samples, share=workload.training_share), MEASURED_SIGMA
@@ -362,7 +372,11 @@ class Calibration:
         return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
 
     def base_s(self, bytes_: float, *, memory_mb: float, in_vpc: bool) -> float:
-        """Return the seconds in which a fresh environment of a function reads base weights of `bytes_` bytes and checks their digest."""
+        """Return the seconds in which a fresh environment of a function of `memory_mb` MB reads base weights of
+        `bytes_` bytes and checks their digest.
+
+        `in_vpc`: whether the function is in a VPC, whose network has limits of its own.
+        """
         read = self.client(self.objects, memory_mb=memory_mb, in_vpc=in_vpc).read
         return read.seconds(bytes_) + self.arithmetic_s(bytes_, memory_mb=memory_mb)
 
@@ -401,14 +415,15 @@ class Calibration:
         return tuple(found)
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":
-        """Return this calibration with the fields in `changes` replaced. `facts`: sentences that say where the new figures come from; they
-        are added to `basis`.
+        """Return this calibration with the fields in `changes` replaced.
+
+        `facts`: sentences on the source of the new figures, which are added to `basis`.
         """
         return replace(self, basis=(*self.basis, *facts), **changes)
 
     def as_json(self) -> dict[str, Any]:
         """Return every figure of this calibration as plain data. An infinite bandwidth is None."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: _to_plain(getattr(self, each.name)) for each in fields(self)}
 
 
 def threads_of(experiment: Experiment) -> float:
@@ -416,19 +431,19 @@ def threads_of(experiment: Experiment) -> float:
     return inf if experiment.training.threads == "auto" else float(experiment.training.threads)
 
 
-def _amdahl(share: float, threads: float) -> float:
+def _speed_up_by_amdahl(share: float, threads: float) -> float:
     """Return the speed-up of `threads` threads by Amdahl's law. `share`: part of the work that the threads can share."""
     return 1 / (1 - share + share / threads)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return a value as plain data for JSON. Data classes and mappings become dictionaries, infinite numbers None."""
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: _to_plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_to_plain(each) for each in value]
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _to_plain(each) for name, each in value.items()}
     return None if value == inf else value
 
 
@@ -462,7 +477,7 @@ ASSUMED = Calibration(
 )
 
 
-def _aws() -> Calibration:
+def _build_aws() -> Calibration:
     """Return the calibration AWS: `ASSUMED` with the figures of config/calibration/."""
     found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
@@ -493,7 +508,7 @@ def _aws() -> Calibration:
     )
 
 
-AWS = _aws()
+AWS = _build_aws()
 assert AWS.network is not None
 # Outside a VPC the network grows with memory; seen second-hand only.
 AWS_2026_08 = AWS.with_facts(
@@ -565,13 +580,13 @@ def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[
         for factor in FACTORS:
             after = factor**sign
             if (other := answer(paced(after))) != now:
-                found.append(_between(before, after, other, now, lambda at: answer(paced(at))))
+                found.append(_narrow_turn(before, after, other, now, lambda at: answer(paced(at))))
                 break
             before = after
     return found
 
 
-def _between(before: float, after: float, other: str, now: str, answer: Callable[[float], str]) -> Turn:
+def _narrow_turn(before: float, after: float, other: str, now: str, answer: Callable[[float], str]) -> Turn:
     """Return the change of the answer between the factors `before` and `after`, narrowed down by bisection to TURN_PRECISION. `now`: the
     answer at `before`; `other`: the answer at `after`; `answer`: function from a factor to the answer.
     """
@@ -592,8 +607,10 @@ def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, C
 
 
 def describe_assumptions(answer: AnswerOf, cloud: Calibration, *, gpus: bool) -> str:
-    """Return one sentence that names the assumptions on which the answer depends, and the factors at which the answer changes. `answer`:
-    function from a calibration to the answer; `gpus`: whether GPUs are used.
+    """Return one sentence that names the assumptions of the calibration `cloud` on which the answer depends, and the
+    factors at which the answer changes.
+
+    `answer`: function from a calibration to the answer; `gpus`: whether GPUs are used.
     """
     parts = [
         f"{what} ({_describe_turns(find_turns(answer, paced))})" for what, paced in list_assumptions(cloud, gpus=gpus)

@@ -365,7 +365,7 @@ class Usage:
     facts_bytes: int = 2_600  # the run configuration, which each fresh environment reads once
     _tallies: dict[int, tuple[Tally, list[int]]] = field(default_factory=dict)
 
-    def of(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
+    def for_step(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
         """Return the usage of the step with that name; create an empty one at the first call. `memory_mb`: memory of its function;
         `base_bytes`: bytes of base weights that a cold invocation reads.
         """

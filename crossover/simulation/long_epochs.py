@@ -13,7 +13,7 @@ from crossover.simulation.kernel import StepUse
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload, calendar
 from crossover.workflow.architecture import architecture_of
-from crossover.workflow.infrastructure import side_by_side
+from crossover.workflow.infrastructure import has_minibatch_map
 
 MOST_ROUNDS = 300  # of an epoch: up to here every round is simulated
 SHORT_ROUNDS, LONGER_ROUNDS = (
@@ -32,14 +32,16 @@ def simulate_run(
     price_list: Prices | None = None,
     quick: bool = False,
 ) -> Simulated:
-    """Project a run as `simulate` does, in a time that does not depend on the number of rounds in an epoch.
+    """Project a run of the experiment as `simulate` does, in a time that does not depend on the number of rounds in an
+    epoch. `calibration`: speeds of AWS; `workload`: sizes of model and data; `price_list`: by default the project's.
 
-    An epoch of more than MOST_ROUNDS rounds is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds. Seconds and what is
-    used are then extended along the line through both: rounds follow one another, so each further one takes as long as those before it.
-    Both are three times as long while a worker's function ends at its time limit and starts again only a few times, or while a program
-    that is alone saves only a few checkpoints. `quick`: of workers that no time limit ends, begin with QUICK_ROUNDS and QUICK_LONGER_ROUNDS
-    rounds, and ignore checkpoints by time if there is none of them in so many rounds: they take 2 % of the time at most. A run with a given
-    number of steps, and one that AWS would end, are simulated as they are. Raises as `simulate` does.
+    An epoch of more than MOST_ROUNDS rounds is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds.
+    Seconds and what is used are then extended along the line through both: rounds follow one another, so each further
+    one takes as long as those before it. Both are three times as long while a worker's function ends at its time limit
+    and starts again only a few times, or while a program that is alone saves only a few checkpoints. `quick`: of
+    workers that no time limit ends, begin with QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds, and ignore checkpoints by
+    time if there is none of them in so many rounds: they take 2 % of the time at most. A run with a given number of
+    steps, and one that AWS would end, are simulated as they are. Raises as `simulate` does.
     """
     price_list = price_list or prices.load()
     architecture = architecture_of(experiment)
@@ -51,7 +53,7 @@ def simulate_run(
         samples = workload.samples[: rounds * days.sync_every]
         return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
 
-    quick = quick and (architecture.program is not None or side_by_side(architecture))
+    quick = quick and (architecture.program is not None or has_minibatch_map(architecture))
     short_rounds, longer_rounds = (QUICK_ROUNDS, QUICK_LONGER_ROUNDS) if quick else (SHORT_ROUNDS, LONGER_ROUNDS)
     while max(MOST_ROUNDS, longer_rounds) < days.rounds_per_epoch and days.steps is None:
         short, longer = simulate_rounds(short_rounds), simulate_rounds(longer_rounds)

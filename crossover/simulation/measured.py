@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from crossover.errors import DataError
-from crossover.experiment import from_resolved
+from crossover.experiment import from_plain
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.simulation.calibration import AWS, VCPU_MB, Calibration, threads_of, vcpus
@@ -34,7 +34,7 @@ def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calib
 
 def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
     """Return the calibration `base` with the figures that one run measured. Raises DataError if the run says nothing about functions."""
-    experiment, on_aws = from_resolved(run.result["experiment"]), run.result["where"] == "aws"
+    experiment, on_aws = from_plain(run.result["experiment"]), run.result["where"] == "aws"
     if experiment.architecture == "gpu":
         raise DataError(
             f"{run.path}: a run of the GPU fleet says nothing of functions; give one of another architecture"

@@ -47,8 +47,10 @@ class MeasuredSteps:
 
 
 def read_row(path: Path, workload: Workload, precision: Precision) -> MeasuredSteps:
-    """Return the steps in a row that `crossover probe` wrote. Raises ConfigError if the file is no such row, or if it was measured on a
-    card that no instance type has, with another model than the workload's, or in another precision.
+    """Return the steps in the row that `crossover probe` wrote to `path`.
+
+    Raises ConfigError if the file is no such row, or if it was measured on a card that no instance type has, with
+    another model than the workload's, or in another precision.
     """
     row = _parse(path)
     card = card_of_device(row["device"])

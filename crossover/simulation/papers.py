@@ -254,8 +254,9 @@ def communication_s(row: Row, calibration: Calibration) -> float:
 
 
 def in_database_s(row: Row, calibration: Calibration, compute: str) -> float:
-    """Return the projected seconds of averaging or of the model update (2025 paper, section 4.2). `compute`: "fetch_s" if functions fetch
-    the vectors and compute, else the database computes.
+    """Return the seconds that `calibration` projects for the averaging or the model update of `row` (2025 paper, section 4.2).
+
+    `compute`: "fetch_s" if functions fetch the vectors and compute, else the database computes.
     """
     model, step = VARIANT[row.figures["model"]], {"averaging": "average_in_database", "update": "update_model"}
     database = Database(compute="fetch" if compute == "fetch_s" else "in_database")
@@ -267,8 +268,10 @@ def in_database_s(row: Row, calibration: Calibration, compute: str) -> float:
 
 
 def peer_s(row: Row, calibration: Calibration, figure: str) -> float:
-    """Return the projected seconds of one stage of a peer in an epoch (2023 paper, Table I); for "compute" the seconds per batch. `figure`:
-    column of the table.
+    """Return the seconds that `calibration` projects for one stage of a peer in an epoch, in the setting of `row` (2023
+    paper, Table I); for "compute" the seconds per batch.
+
+    `figure`: column of the table.
     """
     workload = _build_workload(row.figures["model"], minibatches=30, validation=DATA["cifar10"].test or 0)
     peers = PeerToPeer(instance_type=row.figures["instance_type"])
@@ -395,7 +398,7 @@ def fit_peers() -> Calibration:
     names = ("SqueezeNet 1.1 / MNIST", "MobileNet V3 Small / MNIST", "VGG-11 / MNIST")
     squeezenet, mobilenet, vgg = table = [_find_fit_row(B, "Table I", name) for name in names]
 
-    def seen(row: Row, figure: str) -> PrintedFigure:
+    def printed_figure(row: Row, figure: str) -> PrintedFigure:
         """Return the printed time of a stage together with the function that projects it."""
         printed = row.figures["wall_s"][row.figures["columns"].index(figure)]
         return PrintedFigure(printed, lambda c: peer_s(row, c, figure))
@@ -410,9 +413,9 @@ def fit_peers() -> Calibration:
             """Return the calibration with the seconds per sample of one model set to `value`."""
             return replace(calibration, sample_s={**calibration.sample_s, model: value})
 
-        found = fit_unknowns(found, [sample], [seen(row, "compute")])
+        found = fit_unknowns(found, [sample], [printed_figure(row, "compute")])
     found = fit_unknowns(
-        found, [_inverse_setter("arithmetic_bytes_s")], [seen(row, "update") for row in table], probe=1e-9
+        found, [_inverse_setter("arithmetic_bytes_s")], [printed_figure(row, "update") for row in table], probe=1e-9
     )
 
     def bus(latency: bool) -> Callable[[Calibration, float], Calibration]:
@@ -431,10 +434,10 @@ def fit_peers() -> Calibration:
         return replace(calibration, instance_objects=replace(calibration.instance_objects, client_bytes_s=_rate(value)))
 
     small = (squeezenet, mobilenet)  # within the broker's limit; VGG-11 goes through the object store
-    found = fit_unknowns(found, [bus(True), bus(False)], [seen(row, "send") for row in small], probe=1e-6)
-    found = fit_unknowns(found, [objects], [seen(vgg, "send"), seen(vgg, "receive")], probe=1e-6)
-    found = fit_unknowns(found, [_field_setter("mailbox_s")], [seen(row, "receive") for row in small])
-    return fit_unknowns(found, [_field_setter("evaluate_share")], [seen(row, "convergence") for row in table])
+    found = fit_unknowns(found, [bus(True), bus(False)], [printed_figure(row, "send") for row in small], probe=1e-6)
+    found = fit_unknowns(found, [objects], [printed_figure(vgg, "send"), printed_figure(vgg, "receive")], probe=1e-6)
+    found = fit_unknowns(found, [_field_setter("mailbox_s")], [printed_figure(row, "receive") for row in small])
+    return fit_unknowns(found, [_field_setter("evaluate_share")], [printed_figure(row, "convergence") for row in table])
 
 
 @cache

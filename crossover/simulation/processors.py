@@ -76,7 +76,7 @@ def describe_idle_vcpus(experiment: Experiment) -> str:
 def _epoch_usd(experiment: Experiment, count: int) -> float:
     """Return the projected dollars of one epoch if each worker has `count` threads: the mean over the epochs before the first decision."""
     architecture = architecture_of(experiment)
-    sizes = Workload.of(experiment)
+    sizes = Workload.from_experiment(experiment)
     epochs = calendar(architecture.resolve(experiment), sizes).epoch_of_decision(1)
     first = replace(experiment.training.with_epochs(epochs), threads=count)
     return simulate(replace(experiment, training=first), AWS, workload=sizes).usd / epochs
@@ -98,7 +98,7 @@ def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
     if experiment.exchange.what == "gradients" or not maps or not isinstance(maps[0].body, Step):
         return
     try:
-        workload = Workload.of(experiment)
+        workload = Workload.from_experiment(experiment)
     except NoProjection:
         return
     experiment, name = architecture.resolve(fix_threads(experiment)), maps[0].body.name

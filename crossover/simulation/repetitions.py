@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from crossover.errors import ConfigError, NoProjection
-from crossover.experiment import Experiment, from_resolved
+from crossover.experiment import Experiment, from_plain
 from crossover.pools import start_pool
 from crossover.reports import bill, display, prices
 from crossover.reports.display import Band, band_of
@@ -77,7 +77,7 @@ class Outcome:
     interruptions: int = 0  # of spot instances that were taken away
 
     @classmethod
-    def of(cls, run: Simulated) -> "Outcome":
+    def from_simulated(cls, run: Simulated) -> "Outcome":
         """Return the outcome of one simulated run, without interruptions."""
         return cls(
             seconds=run.seconds,
@@ -128,10 +128,10 @@ def run_repetitions(
     min_work_s: float = MIN_WORK_S,
     executor: Executor | None = None,
 ) -> list[tuple[Outcome, ...]]:
-    """Simulate each task once per draw and return its outcomes in draw order.
+    """Simulate each of `tasks` once for each of the draws `drawn` and return its outcomes in draw order.
 
-    `processes` (by default one per core) affects the time only. They are started if more than `min_work_s` seconds of work are left
-    after the first job. `executor`: used instead.
+    `processes` (by default one per core) affects the time only. They are started if more than `min_work_s` seconds of
+    work are left after the first job. `executor`: used instead.
     """
     starts, processes = range(0, len(drawn), DRAWS_PER_JOB), processes or os.cpu_count() or 1
     groups = _group_alike(tasks)
@@ -172,13 +172,15 @@ def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Out
     tasks, drawn = job
     known: dict[tuple[Draw, int], Simulated] = {}
 
-    def once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
+    def simulate_once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
         """Return the simulation of `epochs` epochs in one draw, and simulate them if that was not done yet."""
         if (draw, epochs) not in known:
             known[draw, epochs] = _simulate_epochs(task, draw, epochs)
         return known[draw, epochs]
 
-    return [[apply_interruptions(task, draw, simulate_draw(task, draw, once)) for draw in drawn] for task in tasks]
+    return [
+        [apply_interruptions(task, draw, simulate_draw(task, draw, simulate_once)) for draw in drawn] for task in tasks
+    ]
 
 
 def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
@@ -214,10 +216,11 @@ def count_simulated_epochs(most: int, span: int) -> int:
 def simulate_draw(
     task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _simulate_epochs
 ) -> Outcome:
-    """Return the outcome of one repetition of the task's run. `simulated`: function that simulates a number of its epochs.
+    """Return the outcome of one repetition of the task's run, with the random factors of `draw`. `simulated`: function
+    that simulates a number of its epochs.
 
-    A run of many epochs is simulated for some of them and lengthened by the mean of those after the first. Their stragglers then count for
-    all others too, so the band errs on the wide side.
+    A run of many epochs is simulated for some of them and lengthened by the mean of those after the first. Their
+    stragglers then count for all others too, so the band errs on the wide side.
     """
     epochs = task.experiment.training.epochs
     architecture = architecture_of(task.experiment)
@@ -225,7 +228,7 @@ def simulate_draw(
     some = count_simulated_epochs(task.epochs, days.span)
     run = simulated(task, draw, min(epochs, some))
     if epochs <= some or not run.finished:
-        return Outcome.of(run)
+        return Outcome.from_simulated(run)
     whole = epochs if days.steps is None else days.rounds / days.rounds_per_epoch
     return _lengthen(run, simulated(task, draw, days.span), whole, task.price_list)
 
@@ -237,33 +240,35 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
     simulated = run.experiment.training.epochs
     more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
 
-    def longer(whole: float, short: float) -> float:
+    def lengthen_figure(whole: float, short: float) -> float:
         """Return a figure of the lengthened run from the figure of the whole simulation and of its first span."""
         return whole + more * max(0.0, whole - short)
 
-    seconds = longer(run.seconds, first.seconds)
+    seconds = lengthen_figure(run.seconds, first.seconds)
     used = {
-        each.name: longer(getattr(run.used, each.name), getattr(first.used, each.name)) for each in fields(run.used)
+        each.name: lengthen_figure(getattr(run.used, each.name), getattr(first.used, each.name))
+        for each in fields(run.used)
     }
     lines = bill.bill(
         bill.Quantities(**used),  # type: ignore[arg-type]  # parts of a request, of a mean
         bill.infrastructure_of(run.experiment),
         price_list,
         duration_s=seconds,
-        transitions=round(longer(run.transitions, first.transitions)),
+        transitions=round(lengthen_figure(run.transitions, first.transitions)),
     )
     return replace(
-        Outcome.of(run),
+        Outcome.from_simulated(run),
         seconds=seconds,
         usd=sum(line.usd for line in lines),
-        paper_method_usd=longer(run.paper_method_usd, first.paper_method_usd),
-        moved_bytes=longer(run.moved_bytes, first.moved_bytes),
+        paper_method_usd=lengthen_figure(run.paper_method_usd, first.paper_method_usd),
+        moved_bytes=lengthen_figure(run.moved_bytes, first.moved_bytes),
     )
 
 
 def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcome:
-    """Return the outcome on spot instances, with interruptions, waits and their cost, in a market that the draw chooses. Without spot
-    instances the outcome does not change. `found`: outcome without interruptions.
+    """Return the outcome of `task` on spot instances, with interruptions, waits and their cost, in a market that the draw chooses.
+
+    Without spot instances the outcome does not change. `found`: outcome without interruptions.
     """
     fleets = [fleet for fleet in bill.infrastructure_of(task.experiment).fleets if fleet.spot]
     if not fleets:
@@ -378,11 +383,13 @@ def project(
     repetitions: int = REPETITIONS,
     processes: int | None = None,
 ) -> Projection:
-    """Return the projection of an experiment: simulate it in the middle session, and in `repetitions` random draws. `workload`: its sizes,
-    by default found from the experiment; `processes`: number of processes, which affects the time only. Raises NoProjection or ConfigError
-    as `simulate` does.
+    """Return the projection of an experiment with the speeds of `calibration`: simulate it in the middle session, and
+    in `repetitions` random draws.
+
+    `workload`: its sizes, by default found from the experiment; `processes`: number of processes, which affects the
+    time only. Raises NoProjection or ConfigError as `simulate` does.
     """
-    work, price_list = workload or Workload.of(experiment), prices.load()
+    work, price_list = workload or Workload.from_experiment(experiment), prices.load()
     run = simulate_run(experiment, calibration, workload=work, price_list=price_list)
     task = RepeatedRun(experiment, calibration.with_uncertainty_of(work.model), work, price_list, SIMULATED_EPOCHS)
     (outcomes,) = run_repetitions([task], list_draws(experiment.seed, repetitions), processes=processes)
@@ -401,7 +408,8 @@ def project_results(
 ) -> list[OnAws | None]:
     """Return the projection on AWS of each finished run, all with the same draws; None for a run that cannot be simulated.
 
-    `results`: contents of the runs' result.json. `tell`: called with the reason if a run cannot be simulated.
+    `results`: contents of the runs' result.json. `repetitions`: number of draws. `tell`: called with the reason if a
+    run cannot be simulated.
     """
     tasks = [_build_task(result, tell) for result in results]
     seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
@@ -429,11 +437,11 @@ def _build_task(result: Mapping[str, Any], tell: Callable[[str], object]) -> Rep
     if a size or step is not known or another version wrote the result.
     """
     try:
-        experiment = from_resolved(result["experiment"])
+        experiment = from_plain(result["experiment"])
         training = experiment.training.with_epochs(display.epochs_of(result) or 1)
         experiment = replace(experiment, training=training)
         architecture = architecture_of(experiment)
-        workload = Workload.of(experiment)
+        workload = Workload.from_experiment(experiment)
         models_of(architecture)
         calendar(architecture.resolve(experiment), workload)
     except (NoProjection, ConfigError, TypeError) as unknown:

@@ -19,7 +19,7 @@ from crossover.simulation.walk import Walk
 from crossover.simulation.workload import Workload, calendar
 from crossover.simulation.world import World
 from crossover.workflow.architecture import Architecture, architecture_of
-from crossover.workflow.infrastructure import side_by_side
+from crossover.workflow.infrastructure import has_minibatch_map
 
 LABEL = "projected"
 RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
@@ -58,7 +58,7 @@ class Simulated:
         """Return this projected run as plain data, without its records."""
         return {
             "label": self.label,
-            "experiment": self.experiment.resolved(),
+            "experiment": self.experiment.to_plain(),
             "workload": asdict(self.workload),
             "calibration": self.calibration.as_json(),
             "seconds": self.seconds,
@@ -99,11 +99,12 @@ def simulate(
 ) -> Simulated:
     """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
 
-    `workload`: sizes, by default the experiment's own. `keep_records`: keep one record per invocation; only for small runs. Raises
-    NoProjection if the architecture's steps have no models, or a size is not known.
+    `calibration`: speeds of AWS. `workload`: sizes, by default the experiment's own. `keep_records`: keep one record
+    per invocation; only for small runs. `price_list`: by default the project's. `architecture`: by default the one that
+    the experiment names. Raises NoProjection if the architecture's steps have no models, or a size is not known.
     """
     architecture = architecture or architecture_of(experiment)
-    workload = workload or Workload.of(experiment)
+    workload = workload or Workload.from_experiment(experiment)
     experiment = architecture.resolve(experiment)
     days = calendar(experiment, workload)
     usage = Usage(experiment.architecture, keep_records=keep_records)
@@ -216,8 +217,8 @@ def _longest_s(world: World, use: StepUse) -> float:
     If images grow during training, the run is simulated on the mean of its epochs. Its last rounds have full-size images, so the computing
     of the longest invocation is scaled up to them. Long workers need no scaling: they continue in their next function.
     """
-    whole, mean = world.workload.evaluated.training_share, world.workload.training_share
-    more = whole / mean - 1 if side_by_side(world.architecture) else 0.0
+    whole, mean = world.workload.at_full_size.training_share, world.workload.training_share
+    more = whole / mean - 1 if has_minibatch_map(world.architecture) else 0.0
     return use.longest_s + more * use.longest_compute_s
 
 

@@ -29,8 +29,10 @@ class StartUpPart:
 
 
 def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool, gpu: bool) -> list[StartUpPart]:
-    """Return the parts of start-up one after another. `hosts`: database hosts; `broker`: network and broker, which a project's first
-    experiment creates; `instance`: instances of EC2 for programs, with a GPU if `gpu`.
+    """Return the parts of start-up one after another, with the times of the calibration `cloud`.
+
+    `hosts`: database hosts; `broker`: network and broker, which a project's first experiment creates; `instance`:
+    instances of EC2 for programs, with a GPU if `gpu`.
     """
     parts = [_assume("stack", cloud.stack_s)]
     if broker:

@@ -18,7 +18,7 @@ from crossover.simulation.kernel import SimProcess, WhereInRun
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 from crossover.workflow import START, Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 from crossover.workflow.infrastructure import most_minibatches
-from crossover.workflow.state_machines import inline
+from crossover.workflow.state_machines import fits_inline
 
 EVENT_BYTES = len(json.dumps(START))  # all that travels as state, whatever a Map leaves
 
@@ -114,7 +114,7 @@ class Walk:
         else:
             yield from self._run_branches(place, [(node.body, place.copy(**{node.item: n})) for n in range(count)])
         self._world.branches = max(self._world.branches, count)
-        if not inline(self._world.workers if node.count == "workers" else self._most_minibatches):
+        if not fits_inline(self._world.workers if node.count == "workers" else self._most_minibatches):
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:

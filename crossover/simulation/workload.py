@@ -70,7 +70,7 @@ class Workload:
     times: float = 1.0
 
     @classmethod
-    def of(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
+    def from_experiment(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
         """Return the workload of an experiment. `parameters`: number of parameters of a model to use instead of the experiment's own.
         Raises NoProjection if the size of the model or data set is not known, ConfigError if the workers cannot share the data.
         """
@@ -94,12 +94,15 @@ class Workload:
             training_share=fmean(shares_by_epoch(experiment)),
         )
 
-    def sized(self, parameters: int) -> "Workload":
-        """Return this workload for a model with `parameters` parameters. Computing, buffers and stored weights grow in proportion."""
+    def with_parameters(self, parameters: int) -> "Workload":
+        """Return this workload for a model with `parameters` parameters.
+
+        Computing, buffers and stored weights grow in proportion.
+        """
         if parameters == self.parameters:
             return self
 
-        def scaled(value: int) -> int:
+        def scale(value: int) -> int:
             """Return a value in proportion to the number of parameters."""
             return value * parameters // self.parameters
 
@@ -107,23 +110,23 @@ class Workload:
             self,
             model=f"{self.scaled_from or self.model} with {parameters:,} parameters",
             parameters=parameters,
-            buffers=scaled(self.buffers),
-            macs=scaled(self.macs),
-            step=self.step.times(parameters / self.parameters),
-            base_bytes=scaled(self.base_bytes),
+            buffers=scale(self.buffers),
+            macs=scale(self.macs),
+            step=self.step.scale(parameters / self.parameters),
+            base_bytes=scale(self.base_bytes),
             scaled_from=self.scaled_from or self.model,
             times=self.times * parameters / self.parameters,
         )
 
-    def uniform(self, *, minibatches: int, batch_size: int) -> "Workload":
-        """Return this workload with equal minibatches, regardless of the data set's size. `minibatches`: number per worker; `batch_size`:
-        samples in each.
+    def with_equal_minibatches(self, *, minibatches: int, batch_size: int) -> "Workload":
+        """Return this workload with `minibatches` minibatches per worker, of `batch_size` samples each, regardless of
+        the data set's size.
         """
         return replace(self, samples=(batch_size,) * minibatches)
 
     @property
-    def evaluated(self) -> "Workload":
-        """This workload as an evaluation sees it, with images that are not scaled down."""
+    def at_full_size(self) -> "Workload":
+        """This workload with images that are not scaled down, as evaluations take them."""
         return replace(self, training_share=1.0)
 
     @property
@@ -166,7 +169,7 @@ class Workload:
 def _scale_typical_model(parameters: int) -> ModelSize:
     """Return the size of a model of which only the number of parameters is known, in proportion to TYPICAL."""
     return ModelSize(
-        parameters, 0, MACS_PER_PARAMETER * parameters, TYPICAL.step.times(parameters / TYPICAL.parameters)
+        parameters, 0, MACS_PER_PARAMETER * parameters, TYPICAL.step.scale(parameters / TYPICAL.parameters)
     )
 
 

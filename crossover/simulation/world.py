@@ -224,14 +224,14 @@ class World:
         found = self._uses.get(step.name)
         if found is None:
             base_bytes = self.workload.base_bytes if step.torch is True else 0
-            found = self.usage.of(step.name, memory_mb=self.memory_mb(step), base_bytes=base_bytes)
+            found = self.usage.for_step(step.name, memory_mb=self.memory_mb(step), base_bytes=base_bytes)
             self._uses[step.name] = found
         return found
 
     def evaluate_s(self, *, memory_mb: int) -> float:
         """Return the seconds of an evaluation on the validation set in a function with that much memory."""
         whole = self.calibration.function_gradient_s(
-            self.experiment, self.workload.evaluated, self.workload.validation_samples, memory_mb=memory_mb
+            self.experiment, self.workload.at_full_size, self.workload.validation_samples, memory_mb=memory_mb
         )
         return self.calibration.evaluate_share * whole
 

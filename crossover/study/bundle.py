@@ -26,7 +26,7 @@ from typing import IO
 import crossover
 from crossover.data import encoding
 from crossover.errors import Corrupt, DataError
-from crossover.experiment import from_resolved
+from crossover.experiment import from_plain
 from crossover.reports import folder
 from crossover.study import report
 from crossover.study.file import Study, Varied, parse_study
@@ -222,7 +222,7 @@ def _read_trial(
         (run / folder.RESULT).write_bytes(archive.read(f"{RUNS}/{name}/{folder.RESULT}"))
         (run / folder.METRICS).touch()  # its records are read from the archive, one line after another
         found = folder.read(run)
-        experiment = from_resolved(found.result["experiment"])
+        experiment = from_plain(found.result["experiment"])
         metrics = f"{RUNS}/{name}/{folder.METRICS}"
         with archive.open(metrics) as file:
             records = read_records(iter(lambda: file.readline(MAX_RECORD_BYTES + 1), b""), name=metrics)

@@ -98,7 +98,7 @@ class Measurement:
 
     def list_cuts(self, scale: Scale) -> Mapping[str, tuple[Any, Any]]:
         """Return what the scale changes, by field: (published value, value at this scale)."""
-        whole, cut = (dict(flatten_fields(self.experiment(each).resolved())) for each in (Scale(1), scale))
+        whole, cut = (dict(flatten_fields(self.experiment(each).to_plain())) for each in (Scale(1), scale))
         return {name: (whole[name], cut[name]) for name in whole if whole[name] != cut[name]}
 
     def images(self, scale: Scale) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import yaml
 
 from crossover import running
 from crossover.errors import ConfigError, UserError
-from crossover.experiment import Experiment, from_resolved
+from crossover.experiment import Experiment, from_plain
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.reports.pages import Plot
@@ -80,7 +80,7 @@ class AwsTrials(InlineTrials):
         """
         if not has_no_end(known):
             return
-        there = self._find_stack(from_resolved(known["experiment"]))
+        there = self._find_stack(from_plain(known["experiment"]))
         if there is None or known["id"] not in ("", there.id):
             known["stood"][-1][1] = min(time.time(), known["until"] or time.time())
 
@@ -103,8 +103,8 @@ class AwsTrials(InlineTrials):
     def _deploy(self, experiment: Experiment) -> None:
         """Deploy the experiment's stack, even if it exists: an up-to-date stack takes seconds, and its time to live starts again."""
         config = self._out / f"{experiment.name}.yaml"
-        lifetime = {**experiment.resolved()["lifetime"], "budget_usd": None}  # each trial sets its own when it runs
-        fields = {**experiment.resolved(), "recipe": "none", "lifetime": lifetime}
+        lifetime = {**experiment.to_plain()["lifetime"], "budget_usd": None}  # each trial sets its own when it runs
+        fields = {**experiment.to_plain(), "recipe": "none", "lifetime": lifetime}
         folder.write_atomically(config, yaml.safe_dump(fields, sort_keys=False).encode())
         deployed = validate(fields)
         with aws_errors_explained():
@@ -113,7 +113,7 @@ class AwsTrials(InlineTrials):
             shared = [f"{experiment.project}-{part}" for part in shared_stacks(deployed)]
             there = {name for name in shared if account.find_stack(self._session, name)}
             known = self._stacks.setdefault(experiment.name, {"stood": [], "ran_s": {}, "shared": []})
-            known |= {"experiment": deployed.resolved()}
+            known |= {"experiment": deployed.to_plain()}
             if not has_no_end(known):
                 known["stood"].append([time.time(), None])
                 known |= {"id": "", "until": None}
@@ -143,7 +143,7 @@ class AwsTrials(InlineTrials):
         known = self._stacks.get(experiment.name)
         if known is None or not has_no_end(known):
             return
-        deployed = from_resolved(known["experiment"])
+        deployed = from_plain(known["experiment"])
         self._close_if_gone(known)
         if has_no_end(known):
             delete_experiment(self._session, deployed)
@@ -182,7 +182,7 @@ class AwsTrials(InlineTrials):
             stood_s = sum((ended or time.time()) - began for began, ended in each["stood"]) - sum(
                 each["ran_s"].values()
             )
-            found += compute_hourly_usd(from_resolved(each["experiment"])) * max(0.0, stood_s) / HOUR_S
+            found += compute_hourly_usd(from_plain(each["experiment"])) * max(0.0, stood_s) / HOUR_S
         return found
 
     def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
@@ -190,7 +190,7 @@ class AwsTrials(InlineTrials):
         During the run its own stack is billed with the run.
         """
         others = [each for name, each in self._stacks.items() if has_no_end(each) and name != experiment.name]
-        hour = sum(compute_hourly_usd(from_resolved(each["experiment"])) for each in others)
+        hour = sum(compute_hourly_usd(from_plain(each["experiment"])) for each in others)
         return (hour * (seconds + DEPLOYING_S) + compute_hourly_usd(experiment) * DEPLOYING_S) / HOUR_S
 
     def _write(self) -> None:

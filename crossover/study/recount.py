@@ -136,7 +136,7 @@ def _find_other_settings(experiment: Experiment, varied: Mapping[str, Any], seed
     """Yield a sentence for each setting that the study gives and the result's experiment does not have: such a result belongs to another
     trial.
     """
-    made = dict(flatten_fields(experiment.resolved()))
+    made = dict(flatten_fields(experiment.to_plain()))
     asked = {**{name: value for name, value in varied.items() if not isinstance(value, dict | list)}, "seed": seed}
     for name, value in asked.items():
         if name in made and made[name] != value and not _are_same_name(made[name], value):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from crossover.errors import ConfigError, CrossoverError, DataError, NoProjection, UserError
-from crossover.experiment import Experiment, Metric, from_resolved
+from crossover.experiment import Experiment, Metric, from_plain
 from crossover.reports import comparison, display, folder
 from crossover.reports.display import Band, band_of
 from crossover.reports.folder import RunFolder
@@ -34,13 +34,13 @@ def project_trial(trial: StudyTrial) -> Projection:
     """Return the projection of a trial. Trials that differ only in seed, name or budget share it. Raises NoProjection."""
     experiment = trial.experiment
     alike = replace(experiment, seed=1, name="any", lifetime=replace(experiment.lifetime, budget_usd=None))
-    return _project(json.dumps(alike.resolved()))
+    return _project(json.dumps(alike.to_plain()))
 
 
 @lru_cache(maxsize=64)
 def _project(resolved: str) -> Projection:
     """Simulate an experiment, given as JSON, on AWS. Cached."""
-    return project(from_resolved(json.loads(resolved)), AWS, repetitions=REPETITIONS)
+    return project(from_plain(json.loads(resolved)), AWS, repetitions=REPETITIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
 
 def _to_comparable(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment as plain data, without what does not change a figure."""
-    plain: Mapping[str, Any] = experiment.resolved()
+    plain: Mapping[str, Any] = experiment.to_plain()
     kept = {name: value for name, value in plain.items() if name not in NOT_COMPARED}
     kept["data"] = {name: value for name, value in plain["data"].items() if name != "directory"}
     return kept

@@ -141,7 +141,7 @@ class TrialFactory:
 
     def _stack(self, experiment: Experiment) -> str:
         """Return the name of the experiment's stack; experiments that differ only in fields of the run share one."""
-        fixed = [(name, value) for name, value in flatten_fields(experiment.resolved()) if not is_field_of_run(name)]
+        fixed = [(name, value) for name, value in flatten_fields(experiment.to_plain()) if not is_field_of_run(name)]
         return self._stacks.setdefault(json.dumps(fixed), f"{self._study.name}-{len(self._stacks) + 1}")
 
 

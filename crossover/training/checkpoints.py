@@ -88,7 +88,8 @@ def read(body: bytes, *, key: str) -> Checkpoint:
 
 
 def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
-    """Return the vectors that every training worker's checkpoint holds: the learner's model and the optimizer's vectors.
+    """Return by name the vectors that every training worker's checkpoint holds: the model of the learner of `ctx`, and
+    the optimizer's vectors.
 
     `optimizer`: the optimizer's vectors; `outer`: the outer optimizer's vectors, with local steps.
     """
@@ -172,7 +173,11 @@ class Journal:
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
-        """Create the checkpoint, then delete those that nobody can need any more. Does nothing if `position` is already saved."""
+        """Create the checkpoint of `position`, then delete those that nobody can need any more. Does nothing if
+        `position` is already saved.
+
+        `vectors`: the tensors to restore, by name; `facts`: plain values that are stored beside them.
+        """
         if position in self._kept:
             return
         kept = [*self._kept, position]
@@ -200,9 +205,9 @@ class Journal:
 
 
 def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]:
-    """Return the rounds, ascending, at whose start every worker has a checkpoint of the attempt that `keys` belong to.
+    """Return the rounds, ascending, at whose start each of `workers` has a checkpoint of the attempt that `keys` belong to.
 
-    Lists the bucket, so it is for set-up, not for training. Raises Missing if there is no such round.
+    Lists the bucket of `ctx`, so it is for set-up, not for training. Raises Missing if there is no such round.
     """
     common: set[int] | None = None
     for worker in workers:

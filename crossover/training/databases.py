@@ -30,8 +30,10 @@ Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's
 def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> int:
     """Resume from earlier attempts: copy their state to every holder, delete what they left, and return the round to start at.
 
-    That is the newest round that an attempt can be resumed at, or 0 if there is none. `before`: keys of the earlier attempts; `spent`: see
-    the module. Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or damaged.
+    That is the newest round that an attempt can be resumed at, or 0 if there is none. `ctx`: of the step that sets the
+    attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold the state; `spent`:
+    see the module. Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or
+    damaged.
     """
     decided, days = len(ctx.objects.list(ctx.keys.decisions)), calendar(ctx.facts)
     reached = [
@@ -42,8 +44,8 @@ def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spen
     if known:  # this attempt's own first: its first step may be tried again
         first, source = known[0] if known[0][1] is ctx.keys else max(known, key=lambda each: (each[0], each[1].attempt))
     else:
-        first, source = _kept(ctx, holders, decided), ctx.keys
-    _share(ctx, holders, first, source)
+        first, source = _restore_saved_state(ctx, holders, decided), ctx.keys
+    _copy_to_holders(ctx, holders, first, source)
     progress.mark_taken_over(ctx, before)
     for names in before:
         _delete(ctx, names, holders, spent, decided=decided + 1)
@@ -51,19 +53,28 @@ def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spen
 
 
 def roll_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """Delete the state of an attempt that was superseded during its set-up, unless the next attempt still has to read it."""
+    """Delete the state of the attempt of `ctx`, which was superseded during its set-up, unless the next attempt still has to read it.
+
+    `holders`: ranks of the databases that hold the state; `spent`: see the module.
+    """
     if progress.is_state_unneeded(ctx):
         _delete(ctx, ctx.keys, holders, spent, decided=calendar(ctx.facts).decisions)
 
 
 def delete_attempts(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> None:
-    """Delete what the attempts with the keys `before` left in the databases after the end of the run."""
+    """Delete what the attempts with the keys `before` left in the databases of `holders` after the end of the run of `ctx`.
+
+    `spent`: see the module.
+    """
     for names in before:
         _delete(ctx, names, holders, spent, decided=calendar(ctx.facts).decisions)
 
 
 def set_up_attempt(ctx: Context, holders: Several[int], spent: Spent) -> AbstractContextManager[list[Keys]]:
-    """Return `progress.set_up_attempt` for an architecture that keeps all of a run's state in databases."""
+    """Return `progress.set_up_attempt(ctx, ...)` for an architecture that keeps all of a run's state in databases.
+
+    `holders`: ranks of those databases; `spent`: see the module.
+    """
 
     def clear_all(before: Several[Keys]) -> None:
         """Delete everything that the attempts in `before` left in the databases."""
@@ -85,12 +96,12 @@ def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, d
     """
     days = calendar(ctx.facts)
     round = find_resumable_round(_stores_of(ctx, holders), names, days, decided=decided)
-    stood = range(_newest(days, decided) + 1) if round is None else range(round - 1, round + 3)
+    stood = range(_last_possible_round(days, decided) + 1) if round is None else range(round - 1, round + 3)
     for holder in holders:
         ctx.tensors[holder].delete(*(key for near in stood for key in spent(ctx, names, near, holder)))
 
 
-def _share(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
+def _copy_to_holders(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
     """Copy the state of `round` to every holder from one that has it; in round 0, create the seeded model if none has it.
 
     `source`: keys of the attempt to copy from. Raises Missing if no holder has the state, or if one has lost vectors that only it kept.
@@ -123,7 +134,7 @@ def _keys(state: StateKeys) -> tuple[str, ...]:
     return (*state.optimizer, state.model)  # the model last: if it exists, the state is complete
 
 
-def _kept(ctx: Context, holders: Several[int], decided: int) -> int:
+def _restore_saved_state(ctx: Context, holders: Several[int], decided: int) -> int:
     """Copy the newest undamaged state from the bucket into a database and return its round; 0 if the run never saved one.
 
     `decided`: number of decisions so far. Raises Missing if decisions exist without any saved model, Corrupt if every saved state is
@@ -169,7 +180,10 @@ def kept_name(own: str) -> str:
 
 
 def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> StateKeys:
-    """Return the keys of the worker's state at the start of `round`. With local steps, its optimizer is the outer one."""
+    """Return the keys of the worker's state at the start of `round`: its model and its optimizer's vectors.
+
+    With local steps (`exchange.what` of the experiment), these are the outer optimizer's.
+    """
     match experiment.exchange.what:
         case "gradients":
             kept = list_vectors(experiment.training)
@@ -181,20 +195,24 @@ def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> S
 
 
 def own_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> tuple[str, ...]:
-    """Return the keys of the vectors that only this worker keeps, those of its local optimizer; none before the first step."""
+    """Return the keys of the vectors that only this worker keeps at the start of `round`, those of its local optimizer.
+
+    Empty before the first step, and if the experiment exchanges gradients.
+    """
     if experiment.exchange.what == "gradients" or not round:
         return ()
     return tuple(keys.own_optimizer(round, worker, vector) for vector in list_vectors(experiment.training))
 
 
 def find_resumable_round(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
-    """Return the round at which the attempt with these `keys` can be resumed, or None if no database holds a model of it.
+    """Return the round at which the attempt with these `keys` can be resumed, or None if none of the databases
+    `tensors`, by rank, holds a model of it.
 
-    That is the newest round of which any worker holds the model, or the round before if it is still there, so that an unfinished decision
-    is made again. Workers are never more than one round apart, and a round's keys are deleted only after the next round has begun
-    everywhere. `decided`: number of decisions so far.
+    That is the newest round of which any worker holds the model, or the round before if it is still there, so that an
+    unfinished decision is made again. Workers are never more than one round apart, and a round's keys are deleted only
+    after the next round has begun everywhere. `days`: the run's calendar; `decided`: number of decisions so far.
     """
-    for round in range(_newest(days, decided), -1, -1):
+    for round in range(_last_possible_round(days, decided), -1, -1):
         holders = [w for w in tensors if tensors[w].exists(keys.model(round, w))]
         if holders:
             before = any(tensors[w].exists(keys.model(round - 1, w)) for w in holders) if round else False
@@ -202,15 +220,15 @@ def find_resumable_round(tensors: Mapping[int, TensorStore], keys: Keys, days: C
     return None
 
 
-def _newest(days: Calendar, decided: int) -> int:
+def _last_possible_round(days: Calendar, decided: int) -> int:
     """Return the last round that a run can have begun if it has made `decided` decisions."""
     return min((decided + 1) * days.rounds_per_epoch, days.rounds)
 
 
 def roll_back_if_superseded(ctx: Context, holder: int, *stored: str) -> None:
-    """Raise StaleAttempt if the run was resumed while a step stored the keys `stored`.
+    """Raise StaleAttempt if the run was resumed while a step of `ctx` stored the keys `stored` in the database of `holder`.
 
-    They are deleted first, unless the next attempt has yet to take the state over: it then deletes what it finds.
+    The keys are deleted first, unless the next attempt has yet to take the state over: it then deletes what it finds.
     """
     if progress.is_superseded(ctx):
         if progress.is_state_unneeded(ctx):
@@ -221,27 +239,30 @@ def roll_back_if_superseded(ctx: Context, holder: int, *stored: str) -> None:
 def roll_back_if_round_over(ctx: Context, round: int, holder: int, *stored: str, following: Several[str] = ()) -> None:
     """Delete what a step has stored and raise StaleAttempt if the step's round is over; otherwise do as `roll_back_if_superseded`.
 
-    For a step that stores keys of `round` without reading that round's keys afterwards. The round may be over, and its keys deleted, if the
-    invocation was delivered twice or its caller gave it up. `following`: keys of the next round that the step has stored; other invocations
-    may use them, so they are deleted only if that round is over, too.
+    For a step of `ctx` that stores keys of `round` in the database of `holder` without reading that round's keys
+    afterwards. The round may be over, and its keys deleted, if the invocation was delivered twice or its caller gave it
+    up. `stored`: the keys that the step has stored; `following`: those of the next round. Other invocations may use the
+    latter, so they are deleted only if that round is over, too.
     """
-    if _over(ctx, round, holder):
-        ctx.tensors[holder].delete(*stored, *(following if _over(ctx, round + 1, holder) else ()))
+    if _is_round_over(ctx, round, holder):
+        ctx.tensors[holder].delete(*stored, *(following if _is_round_over(ctx, round + 1, holder) else ()))
         raise StaleAttempt(
             f"{ctx.keys.model(round, holder)} is gone: round {round} is over, or the database has lost its memory"
         )
     roll_back_if_superseded(ctx, holder, *stored, *following)
 
 
-def _over(ctx: Context, round: int, holder: int) -> bool:
-    """Return whether a round that had begun is over: its model is deleted in the same command as its other keys."""
+def _is_round_over(ctx: Context, round: int, holder: int) -> bool:
+    """Return whether a round that had begun is over, because its model is gone: it is deleted in the same command as
+    the round's other keys.
+    """
     return not ctx.tensors[holder].exists(ctx.keys.model(round, holder))
 
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
-    """Compute the holder's state of the next round from this round's state and the combined gradient, in one command.
+    """Compute the holder's state of the next round from this round's state and the combined gradient, in one command of its database.
 
-    `gradient`: key of the combined contributions.
+    `ctx`, `event`: of the step; `holder`: rank of the database; `gradient`: key of the combined contributions.
     """
     round = event["round"]
     old, new = (state_keys(ctx.experiment, ctx.keys, each, holder) for each in (round, round + 1))
@@ -258,7 +279,10 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
 
 
 def decide(ctx: Context, event: Event, *, holder: int) -> None:
-    """Create the decision after an epoch by evaluating the holder's model of the next round. Does nothing if the decision exists."""
+    """Create the decision after the epoch of `event` by evaluating the next round's model, which the database of `holder` has.
+
+    Does nothing if the decision exists. The learner of `ctx` has that model afterwards.
+    """
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
         return
@@ -278,7 +302,10 @@ def advance(ctx: Context, event: Event) -> Event:
 
 
 def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """Store the last round's model and the outcome in the bucket, then delete all of the run's tensor keys."""
+    """Store the last round's model and the outcome in the bucket of `ctx`, then delete all of the run's tensor keys.
+
+    `holders`: ranks of the databases that hold the state; `spent`: see the module.
+    """
     agreed = progress.newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):

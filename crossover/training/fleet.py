@@ -27,7 +27,11 @@ from crossover.workflow.context import Context, Meter, Resources, gather_stages
 
 @contextmanager
 def record_step(ctx: Context, step: str, event: Mapping[str, Any], *, instance_type: str) -> Iterator[None]:
-    """Write one record for the work of the `with` block. `instance_type`: marks the record as paid by the instance's hour."""
+    """Write one record for the work of the `with` block, under the name `step` and the position in `event`.
+
+    The stages and figures that `ctx` has collected before are discarded. `instance_type`: marks the record as paid by
+    the instance's hour.
+    """
     ctx.stages.clear()
     ctx.notes.clear()
     ctx.slot_wait_s, ctx.request_id = 0.0, runtime.identifier()
@@ -198,9 +202,12 @@ class Membership:
 
     @classmethod
     def claim(cls, hearts: Heartbeats, *, run: str, members: int, settings: ServingSettings) -> "Membership | None":
-        """Claim a rank that is free, or whose program has been silent for too long; return None if there is none at the moment.
+        """Claim one of the `members` ranks of `run` that is free, or whose program has been silent for too long; return
+        None if there is none at the moment.
 
-        A rank whose newest lease is this program's own counts as free: the program would not ask again if it held one.
+        `hearts`: the heartbeats of the run's programs, and this program's identity; `settings`: gives the time after
+        which a silent program loses its rank. A rank whose newest lease is this program's own counts as free: the
+        program would not ask again if it held one.
         """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.leaving_marker(rank))]
@@ -307,10 +314,10 @@ CONSEQUENTIAL_ERRORS = ("RunFailed", "WaitTimeout", "StaleAttempt")  # errors th
 
 
 def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> None:
-    """Point the fleet's programs to the run.
+    """Point the fleet's programs to `run`, which has `members` ranks. The pointer lies in `objects`.
 
-    If the run is resumed, every rank is first taken from the program that held it, because that program may live on for a while: what it
-    still writes does not count for this attempt. Failures that were reported before are deleted.
+    If the run is resumed, every rank is first taken from the program that held it, because that program may live on for
+    a while: what it still writes does not count for this attempt. Failures that were reported before are deleted.
     """
     keys = Keys(run)
     for rank, attempt in Heartbeats(objects, keys).newest().items():
@@ -323,8 +330,8 @@ def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> Non
 class ProgramsExecution:
     """An execution of a run by programs.
 
-    `tolerant`: whether the others continue if one fails; `release`: ends the programs; `why`: returns what keeps them from starting;
-    `alive`: returns whether any of them can still come.
+    `tolerant`: whether the others continue if one fails; `release`: ends the programs; `can_finish`: returns whether
+    any program runs or may still start; `explain_absence`: returns in words what keeps programs from starting, or "".
     """
 
     objects: ObjectStore
@@ -332,19 +339,20 @@ class ProgramsExecution:
     members: int
     tolerant: bool
     release: Callable[[], None]
-    alive: Callable[[], bool] = lambda: True
-    why: Callable[[], str] = lambda: ""
+    can_finish: Callable[[], bool] = lambda: True
+    explain_absence: Callable[[], str] = lambda: ""
     boot_s: float = 900.0  # until the first of them must have joined
     _started_s: float = field(default_factory=runtime.monotonic)
     _joined: bool = False
 
-    def ended(self) -> bool:
-        """Return whether the run has finished.
+    def has_ended(self) -> bool:
+        """Return whether the run has finished; False while its programs run.
 
-        Raises RunFailed, or the error that was reported, if a program failed (in a tolerant run: if all did, or none is alive). Raises
-        RunFailed if all programs are gone without finishing, or if none joined within `boot_s`.
+        Raises RunFailed, or the error that was reported, if a program failed (in a tolerant run: if all did, or none
+        can finish any more). Raises RunFailed if all programs are gone without finishing, or if none joined within
+        `boot_s`.
         """
-        alive = self.alive()  # first: whoever ends afterwards has left its word before
+        alive = self.can_finish()  # first: whoever ends afterwards has left its word before
         if self.objects.exists(self.keys.finished_marker):
             return True
         failures = [
@@ -357,7 +365,7 @@ class ProgramsExecution:
             raise RunFailed("all programs of the run have ended, and none has finished it or reported an error")
         self._joined = self._joined or bool(self.objects.list(self.keys.leases))
         if not self._joined and runtime.monotonic() - self._started_s > self.boot_s:
-            raise RunFailed(f"no program has joined the run in {self.boot_s:.0f} s. {self.why()}".strip())
+            raise RunFailed(f"no program has joined the run in {self.boot_s:.0f} s. {self.explain_absence()}".strip())
         return False
 
     def stop(self) -> None:
@@ -385,10 +393,12 @@ class InstanceReclaimed(CrossoverError):
 def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) -> None:
     """Be a member of the fleet's run until the run is over. Also returns if there is no run, or no free rank, for `idle_s`.
 
-    Losing a rank to another program, or a store that does not answer, is no failure: the program joins again and resumes from the newest
-    checkpoint of the rank that it gets. Any other error is a failure of the run: it is stored for the runner in plain words, then raised.
+    Losing a rank to another program, or a store that does not answer, is no failure: the program joins again and
+    resumes from the newest checkpoint of the rank that it gets. Any other error is a failure of the run: it is stored
+    for the runner in plain words, then raised.
 
-    `body`: what the program does once it holds a rank.
+    `resources`: of this process; `settings`: the fleet's name and the intervals of leases and polls; `body`: the
+    program's work, called with the context and the membership each time that the program holds a rank.
     """
     objects = resources.clients.objects(Traffic())
     troubles, me = 0, settings.program.encode() or runtime.entropy(16)
@@ -420,7 +430,8 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
 
 
 def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") -> Membership | None:
-    """Claim a rank of the run that the fleet's pointer names. Return None if there is nothing to join, or no free rank for `idle_s`.
+    """Claim a rank of the run that the fleet's pointer in `objects` names. Return None if there is nothing to join, or
+    no free rank for `idle_s` of the `settings`.
 
     `me`: the content of this program's earlier leases, if it has joined before: they count as free.
     """
@@ -447,7 +458,10 @@ def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") ->
 
 
 def give_up(objects: ObjectStore, membership: Membership, error: Exception) -> None:
-    """Store the error's cause for the runner, unless another program holds the rank by now: that one has not failed."""
+    """Store the error's cause in `objects` for the runner, as the failure of the rank of `membership`.
+
+    Does nothing if another program holds the rank by now: that one has not failed.
+    """
     said = {"error": type(error).__name__, "cause": str(error), "attempt": membership.attempt}
     key = Keys(membership.run).failure(membership.rank)
     try:

@@ -37,9 +37,11 @@ def fetch_batch(ctx: Context, event: Event) -> "Batch":
 
 
 def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
-    """Return the minibatch's gradient with its statistics, at the learner's model; it is a view of the learner's buffer.
+    """Return the gradient of `batch` with its statistics, at the learner's model; it is a view of the learner's buffer.
+    The loss is noted in the record of `ctx`.
 
-    A faulty worker applies its attack here.
+    `event`: gives round, worker and minibatch, which seed augmentation and dropout. A faulty worker applies its attack
+    here.
     """
     where = {name: event[name] for name in ("round", "worker", "minibatch")}
     epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])
@@ -66,7 +68,7 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
 
 
 def note_loss(ctx: Context, loss: float, *, samples: int, answers: float) -> None:
-    """Note the mean loss for the step's record.
+    """Note the mean loss for the record of the step that `ctx` belongs to.
 
     `samples`: number of samples; `answers`: number of answers that the loss is the mean of; noted only if it differs.
     """
@@ -86,10 +88,10 @@ def apply_update(
     history: list[tuple[float, float]],
     minibatch: int | None = None,
 ) -> Update:
-    """Return the parameters of the optimizer's step that ends `round`; does not apply it.
+    """Return the parameters of the optimizer's step that ends `round` of the run of `ctx`; does not apply it.
 
-    `history`: (validation loss, metric) of the epochs before. `minibatch`: if given, the step is a local one after this minibatch of the
-    round, at the learning rate of a run that exchanges after every minibatch.
+    `history`: (validation loss, metric) of the epochs before. `minibatch`: if given, the step is a local one after this
+    minibatch of the round, at the learning rate of a run that exchanges after every minibatch.
     """
     training, days = ctx.experiment.training, calendar(ctx.facts)
     if minibatch is None:
@@ -166,7 +168,8 @@ def _minibatches(experiment: Experiment) -> int | None:
 
 
 def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") -> "tuple[Tensor, ...]":
-    """Take all local steps of the event's round. Moves the learner's model, and returns the optimizer's vectors after the steps.
+    """Take all local steps of the event's round. Moves the model of the learner of `ctx`, and returns the optimizer's
+    vectors after the steps.
 
     `optimizer`: the worker's own optimizer vectors before the steps.
     """
@@ -192,7 +195,8 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
 
 
 def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
-    """Return what the worker sends to the others after its local steps: its model, or by how much it has moved.
+    """Return the vector that the worker of `event` sends to the others after its local steps: the model of the learner
+    of `ctx`, or by how much it has moved.
 
     `begun`: the model at the start of the round.
     """

@@ -56,11 +56,17 @@ class Group:
         return self.ctx.stage(name)
 
     def publish(self, key: str, part: "Tensor", *, samples: int) -> None:
-        """Store `part` under `key`. The first write wins; another attempt writes the same bits."""
+        """Store `part` under `key`, as a vector that stands for `samples` samples.
+
+        The first write wins; another attempt writes the same bits.
+        """
         self._create(key, Vector(self.kind, buffers.view(part), samples))
 
     def contribute(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
-        """Publish a part of this worker's contribution `whole`, encoded if the YAML asks for that. The first write wins."""
+        """Publish the slice `part` of this worker's contribution `whole` under `key`, encoded if the YAML asks for that.
+
+        The first write wins.
+        """
         first, end, _ = part.indices(whole.numel())
         samples = self.samples[self.rank]
         if self.own is None or self.own.codec is None:
@@ -69,7 +75,8 @@ class Group:
             self._create(key, Vector(VectorKind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
 
     def publish_combined(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
-        """Publish a part of the combined contributions `whole`, in sparse form if the codec is sparse. The first write wins.
+        """Publish the slice `part` of the combined contributions `whole` under `key`, in sparse form if the codec is
+        sparse. The first write wins.
 
         If the sparse form would not be smaller, the values are published as they are.
         """
@@ -112,8 +119,10 @@ class Group:
     def fetch_contribution(
         self, key: str, out: "Tensor", *, sender: int, first: int = 0, unless: str | None = None
     ) -> "Tensor":
-        """Fill `out` with the part of the contribution of `sender` that begins at element `first`, and return it. Waits and raises as
-        `fetch`.
+        """Fill `out` with the part of the contribution of `sender` that begins at element `first` and is stored under
+        `key`, and return `out`.
+
+        Waits, stops at `unless`, and raises as `fetch`.
         """
         own, samples = self.own, self.samples[sender]
         if own is None or own.codec is None:
@@ -129,7 +138,7 @@ class Group:
         return out
 
     def fetch_result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
-        """Fill `out` with the result that `sender` has combined, and return it.
+        """Fill `out` with the result that `sender` has combined and stored under `key`, and return it.
 
         Raises Corrupt as `fetch`, and if a sum has overflowed.
         """
@@ -160,12 +169,12 @@ class Group:
     ) -> None:
         """Wait until `look` returns the vector that `sender` stores under `key`. Raises Corrupt unless it states the count `samples`."""
 
-        def settled() -> bool:
+        def is_unneeded() -> bool:
             """Return whether the result under `unless` exists, so that this vector is not needed any more."""
             return unless is not None and self.is_published(unless)
 
         try:
-            found = self.waits.until(look, round=self.round, key=key, sender=sender, settled=settled)
+            found = self.waits.wait_for(look, round=self.round, key=key, sender=sender, is_unneeded=is_unneeded)
         except Corrupt as error:
             raise Corrupt(f"worker {self.rank}, round {self.round}: {error}") from error
         if found.samples != samples:
@@ -199,16 +208,25 @@ class GroupExchange(Protocol):
         """Return whether this worker's share of the round is done, so that only the result has to be collected."""
 
     def parts(self, elements: int, count: int, unit: int) -> "list[slice]":
-        """Return the pieces in which a worker's contribution is sent; each but the last consists of whole `unit`s."""
+        """Return the pieces of a contribution of `elements` elements that are sent one by one among `count` workers;
+        each but the last consists of whole `unit`s.
+        """
 
     def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
-        """Publish what the others need of `own`, do this worker's share of the combining, and write the result to `out`; both (D,)."""
+        """Publish the parts of `own` that the others of the `group` need, do this worker's share of the combining, and
+        write the result to `out`; both (D,).
+        """
 
     def collect(self, group: Group, out: "Tensor") -> None:
         """Fill `out` with the result of a round whose share is done."""
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of this worker that nobody needs once it holds the result."""
+        """Return the keys of the exchange of `round` that the worker `rank`, one of `count`, has stored and that nobody
+        needs once this worker holds the result.
+        """
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of this worker's share of a result. Restarting workers need them until all have checkpoints beyond the round."""
+        """Return the keys of the share of the result of `round` that the worker `rank`, one of `count`, has stored.
+
+        Restarting workers need them until all have checkpoints beyond the round.
+        """

@@ -53,13 +53,13 @@ class Worker(Protocol):
 
 
 def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker]) -> Event:
-    """Run one invocation of a worker and return the event to continue with. `begin`: makes the worker.
+    """Run one invocation of a worker and return the event to continue with. `ctx`, `event`: of the invocation; `begin`: makes the worker.
 
-    Lambda delivers an event at least once. If a duplicate of this invocation is ahead, the keys that this one waits for may be gone.
-    Neither knows whose answer counts, so this one continues from the duplicate's checkpoint.
+    Lambda delivers an event at least once. If a duplicate of this invocation is ahead, the keys that this one waits for
+    may be gone. Neither knows whose answer counts, so this one continues from the duplicate's checkpoint.
 
-    A retried invocation that finds a checkpoint beyond its event returns at once: the step is then entered anew with all its retries. So
-    the retries limit the failures without progress in between, not the failures of a whole run.
+    A retried invocation that finds a checkpoint beyond its event returns at once: the step is then entered anew with
+    all its retries. So the retries limit the failures without progress in between, not the failures of a whole run.
     """
     while True:
         invocation = Invocation(ctx, event)
@@ -124,7 +124,7 @@ class Invocation:
 
         Raises StaleAttempt if the run was resumed or concluded meanwhile, after deleting what this invocation stored.
         """
-        self.ctx.mark()
+        self.ctx.report_usage()
         try:
             return self._run_rounds(worker)
         except CrossoverError as error:
@@ -187,7 +187,7 @@ class Invocation:
             self.save(worker)
         if round and self.days.ends_epoch(round - 1):
             self.finished = self._agree(worker, self.days.epoch(round - 1))
-            self.ctx.mark()
+            self.ctx.report_usage()
         return self.finished
 
     def _agree(self, worker: Worker, epoch: int) -> bool:
@@ -218,7 +218,7 @@ class Invocation:
         self.waits.since = one["at"]  # the store's word: no checkpoint at this position keeps it from life to life
         try:
             with self.ctx.stage("synchronise"):
-                self.waits.until(
+                self.waits.wait_for(
                     lambda: self.ctx.objects.get(decision),
                     round=self.round,
                     key=decision,
@@ -326,7 +326,8 @@ def tree(initialise: Step, train: Step, collect: Step) -> Node:
 
 
 def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
-    """Create every worker's first checkpoint, or resume from the last round that every worker can start from; return the event's changes.
+    """Create every worker's first checkpoint in the bucket of `ctx`, or resume from the last round that every worker
+    can start from; return the event's changes.
 
     The first checkpoint holds the seeded model. `exchange`: knows which keys earlier attempts may have left.
     """
@@ -367,7 +368,8 @@ def roll_back(ctx: Context) -> None:
 
 
 def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
-    """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two checkpoints apart.
+    """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two
+    checkpoints apart, whose interval is the experiment's of `ctx`.
 
     `slack`: number of rounds that a worker may be behind, in addition.
     """
@@ -376,7 +378,8 @@ def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
 
 
 def rounds_to_clear(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
-    """Return the rounds of which an attempt may have left keys after the end of the run: those around the last round and its checkpoints.
+    """Return the rounds of which the attempt with `keys` may have left keys after the end of the run of `ctx`: those
+    around the last round and its checkpoints.
 
     `slack`: as in `rounds_around`.
     """
@@ -404,9 +407,11 @@ First = Callable[
 def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
     """Take over the checkpoints of an earlier attempt and return the round to resume at, or None if no attempt got so far.
 
-    That is the newest round with undamaged checkpoints. They are copied as this attempt's first checkpoints, and those of the earlier
-    attempts are deleted. `rounds`: returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one
-    of them. Raises Missing, or Corrupt if every round is damaged, and StaleAttempt if a higher attempt has begun; nothing is deleted then.
+    That is the newest round with undamaged checkpoints. They are copied as the first checkpoints of this attempt, which
+    `ctx` belongs to, and those of the earlier attempts are deleted. `before`: keys of the earlier attempts; `rounds`:
+    returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one of them.
+    Raises Missing, or Corrupt if every round is damaged, and StaleAttempt if a higher attempt has begun; nothing is
+    deleted then.
     """
     round = _copy_checkpoints(ctx, before, rounds, first)
     progress.mark_taken_over(ctx, before)
@@ -428,13 +433,13 @@ def _copy_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
             raise Missing(f"{ctx.keys.checkpoints}: a round that all workers can start from")
         return None
     starts.sort(key=lambda each: (each[0], each[1].attempt))
-    round, source = _whole(ctx, starts, first)
+    round, source = _find_undamaged(ctx, starts, first)
     for member, body in first(source, round):
         objects.put_new(ctx.keys.checkpoint(member, round), body)
     return round
 
 
-def _whole(ctx: Context, starts: Several[tuple[int, Keys]], first: First) -> tuple[int, Keys]:
+def _find_undamaged(ctx: Context, starts: Several[tuple[int, Keys]], first: First) -> tuple[int, Keys]:
     """Return the newest of `starts` whose checkpoints can all be read. Nothing is copied yet; the step's record names damaged rounds.
 
     `starts`: (round, keys of its attempt), ascending. Raises the newest round's Corrupt if all are damaged.
@@ -453,7 +458,10 @@ def _whole(ctx: Context, starts: Several[tuple[int, Keys]], first: First) -> tup
 
 
 def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
-    """Store the last round's model and the outcome in the bucket, then delete every tensor key and checkpoint of the run."""
+    """Store the last round's model and the outcome in the bucket of `ctx`, then delete every tensor key and checkpoint of the run.
+
+    `event`: gives the number of workers; `exchange`: knows the keys of a round.
+    """
     progress.raise_if_superseded(ctx)
     last = store_last_model(ctx)
     every = ctx.experiment.functions.checkpoint_every
@@ -497,7 +505,7 @@ def _delete(ctx: Context, keys: Keys, workers: int, exchange: "GroupExchange", o
 
 
 def keys_of(keys: Keys, exchange: "GroupExchange", round: int, rank: int, workers: int) -> list[str]:
-    """Return all keys that a worker may have stored for an exchange of a round."""
+    """Return all keys that the worker `rank`, one of `workers`, may have stored for the exchange of `round`."""
     return exchange.used_up(keys, round, rank=rank, count=workers) + exchange.results(
         keys, round, rank=rank, count=workers
     )

@@ -52,10 +52,11 @@ class ContributionMessages:
         return [build_header(vector), vector.data]
 
     def decode(self, body: bytes | memoryview, *, own: Contribution, samples: int, what: str) -> "Tensor":
-        """Decode a peer's message into a (D,) float32 tensor, valid until the next call.
+        """Decode `body`, a peer's message, into a (D,) float32 tensor, valid until the next call.
 
-        `own`: this peer's contribution, which fixes size and codec; `samples`: count that the sender announced; `what`: name for errors.
-        Raises Corrupt if it does not match, or if it has NaN or infinite values and the experiment refuses them.
+        `own`: this peer's contribution, which fixes size and codec; `samples`: count that the sender announced; `what`:
+        name for errors. Raises Corrupt if it does not match, or if it has NaN or infinite values and the experiment
+        refuses them.
         """
         vector = decode(body, key=what, kind=self._kind if own.codec is None else VectorKind.QUANTIZED)
         if vector.samples != samples:
@@ -123,8 +124,8 @@ class Replica:
         for _ in range(3):
             saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
             if at is not None:
-                later = [key for key in saved if _round(key) > at]
-                saved = [key for key in saved if _round(key) == at]
+                later = [key for key in saved if _round_of(key) > at]
+                saved = [key for key in saved if _round_of(key) == at]
                 if at and not saved:
                     raise Missing(self._ctx.keys.checkpoint(self._rank, at))
                 if later and forget:
@@ -141,7 +142,7 @@ class Replica:
                 self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
             except Missing:
                 continue  # an older attempt that still runs has saved newer ones and deleted this one
-            self._saved = [round for key in saved if (round := _round(key)) <= self.round]
+            self._saved = [round for key in saved if (round := _round_of(key)) <= self.round]
             return
         raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
 
@@ -154,7 +155,7 @@ class Replica:
         if (scale := self._ctx.learner.loss_scale) is not None and saved_scale is not None:
             scale.restore(saved_scale)
         self.codec, found = self._new_codec(), checkpoint.vectors.get("between")
-        checkpoints.restore_kept_vectors(checkpoint, self._kept())
+        checkpoints.restore_kept_vectors(checkpoint, self._kept_vectors())
         self.between = None if found is None else buffers.tensor(found.data).clone()
 
     def _new_codec(self) -> Encoder | None:
@@ -164,8 +165,8 @@ class Replica:
             self._ctx.experiment, worker=self._rank, shapes=learner.shapes, parameters=learner.parameters
         )
 
-    def _kept(self) -> "Mapping[str, Tensor]":
-        """Return the codec's vectors that a checkpoint keeps."""
+    def _kept_vectors(self) -> "Mapping[str, Tensor]":
+        """Return the codec's vectors that a checkpoint keeps, by name; empty without a codec."""
         return {} if self.codec is None else self.codec.state
 
     def save(self, *, agreed: bool = False, now: bool = False) -> None:
@@ -197,10 +198,13 @@ class Replica:
         vectors = checkpoints.vectors_of(self._ctx, self.optimizer, self.outer)
         if self.between is not None:
             vectors["between"] = Vector(VectorKind.STATE, buffers.view(self.between))
-        return vectors | checkpoints.kept_vectors(self._kept())
+        return vectors | checkpoints.kept_vectors(self._kept_vectors())
 
     def step(self, gradient: "Tensor", *, minibatch: int, history: list[tuple[float, float]]) -> None:
-        """Take a local step after a `minibatch` of the round. `history`: (validation loss, metric) of earlier epochs."""
+        """Move the model by one local step along `gradient`, that of a `minibatch` of the round.
+
+        `history`: (validation loss, metric) of earlier epochs.
+        """
         if minibatch == 0:
             self._begun = self.model.clone()
         self._step(gradient, gradients.apply_update(self._ctx, self.round, history=history, minibatch=minibatch))
@@ -243,7 +247,7 @@ class Replica:
         self.model.copy_(model)
 
 
-def _round(key: str) -> int:
+def _round_of(key: str) -> int:
     """Return the round in a checkpoint's key."""
     return int(key.rpartition("/")[2].split(".")[0])
 
@@ -259,7 +263,10 @@ class Computing(Protocol):
         """Write the mean gradient over the round's minibatches, (P + B,) float32, into `out`."""
 
     def steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
-        """Take the round's local steps on `replica`, one after each minibatch; used instead of `gradient` with local steps."""
+        """Take the local steps of the event's round on `replica`, one after each minibatch; used instead of `gradient` with local steps.
+
+        `history`: (validation loss, metric) of earlier epochs.
+        """
 
     def forget(self, round: int) -> None:
         """Delete what computing the round left in stores: nobody returns to that round."""
@@ -282,13 +289,18 @@ class PeerExchange(Protocol):
         """
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Send this peer's contribution to the round. `exchange`: number of the exchange within the round.
+        """Send `own`, this peer's contribution to the round. `exchange`: number of the exchange within the round.
 
-        If an earlier attempt of this peer has already sent one, that one counts, and is copied into the contribution's values.
+        If an earlier attempt of this peer has already sent one, that one counts, and is copied into the contribution's
+        values.
         """
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Write the combination of the own and the other peers' contributions into `out`, as long as the own one's values."""
+        """Write the combination of `own` and the other peers' contributions to `round` into `out`, which is as long as
+        the values of `own`.
+
+        `exchange`: number of the exchange within the round.
+        """
 
     def keep(self) -> None:
         """Restore this peer's last message if it was lost. Called while the others may still read it."""
@@ -302,8 +314,9 @@ class PeerExchange(Protocol):
 
 
 def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Tensor") -> None:
-    """Aggregate all peers' contributions, which come in rank order, into `out`. For the mean, one may be overwritten once the next is
-    requested.
+    """Aggregate all peers' contributions to `round` into `out`, by the rule and weights of the run of `ctx`.
+
+    `gradients`: the contributions in rank order; for the mean, one may be overwritten once the next is requested.
     """
     samples, rule = round_samples(ctx.facts, round), ctx.experiment.aggregation
     names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
@@ -350,7 +363,10 @@ class OnInstance:
         mean.result()
 
     def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
-        """Take the round's local steps on `replica`."""
+        """Take the local steps of the event's round on `replica`, one after each minibatch.
+
+        `history`: (validation loss, metric) of earlier epochs.
+        """
         for minibatch in range(replica.days.minibatches_in(event["round"])):
             place = {**event, "minibatch": minibatch}
             gradient = gradients.compute_gradient(self._ctx, place, self.batch(place))
@@ -372,7 +388,8 @@ class OnInstance:
 def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """Report that this peer is done, wait for the others, then delete the run's keys. Returns once nobody needs this peer any more.
 
-    Deleting is repeatable: several peers may do it at the same time.
+    `ctx`: of the peer; `member`: its rank; `exchange`: answers the others meanwhile, and is closed. Deleting is
+    repeatable: several peers may do it at the same time.
     """
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
@@ -436,10 +453,10 @@ def train(
     step: str,
     instance_type: str,
 ) -> None:
-    """Train one peer from its newest checkpoint to the end of the run.
+    """Train one peer, which holds the rank of `member` in the run of `ctx`, from its newest checkpoint to the end of the run.
 
-    `computing`: computes the peer's gradient; `exchange`: exchanges the contributions; `step`: name of its records; `instance_type`: for
-    the records' cost.
+    `computing`: computes the peer's gradient; `exchange`: exchanges the contributions; `step`: name of its records;
+    `instance_type`: for the records' cost.
     """
     peer = _Peer(ctx, member, computing, exchange)
     # Where the run is over, only clearing away is still to be done. One that has left has no round to come, and yet the others may wait

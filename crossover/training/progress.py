@@ -34,7 +34,7 @@ def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar
 
 
 def event_at(ctx: Context, event: Event, round: int) -> Event:
-    """Return the changes that move an event to the start of `round`. `event` is not read."""
+    """Return the changes that move an event of the run of `ctx` to the start of `round`. `event` is not read."""
     days = calendar(ctx.facts)
     return {
         "epoch": days.epoch(round),
@@ -51,15 +51,16 @@ def ends_epoch(ctx: Context, event: Event) -> bool:
 
 
 def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """Return the number of answers in each of the worker's minibatches of the round. If each sample has one answer, it is the number of
-    samples.
+    """Return the number of answers in each of the worker's minibatches of the round, from the manifest in `facts`.
+
+    If each sample has one answer, it is the number of samples.
     """
     counts: list[int] = facts.manifest["counts"][worker]
     return [counts[number] for number in calendar(facts).numbers(round)]
 
 
 def minibatch_samples(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """Return the weights of the worker's minibatches of the round in its mean."""
+    """Return the weights of the worker's minibatches of the round in its mean gradient, from the manifest in `facts`."""
     return weigh_contributions(answers(facts, round, worker=worker))
 
 
@@ -91,7 +92,7 @@ def begin_attempt(ctx: Context) -> list[Keys]:
     objects, keys = ctx.objects, ctx.keys
     if not objects.put_new(keys.attempt_marker(keys.attempt), b"") and has_concluded_run(ctx):
         raise StaleAttempt(f"attempt {keys.attempt} of {keys.run} has concluded the run")
-    begun = _begun(ctx)
+    begun = _list_begun_attempts(ctx)
     if begun[0] > keys.attempt:
         raise StaleAttempt(f"attempt {keys.attempt} of {keys.run}: attempt {begun[0]} has begun")
     lower = [Keys(ctx.run, attempt) for attempt in begun[1:]]
@@ -104,14 +105,14 @@ def begin_attempt(ctx: Context) -> list[Keys]:
 def set_up_attempt(
     ctx: Context, roll_back: Callable[[], object], clear: Callable[[list[Keys]], object]
 ) -> Iterator[list[Keys]]:
-    """Set an attempt up in the `with` block; yield the keys of the earlier attempts, newest first.
+    """Set an attempt of the run of `ctx` up in the `with` block; yield the keys of the earlier attempts, newest first.
 
-    `roll_back`: deletes what this attempt has created; called if it turns out to be superseded. `clear`: deletes what the given attempts
-    left.
+    `roll_back`: deletes what this attempt has created; called if it turns out to be superseded. `clear`: deletes what
+    the given attempts left.
 
-    Raises StaleAttempt if a higher attempt has begun meanwhile, or if another invocation of this step has concluded the run. Also if an
-    earlier attempt has concluded the run, perhaps without finishing: nothing is left to train then, so this attempt only calls `clear` for
-    those and itself.
+    Raises StaleAttempt if a higher attempt has begun meanwhile, or if another invocation of this step has concluded the
+    run. Also if an earlier attempt has concluded the run, perhaps without finishing: nothing is left to train then, so
+    this attempt only calls `clear` for those and itself.
     """
     try:
         before = begin_attempt(ctx)
@@ -185,10 +186,10 @@ def is_state_unneeded(ctx: Context) -> bool:
 
 def earlier_attempts(ctx: Context) -> list[Keys]:
     """Return the keys of the earlier attempts, newest first. Lists the bucket, so it is for set-up and the end, not for training."""
-    return [Keys(ctx.run, attempt) for attempt in _begun(ctx) if attempt < ctx.keys.attempt]
+    return [Keys(ctx.run, attempt) for attempt in _list_begun_attempts(ctx) if attempt < ctx.keys.attempt]
 
 
-def _begun(ctx: Context) -> list[int]:
+def _list_begun_attempts(ctx: Context) -> list[int]:
     """Return the numbers of all attempts that have begun, highest first."""
     return sorted((int(key.rpartition("/")[2]) for key in ctx.objects.list(ctx.keys.attempt_markers)), reverse=True)
 
@@ -271,7 +272,7 @@ def newest_decision(ctx: Context) -> dict[str, Any]:
 
 
 def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
-    """Evaluate the learner's model and create the decision after `epoch`; the first one written counts for every worker.
+    """Evaluate the model of the learner of `ctx` and create the decision after `epoch`; the first one written counts for every worker.
 
     `by`: rank of the worker whose model it is.
     """
@@ -328,8 +329,9 @@ def drop_agreement(ctx: Context, round: int) -> Agree:
 
 
 def store_outcome(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
-    """Store the trained model and the run's outcome, from the last epoch's decision `agreed`, in the bucket. The first outcome written
-    counts.
+    """Store the trained model and the run's outcome, from the last epoch's decision `agreed`, in the bucket of `ctx`.
+
+    The first outcome written counts.
     """
     sha256 = hashlib.sha256(model.data).hexdigest()
     ctx.objects.put(ctx.keys.final_model(sha256), [build_header(model), model.data])

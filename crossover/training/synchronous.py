@@ -110,7 +110,7 @@ class SynchronousWorker:
         self._optimizer = checkpoints.optimizer_of(checkpoint)
         if "sum" in vectors:
             self._total().copy_(buffers.tensor(vectors["sum"].data))
-        checkpoints.restore_kept_vectors(checkpoint, self._kept())
+        checkpoints.restore_kept_vectors(checkpoint, self._kept_vectors())
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         """Return the vectors and facts of a checkpoint at the current position."""
@@ -119,9 +119,9 @@ class SynchronousWorker:
         vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
         if self.invocation.position.minibatch and self._sum is not None:
             vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
-        return vectors | checkpoints.kept_vectors(self._kept()), {}
+        return vectors | checkpoints.kept_vectors(self._kept_vectors()), {}
 
-    def _kept(self) -> "dict[str, Tensor]":
+    def _kept_vectors(self) -> "dict[str, Tensor]":
         """Return the additional vectors that checkpoints keep: `extra_state` and the codec's."""
         return {**self.extra_state(), **(self._codec.state if self._codec else {})}
 
@@ -320,9 +320,11 @@ def train(
     exchange: "GroupExchange",
     worker: "Callable[[Invocation, GroupExchange], SynchronousWorker] | None" = None,
 ) -> Event:
-    """Run one invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation must end.
+    """Run one invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation
+    must end. Return the event to continue with.
 
-    `worker`: makes an architecture's own variant of the worker; None: the worker for the YAML's `exchange.what`.
+    `ctx`, `event`: of the invocation; `exchange`: how contributions are combined; `worker`: makes an architecture's own
+    variant of the worker; None: the worker for the YAML's `exchange.what`.
     """
     kind = worker or WORKERS[ctx.experiment.exchange.what]
     return run_invocation(ctx, event, lambda invocation: kind(invocation, exchange))

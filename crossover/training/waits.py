@@ -60,9 +60,9 @@ def reserve_s(experiment: Experiment) -> float:
 
 
 def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseException) -> None:
-    """Report to those who wait for `member` that it will not return in this attempt of the run.
+    """Store for those who wait for `member` that it will not return in this attempt of the run of `ctx`.
 
-    A store that fails is ignored, because `cause` itself is about to be raised.
+    `cause`: the member's error. A store that fails is ignored, because `cause` itself is about to be raised.
     """
     try:
         ctx.objects.put_new(ctx.keys.member_failure(attempt, member), f"{type(cause).__name__}: {cause}".encode())
@@ -93,24 +93,25 @@ class Waits:
         if self.ctx.remaining_s() < self.reserve_s + need_s:
             raise NearDeadline
 
-    def until(
+    def wait_for(
         self,
         look: Callable[[], T],
         *,
         round: int,
         key: str,
         sender: int | None,
-        settled: Callable[[], bool] = lambda: False,
+        is_unneeded: Callable[[], bool] = lambda: False,
         patience: float = 1.0,
         channel: str = "",
     ) -> T:
-        """Call `look` until it no longer raises Missing, and return its result.
+        """Poll `look` until it no longer raises Missing, and return its result.
 
-        `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is; `settled`: returns whether
-        the result is not needed any more; `patience`: factor on the usual timeout; `channel`: the key's channel if it is not the
-        experiment's.
+        `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is;
+        `is_unneeded`: returns whether the result is not needed any more; `patience`: factor on the usual timeout;
+        `channel`: the key's channel if it is not the experiment's.
 
-        Raises NearDeadline, ResultExists, StaleAttempt, RunFailed if the sender has failed, and WaitTimeout.
+        Raises NearDeadline, ResultExists if the result is not needed any more, StaleAttempt, RunFailed if the sender
+        has failed, and WaitTimeout.
         """
         self.since = self.since or self.ctx.clock()
         pause, question_s = POLLING[channel or self.ctx.experiment.storage.channel].pauses(), _FIRST_LOOK_S
@@ -125,7 +126,7 @@ class Waits:
             self.leave_in_time()
             calm_s = self._calm_s(patience)
             if (waited_s := pause.waited_s) >= question_s:
-                self._question(look, settled, round=round, key=key, sender=sender, patience=patience)
+                self._raise_if_pointless(look, is_unneeded, round=round, key=key, sender=sender, patience=patience)
                 question_s = waited_s + min(_LAST_LOOK_S, waited_s + _FIRST_LOOK_S)
             else:
                 calm_s = min(calm_s, question_s - waited_s)
@@ -136,20 +137,20 @@ class Waits:
         left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
 
-    def _question(
+    def _raise_if_pointless(
         self,
         look: Callable[[], T],
-        settled: Callable[[], bool],
+        is_unneeded: Callable[[], bool],
         *,
         round: int,
         key: str,
         sender: int | None,
         patience: float,
     ) -> None:
-        """Raise if the wait has no purpose any more. Arguments as in `until`.
+        """Raise if the wait has no purpose any more: superseded, not needed, its sender failed, or timed out. Arguments as in `wait_for`.
 
-        In a superseded attempt it raises in any case: the attempt must not continue, even if the key exists. Otherwise it first gathers the
-        evidence, then calls `look` once more, so that a key that came in between is not missed.
+        In a superseded attempt it raises in any case: the attempt must not continue, even if the key exists. Otherwise
+        it first gathers the evidence, then calls `look` once more, so that a key that came in between is not missed.
         """
         obsolete = self.retry(lambda: progress.is_obsolete(self.ctx))
         if obsolete:
@@ -158,7 +159,7 @@ class Waits:
         cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
         late = waited_s > patience * patience_s(self.ctx.facts)
-        if settled():
+        if is_unneeded():
             raise ResultExists
         if not (superseded or cause or late):
             return

@@ -14,7 +14,7 @@ from crossover import user_code
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import account_file, combinations, documents, fields, recipes
-from crossover.validation.combinations import placed
+from crossover.validation.combinations import choose_compute
 from crossover.workflow.architecture import architecture_of
 
 __all__ = ["check_deployment", "load", "validate"]
@@ -30,14 +30,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
         commanded = [documents.apply(plain, override) for override in overrides]
         return validate(plain, commanded=commanded)
     except ConfigError as error:
-        raise ConfigError(f"{path}:\n{_indented(str(error).splitlines())}") from None
+        raise ConfigError(f"{path}:\n{_indent(str(error).splitlines())}") from None
 
 
 def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Experiment:
     """Return the Experiment that `plain`, a YAML's content, describes. `commanded`: dotted fields that the command line has set. Raises
     ConfigError, one problem a line.
     """
-    experiment = fields.experiment(recipes.applied(plain, commanded=commanded))
+    experiment = fields.experiment(recipes.apply_recipe(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS for problem in check(experiment)]
     try:
         architecture = architecture_of(experiment)
@@ -47,12 +47,12 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
         problems += [problem for check in combinations.OF_THE_TREE for problem in check(experiment, architecture)]
         problems += architecture.checks(experiment)
     _refuse(problems)
-    return placed(experiment)
+    return choose_compute(experiment)
 
 
 def check_deployment(experiment: Experiment) -> None:
     """Raise ConfigError if the experiment runs on this machine but cannot run on AWS, or contradicts config/account.yaml."""
-    account_file.load().placed(experiment)
+    account_file.load().place_in_zone(experiment)
     architecture = architecture_of(experiment)
     _refuse([problem for check in combinations.DEPLOYMENT for problem in check(experiment, architecture)])
 
@@ -63,6 +63,6 @@ def _refuse(problems: Sequence[str]) -> None:
         raise ConfigError("\n".join(problems))
 
 
-def _indented(lines: Iterable[str]) -> str:
+def _indent(lines: Iterable[str]) -> str:
     """Return the lines as one text, each indented by two spaces."""
     return "\n".join(f"  {line}" for line in lines)

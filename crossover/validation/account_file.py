@@ -13,7 +13,7 @@ from typing import Any
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.validation import documents
-from crossover.validation.fields import against
+from crossover.validation.fields import read_fields
 from crossover.workflow.architecture import processor
 
 PATH = Path(__file__).parents[2] / "config" / "account.yaml"
@@ -90,7 +90,7 @@ class AccountFile:
         """Return the id of the organisation's own image for these instances, or None."""
         return self.images.gpu if gpu else getattr(self.images, processor(instance_type))
 
-    def placed(self, experiment: Experiment) -> Experiment:
+    def place_in_zone(self, experiment: Experiment) -> Experiment:
         """Return the experiment in the zone of the organisation's own network, if there is one. Raises ConfigError if the experiment
         names another zone.
         """
@@ -117,16 +117,16 @@ def load(path: Path | None = None) -> AccountFile:
 def _read(path: Path, changed_ns: int) -> AccountFile:
     """Return the checked account file. It is cached by path and time of change. Raises ConfigError, each line of which names the file."""
     try:
-        return checked(documents.read(path))
+        return parse_account(documents.read(path))
     except ConfigError as error:
         lines = "\n".join(line if line.startswith(str(path)) else f"{path}: {line}" for line in str(error).splitlines())
         raise ConfigError(lines) from None
 
 
-def checked(plain: Mapping[str, Any]) -> AccountFile:
+def parse_account(plain: Mapping[str, Any]) -> AccountFile:
     """Return the account file that `plain` describes. Raises ConfigError, one problem a line."""
     problems: list[str] = []
-    _, found = against(AccountFile, plain, problems)
+    _, found = read_fields(AccountFile, plain, problems)
     if found is not None:
         problems += _problems(found)
     if problems:

@@ -34,7 +34,7 @@ from crossover.validation.exchanges import (
 )
 from crossover.workflow import Child, Repeat, Step, walk
 from crossover.workflow.architecture import Architecture, steps, trees
-from crossover.workflow.infrastructure import database_hosts, most_minibatches, side_by_side, talks
+from crossover.workflow.infrastructure import database_hosts, has_minibatch_map, most_minibatches, uses_bus
 from crossover.workflow.state_machines import ARRAY_LIMIT, HISTORY_LIMIT
 
 # --- fine tuning ------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ _OTHER_EVENTS = 1_000
 def minibatches_fit_a_list(e: Experiment, architecture: Architecture) -> Iterator[str]:
     """Yield a problem if a round has more minibatches than Step Functions lists side by side."""
     most = most_minibatches(e)
-    if most is None or most <= ARRAY_LIMIT or not side_by_side(architecture):
+    if most is None or most <= ARRAY_LIMIT or not has_minibatch_map(architecture):
         return
     yield too_many(e, most)
 
@@ -172,7 +172,7 @@ def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> It
     docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html.
     """
     kind = e.network.broker_instance_type
-    if talks(architecture) and not re.fullmatch(r"mq\.m7g\.(medium|large|([248]|1[26])?xlarge)", kind):
+    if uses_bus(architecture) and not re.fullmatch(r"mq\.m7g\.(medium|large|([248]|1[26])?xlarge)", kind):
         yield (
             f"network.broker_instance_type: {kind!r}: Amazon MQ runs RabbitMQ {BROKER_VERSION} on the family mq.m7g alone; expected "
             "mq.m7g.medium, large, xlarge, 2xlarge, 4xlarge, 8xlarge, 12xlarge or 16xlarge"
@@ -183,7 +183,7 @@ def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> It
 # Where arithmetic runs: in the tensor database, unless it lacks a command for the experiment's optimizer or rule.
 
 
-def without_command(e: Experiment) -> list[str]:
+def list_missing_commands(e: Experiment) -> list[str]:
     """Return the optimizer, the rule and the settings that the tensor database cannot compute."""
     optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
     commands = {
@@ -198,11 +198,13 @@ def without_command(e: Experiment) -> list[str]:
     return [*(name for name, command in commands.items() if command is None), *ours]
 
 
-def placed(e: Experiment) -> Experiment:
-    """Return the experiment with `database.compute: fetch` if the database lacks a command: functions then fetch, compute and store,
-    which `plan` reports. All its computations move together, because a run that computes in two places compares nothing.
+def choose_compute(e: Experiment) -> Experiment:
+    """Return the experiment with `database.compute: fetch` if the database lacks a command that the experiment needs.
+
+    Functions then fetch, compute and store, which `plan` reports. All computations move together, because a run that
+    computes in two places compares nothing.
     """
-    return replace(e, database=replace(e.database, compute="fetch")) if without_command(e) else e
+    return replace(e, database=replace(e.database, compute="fetch")) if list_missing_commands(e) else e
 
 
 # --- combinations -----------------------------------------------------------------------------------------------------
@@ -434,7 +436,7 @@ def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[s
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[str]:
     """Yield a problem if the architecture cannot exchange through the bucket, but the experiment sets `storage.channel: s3`."""
     keeps = architecture.state == "database"  # which would not be there
-    if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or talks(architecture)):
+    if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or uses_bus(architecture)):
         yield (
             f"storage.channel: s3 is a choice of all-reduce and scatter-reduce; {e.architecture} exchanges in its own way; "
             "leave it out"

@@ -70,7 +70,11 @@ def read(path: Path) -> dict[str, Any]:
         near = difflib.get_close_matches(
             path.stem, list(beside), n=1
         )  # by the name alone: folder and ending are alike anyway
-        hint = f"; did you mean {beside[near[0]]}?" if near else f"; {_listed(path.parent, list(beside.values()))}"
+        hint = (
+            f"; did you mean {beside[near[0]]}?"
+            if near
+            else f"; {_describe_choices(path.parent, list(beside.values()))}"
+        )
         raise ConfigError(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder; expected a YAML file, such as config/spirt.yaml") from None
@@ -88,8 +92,8 @@ def read(path: Path) -> dict[str, Any]:
 SHOWN = 8  # files, or functions, that a message lists
 
 
-def _listed(folder: Path, files: Sequence[str]) -> str:
-    """Return which YAML files the folder has, as an error message for a user who has named none of them."""
+def _describe_choices(folder: Path, files: Sequence[str]) -> str:
+    """Return a message that lists the YAML files of `folder`, for a user who named a file that does not exist."""
     if not files:
         return f"{folder}: {'has no YAML files' if folder.is_dir() else 'no such folder'}"
     return (
@@ -151,8 +155,9 @@ def parse(text: str, *, source: str) -> Any:
 
 
 def apply(plain: dict[str, Any], override: str) -> str:
-    """Set one field of `plain` from the text `section.field=value`, whose value is YAML, and return the field's dotted name. Unknown
-    fields are left to the check of all fields.
+    """Set one field of `plain` from `override`, a text `section.field=value` whose value is YAML, and return the field's dotted name.
+
+    Unknown fields are left to the check of all fields. Raises ConfigError if the text has another form.
     """
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
@@ -163,8 +168,9 @@ def apply(plain: dict[str, Any], override: str) -> str:
 
 
 def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -> None:
-    """Set the field of `plain` that lies at `names`, section by section. Raises ConfigError, which begins with `said`, if a section is
-    not a mapping.
+    """Set the field of `plain` that lies at `names`, section by section, to `value`. Missing sections are created.
+
+    Raises ConfigError, which begins with `said`, if a section is not a mapping.
     """
     target = plain
     for depth, name in enumerate(names[:-1]):

@@ -44,7 +44,7 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
     """Return the Experiment that `plain` describes. Raises ConfigError with every problem, one a line."""
     problems: list[str] = []
     own = sections(asked := plain.get("architecture"), _unreadable)
-    known, found = against(with_sections(tuple(own.items())), plain, problems)
+    known, found = read_fields(with_sections(tuple(own.items())), plain, problems)
     for (section, name), choices in NAMED.items():
         named = _value((section, name), known)
         if isinstance(named, str) and named not in choices:
@@ -56,9 +56,11 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
     return Experiment(**common).with_settings(*(getattr(found, name) for name in own if name in known))
 
 
-def against(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], Any]:
-    """Return `plain` without unknown names, and the instance of `whole` that the rest describes, or None if it is invalid. One line per
-    problem is added to `problems`.
+def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], Any]:
+    """Read the dataclass `whole` from `plain`.
+
+    Return `plain` without unknown names, and the instance, or None if any value is invalid. One line per problem is
+    added to `problems`.
     """
     known = _known(whole, plain, (), problems)
     try:
@@ -71,7 +73,10 @@ def against(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple
 
 
 def _unknown_architecture(asked: object) -> Iterator[str]:
-    """Yield the problem of an unknown architecture, so that it is reported before the sections that are unknown because of it."""
+    """Yield the problem of an architecture that cannot be loaded.
+
+    It is reported before the sections that are unknown because of it.
+    """
     try:
         if isinstance(asked, str):
             load(asked)
@@ -126,7 +131,7 @@ def _known(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[
     for name, value in plain.items():
         if name not in hints:
             choices = ", ".join(hints)
-            dotted = _dotted((*path, str(name)))
+            dotted = _join_path((*path, str(name)))
             hint = f"; {FORMER[dotted]}" if dotted in FORMER else did_you_mean(str(name), list(hints))
             problems.append(f"{dotted}: is unknown{hint}; one of {choices}")
         elif is_dataclass(hints[name]) and value is None:
@@ -154,11 +159,11 @@ def _problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
     """Return the message for the invalid or missing value at `path`."""
     annotation, value = _annotation(whole, path), _value(path, known)
     if value is MISSING:
-        return f"{_dotted(path)}: is missing; expected {describe(annotation)}"
+        return f"{_join_path(path)}: is missing; expected {describe(annotation)}"
     near = did_you_mean(value, _choices(annotation)) if isinstance(value, str) else ""
     by_name = isinstance(origin := get_origin(annotation), type) and issubclass(origin, Mapping)
-    example = f", such as {_dotted(path)}.default=1769" if by_name and not isinstance(value, Mapping) else ""
-    return f"{_dotted(path)}: {_shown(value)} is not allowed; expected {describe(annotation)}{example}{near}"
+    example = f", such as {_join_path(path)}.default=1769" if by_name and not isinstance(value, Mapping) else ""
+    return f"{_join_path(path)}: {_format_value(value)} is not allowed; expected {describe(annotation)}{example}{near}"
 
 
 def _field_path(whole: type, location: FieldPath) -> FieldPath:
@@ -254,12 +259,12 @@ def _literals(annotation: Any) -> Iterator[str]:
             yield from _literals(argument)
 
 
-def _dotted(path: FieldPath) -> str:
+def _join_path(path: FieldPath) -> str:
     """Return the path of a field as text, such as `training.epochs`."""
     return ".".join(str(part) for part in path)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value as YAML writes it, cut to 60 characters."""
     match value:
         case None | bool():
@@ -275,33 +280,35 @@ def _shown(value: Any) -> str:
 # The JSON Schema of experiment files, for editors; committed as config/experiment.schema.json.
 
 
-def text() -> str:
+def schema_text() -> str:
     """Return the text of the JSON Schema as it is committed. Architectures are not listed: they are found by name when a file is read."""
     schema = adapter(with_sections(tuple(sections(None).items()))).json_schema()
     for section in (schema, *schema["$defs"].values()):
         section["additionalProperties"] = False
     for (section, name), choices in NAMED.items():
         schema["$defs"][section.capitalize()]["properties"][name]["enum"] = list(choices)
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_committed(schema)}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_normalize_schema(schema)}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
-def _committed(value: Any) -> Any:
-    """Return the schema without titles, which repeat the fields' names, and with whole bounds as integers: Python's typing takes
-    `Annotated[float, Ge(0)]` and `Annotated[float, Ge(0.0)]` for one, and returns whichever a process has met first.
+def _normalize_schema(value: Any) -> Any:
+    """Return the schema as it is committed: without titles, which repeat the fields' names, and with whole bounds as integers.
+
+    Python's typing takes `Annotated[float, Ge(0)]` and `Annotated[float, Ge(0.0)]` for one, and returns whichever a
+    process has met first.
     """
     match value:
         case dict():
             kept = {key: item for key, item in value.items() if not (key == "title" and isinstance(item, str))}
-            return {key: _plain(item) if key in _BOUNDS else _committed(item) for key, item in kept.items()}
+            return {key: _plain(item) if key in _BOUNDS else _normalize_schema(item) for key, item in kept.items()}
         case list():
-            return [_committed(item) for item in value]
+            return [_normalize_schema(item) for item in value]
     return value
 
 
 def _plain(bound: Any) -> Any:
     """Return a bound as it is written into the schema: an int if it is whole."""
-    return int(bound) if isinstance(bound, float) and bound.is_integer() else _committed(bound)
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else _normalize_schema(bound)

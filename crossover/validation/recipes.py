@@ -82,10 +82,12 @@ def fast(*, dataset: str, samples: int) -> Values:
     }
 
 
-def applied(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dict[str, Any]:
-    """Return `plain`, an experiment's data, with its recipe's values filled in. `commanded`: dotted fields that the command line has
-    set. Unknown recipes, and values that are no mapping where a section is expected, are left to the check of all fields. Raises
-    ConfigError if the file's recipe and the file's values differ, one field a line.
+def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dict[str, Any]:
+    """Return a copy of `plain`, an experiment's data, with its recipe's values filled in. Raises ConfigError, one field
+    a line, if the file's recipe and the file's values differ.
+
+    `commanded`: dotted fields that the command line has set, which win over the recipe. Unknown recipes, and values
+    that are no mapping where a section is expected, are left to the check of all fields.
     """
     name = plain.get("recipe") or "none"
     if name not in RECIPES or name == "none":
@@ -100,7 +102,9 @@ def applied(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dic
         if field in commanded or (key in given and (section in commanded or field in FILE_MAY_DIFFER)):
             continue
         if key in given and given[key] != value and "recipe" not in commanded:
-            differing.append(f"{field}: the file says {_shown(given[key])}, its recipe {name} {_shown(value)}")
+            differing.append(
+                f"{field}: the file says {_format_value(given[key])}, its recipe {name} {_format_value(value)}"
+            )
             continue
         result[section] = {**given, key: value}
     if differing:
@@ -124,7 +128,7 @@ def _values(name: str, plain: Mapping[str, Any]) -> Values:
     return fast(dataset=dataset, samples=batch * workers if countable else FAST_BATCH)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value as YAML writes it."""
     match value:
         case None:

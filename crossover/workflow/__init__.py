@@ -50,13 +50,16 @@ START: Event = {
 
 
 def first_event(run: str, *, workers: int, attempt: int = 0) -> Event:
-    """Return the event that a run's state machine starts with. It has every field of the schema."""
+    """Return the event that a run's state machine starts with: the schema's defaults with the id `run`, the number of
+    `workers` and the `attempt`, which is greater than 0 if the run is resumed.
+    """
     return {**START, "run": run, "workers": workers, "attempt": attempt}
 
 
-def checked(event: Event) -> Event:
-    """Return `event` if it has the fields of START, plain values and at most EVENT_LIMIT_BYTES. Raises AssertionError otherwise: a fault
-    of the project.
+def check_event(event: Event) -> Event:
+    """Return `event` unchanged after checking it: the fields of START, plain values, at most EVENT_LIMIT_BYTES.
+
+    Raises AssertionError otherwise: a fault of the project.
     """
     assert event.keys() == START.keys(), f"event fields differ: {sorted(event.keys() ^ START.keys())}"
     assert all(isinstance(value, str | int | bool) for value in event.values()), f"only plain values travel: {event}"
@@ -99,13 +102,17 @@ class Step:
                     changes = self.body(ctx, event)
                 except Missing as gone:
                     raise StaleAttempt(f"{self.name}: {gone}, and the step's output is not there either") from gone
-            return checked({**event, **(changes or {})})
+            return check_event({**event, **(changes or {})})
 
     def __call__(self, event: Event, lambda_context: Any) -> Event:
-        return self.invoked(process_resources(), event, lambda_context)
+        return self.invoke(process_resources(), event, lambda_context)
 
-    def invoked(self, resources: Resources, event: Event, lambda_context: Any) -> Event:
-        """Run the step as Lambda invokes it, in a process with `resources`."""
+    def invoke(self, resources: Resources, event: Event, lambda_context: Any) -> Event:
+        """Run the step as Lambda invokes it, in a process with `resources`, and return the changed event.
+
+        `event`: the state machine's input; `lambda_context`: Lambda's context object, which gives deadline, request id
+        and memory.
+        """
         with Context(
             resources,
             run=event["run"],
@@ -122,7 +129,12 @@ def step(
     uses: set[Uses] | None = None,
     waits: bool = False,
 ) -> Callable[[StepBody], Step]:
-    """Make a function `(ctx, event) -> changes | None` a Step."""
+    """Return a decorator that makes a function `(ctx, event) -> changes | None` a Step of the function's name.
+
+    `torch`: whether the function gets the layer with PyTorch; `unless_in_database`: not if the database computes.
+    `uses`: services that the body may touch in addition to the object store; others are refused. `waits`: whether the
+    step may block until other steps have run, so that it is never queued behind them.
+    """
 
     def decorate(body: StepBody) -> Step:
         """Return the Step whose name, module and body are those of the decorated function."""
@@ -174,7 +186,7 @@ class ForEach:
 @dataclass(frozen=True)
 class Repeat:
     """A `body` that runs until the event's flag `until` is set; with `every_s` it is a poll. The body raises WaitTimeout itself if
-    `ctx.overdue(event)`: only it knows what was missing.
+    `ctx.has_timed_out(event)`: only it knows what was missing.
     """
 
     body: "Node"
@@ -205,22 +217,26 @@ def walk(node: Node) -> Iterator[Node]:
             yield from walk(body)
 
 
-def mapped(node: Node, change: Callable[[Step], Step]) -> Node:
-    """Return the same tree with each step replaced by `change(step)`."""
+def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
+    """Return a copy of the tree below `node` in which `change(step)` replaces each step."""
     match node:
         case Step():
             return change(node)
         case Sequence(nodes=nodes):
-            return Sequence(*(mapped(each, change) for each in nodes))
+            return Sequence(*(map_steps(each, change) for each in nodes))
         case Parallel(branches=branches):
-            return Parallel(*(mapped(each, change) for each in branches))
+            return Parallel(*(map_steps(each, change) for each in branches))
         case ForEach() | Repeat() | Child():
-            return replace(node, body=mapped(node.body, change))
+            return replace(node, body=map_steps(node.body, change))
     raise TypeError(f"not a node: {node!r}")
 
 
 def execute(node: Node, ctx: Context, event: Event) -> Event:
-    """Run the tree in this process and return its last event. `state_machines.py` is the other interpreter: both make the same calls."""
+    """Run the tree below `node` in this process and return its last event.
+
+    `state_machines.py` is the other interpreter: both make the same calls. `ctx`: the run's context; each step gets a
+    child of it. `event`: the event that the first step receives.
+    """
     match node:
         case Step():
             return _run_with_retries(node, ctx, event)
@@ -229,12 +245,12 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
                 event = execute(child, ctx, event)
             return event
         case Parallel(branches=branches):
-            _side_by_side([partial(execute, branch, ctx, event) for branch in branches], slots=len(branches))
+            _run_side_by_side([partial(execute, branch, ctx, event) for branch in branches], slots=len(branches))
             return event
         case ForEach(item=item, count=count, body=body, together=together, tolerant=tolerant):
             items = range(event[count])
             calls = [partial(execute, body, ctx, {**event, item: i}) for i in items]
-            _side_by_side(calls, slots=max(1, len(items)) if together else 8, tolerant=tolerant)
+            _run_side_by_side(calls, slots=max(1, len(items)) if together else 8, tolerant=tolerant)
             return event
         case Repeat():
             return _repeat(node, ctx, event)
@@ -254,7 +270,10 @@ def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
 
 
 def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
-    """Run the body until its flag is set. The event carries when the wait began and its timeout."""
+    """Run the body of a Repeat until its flag is set, and return the last event.
+
+    The event carries when the wait began and its timeout, by which the body raises WaitTimeout.
+    """
     event = {**event, "since": datetime.fromtimestamp(runtime.time(), UTC).isoformat(), "timeout_s": node.timeout_s}
     while not (event := execute(node.body, ctx, event))[node.until]:
         if node.every_s:
@@ -262,7 +281,7 @@ def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
     return event
 
 
-def _side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant: bool = False) -> None:
+def _run_side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant: bool = False) -> None:
     """Run all calls on threads. Once all have ended, raise the first failure, if there is one: rather one that is a cause than one that
     follows from another. `slots`: number of threads; `tolerant`: raise only StaleAttempt, UserError and errors that are not a
     CrossoverError.

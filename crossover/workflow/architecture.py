@@ -29,8 +29,10 @@ GPU_GB = 100  # the Deep Learning image asks for it
 
 
 def processor(instance_type: str) -> str:
-    """Return `arm64` for Graviton (a `g` behind the generation: m7g, c7gn, t4g), else `amd64`: Debian's names. An image or a tensor
-    module fits one of them.
+    """Return the processor of an instance type by Debian's name:
+
+    `arm64` for Graviton (a `g` behind the generation: m7g, c7gn, t4g), else `amd64`. Images and tensor modules are
+    built for one of them.
     """
     return "arm64" if re.match(r"[a-z]+\d+[a-z]*g[a-z]*\.", instance_type) else "amd64"
 
@@ -41,7 +43,10 @@ GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-
 
 
 def image_parameter(instance_type: str, *, gpu: bool) -> str:
-    """Return the public SSM parameter that names the newest image."""
+    """Return the name of the public SSM parameter that holds the id of the newest image for an instance type.
+
+    `gpu`: the image with PyTorch instead of plain Debian.
+    """
     return GPU_IMAGE if gpu else f"/aws/service/debian/release/13/latest/{processor(instance_type)}"
 
 
@@ -109,9 +114,10 @@ def check_gpu_type(asked: Instances) -> Iterator[str]:
         )
 
 
-def computing(threads: int | str) -> float:
-    """Return the number of vCPUs that a program keeps busy if it computes gradients itself: `training.threads`, or infinity (all it has)
-    for auto.
+def count_busy_vcpus(threads: int | str) -> float:
+    """Return the number of vCPUs that a program keeps busy if it computes gradients itself:
+
+    `threads`, the field `training.threads`, or infinity (all of the instance) for auto.
     """
     return float(threads) if isinstance(threads, int) else inf
 
@@ -124,14 +130,14 @@ def computing(threads: int | str) -> float:
 class Program:
     """A program on EC2, once per worker. On an instance `main` gets no arguments: the environment holds them.
 
-    `instances`: returns the instances for an experiment. `step`: name of its records, one per worker and epoch. `talks`: whether its
+    `instances`: returns the instances for an experiment. `step`: name of its records, one per worker and epoch. `uses_bus`: whether its
     members send one another messages.
     """
 
     main: Callable[..., None]
     instances: Callable[[Experiment], Instances]
     step: str = "train_peer"
-    talks: bool = False
+    uses_bus: bool = False
 
     @property
     def module(self) -> str:
@@ -314,7 +320,7 @@ def load(name: str) -> Architecture:
     Raises ConfigError with the choices, or with the file, the line and what to change.
     """
     if "." in name:
-        return _own(name)
+        return _load_user_architecture(name)
     module_name = name.replace("-", "_")
     if not (files := _files(module_name)):
         known = architectures()
@@ -322,7 +328,8 @@ def load(name: str) -> Architecture:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(known)}, or package.module{hint}")
     modules = {
-        file: load_without_torch(partial(imported, file), _module(file), root=ROOT, packages=PACKAGES) for file in files
+        file: load_without_torch(partial(import_file, file), _module(file), root=ROOT, packages=PACKAGES)
+        for file in files
     }
     defined = [file for file in files if isinstance(getattr(modules[file], "ARCHITECTURE", None), Architecture)]
     if not defined:
@@ -344,8 +351,11 @@ def architecture_of(experiment: Experiment) -> Architecture:
     return load(experiment.architecture).resolve_form(experiment)
 
 
-def _own(name: str) -> Architecture:
-    """Return the ARCHITECTURE of a user module, which lies beside the experiment's file or in the current folder, as user models do."""
+def _load_user_architecture(name: str) -> Architecture:
+    """Return the ARCHITECTURE of a user module, which is searched for beside the experiment's file and in the current folder.
+
+    Raises ConfigError if the name belongs to this project, is no module name, or describes a program.
+    """
     top, _, rest = name.partition(".")
     if top in PACKAGES and rest in architectures():
         raise ConfigError(f"architecture: {name!r} is one of this project's; write {rest}")
@@ -420,9 +430,10 @@ def _module(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def imported(file: str) -> ModuleType:
-    """Import the module of an architecture's file, such as functions/spirt/__init__.py. Raises ConfigError naming the line on which it
-    fails.
+def import_file(file: str) -> ModuleType:
+    """Import and return the module of an architecture's file, such as functions/spirt/__init__.py.
+
+    Raises ConfigError naming the line on which the import fails.
     """
     try:
         return importlib.import_module(_module(file))

@@ -16,7 +16,7 @@ from crossover.data.keys import Keys
 from crossover.data.local_copies import LocalCopies
 from crossover.data.protocols import MessageBus, ObjectStore, ReadableObjects, TensorCompute, TensorStore, Traffic
 from crossover.errors import Corrupt, CrossoverError, StaleAttempt
-from crossover.experiment import Experiment, from_resolved
+from crossover.experiment import Experiment, from_plain
 
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
@@ -57,7 +57,7 @@ class RunFacts:
         """Build from `plain`, as crossover/running/preparing.py writes it. Raises TypeError or AttributeError if it has another form."""
         names = ("data", "parameters", "buffers", "created_at")
         return cls(
-            experiment=from_resolved(plain["experiment"]),
+            experiment=from_plain(plain["experiment"]),
             manifest=plain["data_manifest"],
             money=plain.get("money", {}),
             constants=plain.get("constants", False),
@@ -114,7 +114,10 @@ class Resources:
             return self.facts[run]
 
     def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":
-        """Return an idle learner of the run, or a new one. Give it back by `return_learner`."""
+        """Return an idle learner of the run, or build one: from `facts`, with the base weights and constants that `objects` holds.
+
+        Give it back by `return_learner`.
+        """
         with self.lock:
             idle = self.learners.setdefault(run, [])
             if idle:
@@ -165,7 +168,7 @@ class Context:
         self.notes: dict[str, Any] = {}
         self.slot_wait_s = 0.0
         # A long invocation says what it has used, at its start and at every epoch, where it is metered: the bill of a moment counts it.
-        self.mark: Callable[[], None] = lambda: None
+        self.report_usage: Callable[[], None] = lambda: None
         self._uses: frozenset[str] | None = None
         self._learner: Learner | None = None
         self._bus: MessageBus | None = None
@@ -191,8 +194,8 @@ class Context:
 
     @contextmanager
     def invocation(self, uses: frozenset[str]) -> Iterator[None]:
-        """Restrict access to the declared services while the context manager is open: on AWS the others have neither route nor
-        permission.
+        """Restrict access to the services in `uses` while the context manager is open: on AWS a step has neither route
+        nor permission to others.
         """
         self._uses = uses
         try:
@@ -200,15 +203,15 @@ class Context:
         finally:
             self._uses = None
 
-    def _allowed(self, service: str) -> None:
-        """Raise AssertionError if the step that runs does not declare that it uses `service`."""
+    def _require_declared(self, service: str) -> None:
+        """Raise AssertionError unless the running step declares that it uses `service`."""
         assert self._uses is None or service in self._uses, f"the step does not declare uses={{{service!r}}}"
 
     # --- services -----------------------------------------------------------------------------------------------------
 
     @lazy
     def objects(self) -> ObjectStore:
-        """Return the run's bucket, whose requests are counted."""
+        """Return the run's bucket as an object store that counts requests and bytes."""
         return self.resources.clients.objects(self.traffic["object_store"])
 
     @lazy
@@ -244,7 +247,7 @@ class Context:
     @property
     def tensors(self) -> ByWorker[TensorStore]:
         """The workers' tensor stores. Steps that do not declare `tensors` have no access."""
-        self._allowed("tensors")
+        self._require_declared("tensors")
         return self._tensors
 
     @lazy
@@ -256,20 +259,20 @@ class Context:
     @property
     def compute(self) -> ByWorker[TensorCompute]:
         """The workers' databases for computation. Steps that do not declare `tensors` have no access."""
-        self._allowed("tensors")
+        self._require_declared("tensors")
         return self._compute
 
     @property
     def bus(self) -> MessageBus:
         """The message bus. Steps that do not declare `bus` have no access."""
-        self._allowed("bus")
+        self._require_declared("bus")
         if self._bus is None:
             self._bus = self.resources.clients.bus(self.traffic["bus"])
         return self._bus
 
     def run_machine(self, name: str, event: Event) -> Event:
         """Run the architecture's machine `name` to its end, and return its last event."""
-        self._allowed("machines")
+        self._require_declared("machines")
         return self.resources.clients.run_machine(name, event)
 
     @property
@@ -285,7 +288,7 @@ class Context:
     @contextmanager
     def _slot(self) -> Iterator[None]:
         """Hold one of the machine's slots to compute until the end of the block; count the seconds that waiting for it took."""
-        with self.resources.clients.slot() as waited_s:
+        with self.resources.clients.hold_slot() as waited_s:
             self.slot_wait_s += waited_s
             yield
 
@@ -329,8 +332,8 @@ class Context:
         """Add figures of this invocation to its record, such as the training loss."""
         self.notes.update(figures)
 
-    def overdue(self, event: Mapping[str, Any]) -> bool:
-        """Return whether the innermost wait of `event` has exceeded its timeout."""
+    def has_timed_out(self, event: Mapping[str, Any]) -> bool:
+        """Return whether the innermost wait that `event` records (`since`, `timeout_s`) has exceeded its timeout."""
         from datetime import datetime
 
         since = datetime.fromisoformat(event["since"]).timestamp()
@@ -341,16 +344,16 @@ class Context:
         return self.deadline - self.clock()
 
     def pause(self, seconds: float) -> None:
-        """Sleep between two polls in this process, at most 1 ms: the stores are in memory, so there is no need to wait as long as on
-        AWS.
+        """Sleep between two polls in this process, for `seconds` but at most 1 ms: the stores are in memory, so there
+        is no need to wait as long as on AWS.
         """
         runtime.sleep(min(seconds, 0.001))
 
-    def write_mark(self, mark: bytes) -> None:
+    def write_usage_snapshot(self, mark: bytes) -> None:
         """Store the usage snapshot of this invocation."""
         self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
 
-    def forget_mark(self) -> None:
+    def delete_usage_snapshot(self) -> None:
         """Delete the usage snapshot of this invocation."""
         self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
 
@@ -371,9 +374,10 @@ def process_resources() -> Resources:
 # platform's log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
 
 
-def _restored() -> bool:
-    """Return whether this process came from a SnapStart snapshot: it began long before the invocation, and cannot know how long the
-    restore took.
+def _is_restored_from_snapshot() -> bool:
+    """Return whether this process came from a SnapStart snapshot.
+
+    Such a process began long before the invocation, and cannot know how long the restore took.
     """
     return runtime.environment().get("AWS_LAMBDA_INITIALIZATION_TYPE") == "snap-start"
 
@@ -391,23 +395,24 @@ class Meter:
         self._started_at = runtime.time()
         self._wall_s, self._cpu_s = runtime.perf_counter(), runtime.processor_s()
         self._marks: list[dict[str, Any]] = []
-        self._ctx.mark = self.mark
+        self._ctx.report_usage = self.report_usage
         return self
 
-    def mark(self) -> None:
-        """Store a usage snapshot of a long invocation for whoever follows the run: seconds, requests, bytes. Failures to write it are
-        ignored: they are no reason to end the invocation.
+    def report_usage(self) -> None:
+        """Store a usage snapshot of a long invocation for the programs that follow the run: seconds, requests, bytes so far.
+
+        Errors of the store are ignored, because they are no reason to end the invocation.
         """
         stored = self._ctx.traffic["object_store"]  # the other channels are paid by the hour
         traffic = {"object_store": {**stored.as_record(), "operations": dict(stored.operations)}}
         self._marks.append({"at": runtime.time(), "wall_s": round(self._spent_s(), 6), "traffic": traffic})
         with suppress(CrossoverError):
-            self._ctx.write_mark(json.dumps(self._record("under way")).encode())
+            self._ctx.write_usage_snapshot(json.dumps(self._record("under way")).encode())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ctx.mark = lambda: None
+        self._ctx.report_usage = lambda: None
         outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
         record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
         try:
@@ -417,7 +422,7 @@ class Meter:
                 raise
         if self._marks:  # the record says it all
             with suppress(CrossoverError):
-                self._ctx.forget_mark()
+                self._ctx.delete_usage_snapshot()
 
     def _spent_s(self) -> float:
         """Return the seconds since the invocation began, without those that it waited for a slot."""
@@ -439,7 +444,9 @@ class Meter:
             "max_rss_mb": round(runtime.peak_memory_mb(), 1),
             "memory_mb": ctx.memory_mb,
             "cold": self._cold,
-            "init_s": round(self._started_at - runtime.started_at(), 6) if self._cold and not _restored() else 0.0,
+            "init_s": round(self._started_at - runtime.started_at(), 6)
+            if self._cold and not _is_restored_from_snapshot()
+            else 0.0,
             "outcome": outcome,
             "error": error,
             "stages": ctx.stages,
@@ -452,7 +459,9 @@ class Meter:
 
 
 def gather_stages(ctx: "Context") -> None:
-    """Sum a long invocation's stages by name in place, with their `count`: its record must not grow with every round."""
+    """Replace the stages of a long invocation by their sums, one row per name with its `count`, so that the record does
+    not grow with every round.
+    """
     table: dict[str, dict[str, Any]] = {}
     for stage in ctx.stages:
         row = table.setdefault(stage["stage"], {"stage": stage["stage"], "count": 0, "wall_s": 0.0, "cpu_s": 0.0})

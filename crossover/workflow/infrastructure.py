@@ -10,17 +10,17 @@ from crossover.workflow.architecture import Architecture, architecture_of, steps
 NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments share
 
 
-def talks(architecture: Architecture) -> bool:
-    """Return whether any part of the architecture sends messages: a step that declares the bus, or a program whose members do."""
+def uses_bus(architecture: Architecture) -> bool:
+    """Return whether any part of the architecture uses the message bus: declared by a step, or by a program for its members."""
     program = architecture.program
-    return (program is not None and program.talks) or any("bus" in step.uses for step in steps(architecture))
+    return (program is not None and program.uses_bus) or any("bus" in step.uses for step in steps(architecture))
 
 
 def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
     """Return the number of database hosts. It is 0 if exchanges go through the bucket alone; MLLess, whose supervisor has a bus, keeps
     its host.
     """
-    if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not talks(architecture):
+    if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not uses_bus(architecture):
         return 0
     return {"per_worker": experiment.workers, "shared": 1, "none": 0}[architecture.tensor_hosts]
 
@@ -30,7 +30,7 @@ def shared_stacks(experiment: Experiment, architecture: Architecture | None = No
     functions outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
     """
     architecture = architecture or architecture_of(experiment)
-    if talks(architecture):
+    if uses_bus(architecture):
         return (NETWORK, BROKER)
     if architecture.program is not None or database_hosts(experiment, architecture):
         return (NETWORK,)
@@ -38,8 +38,9 @@ def shared_stacks(experiment: Experiment, architecture: Architecture | None = No
 
 
 def most_minibatches(experiment: Experiment) -> int | None:
-    """Return the largest number of a worker's minibatches in one round, or None if only loading the data set would show it. None makes
-    the Map distributed.
+    """Return the largest number of minibatches that one worker has in a round, or None if it is known only after loading the data set.
+
+    None makes the Map distributed.
     """
     if experiment.exchange.what != "gradients":
         return 1  # one function takes the steps of a round
@@ -51,7 +52,7 @@ def most_minibatches(experiment: Experiment) -> int | None:
     return min(minibatches, every) if isinstance(every, int) else minibatches
 
 
-def side_by_side(architecture: Architecture) -> bool:
-    """Return whether a Map iterates over the minibatches of a round."""
+def has_minibatch_map(architecture: Architecture) -> bool:
+    """Return whether the architecture computes the minibatches of a round side by side, by a Map over them."""
     nodes = (node for tree in trees(architecture) for node in walk(tree))
     return any(isinstance(node, ForEach) and node.count == "minibatches" for node in nodes)

@@ -23,9 +23,10 @@ LOOKS_LIMIT = 8_000  # of them, those that waiting for earlier children may cost
 EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
 
 
-def inline(items: int | None) -> bool:
-    """Return whether a Map with at most `items` items runs inline. None (unknown) makes it distributed. The mode is part of the deployed
-    machine, so all its runs share it.
+def fits_inline(items: int | None) -> bool:
+    """Return whether a Map with at most `items` items runs inline; if `items` is None (unknown), it must be distributed.
+
+    The mode is part of the deployed machine, so all its runs share it.
     """
     return items is not None and items <= INLINE_MAP_LIMIT
 
@@ -38,7 +39,10 @@ def poll_interval_s(limit_s: int, *, times: int) -> int:
 
 
 def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) -> None:
-    """Raise AssertionError if the machine's history would be full before its waits reach their timeouts."""
+    """Raise AssertionError if the events of `machine` exceed the history of an execution before its waits reach their timeouts.
+
+    `node`: the machine's tree; `counts`: iterations of a ForEach by its `count`, None if unknown.
+    """
     needed = events(node, counts)
     assert needed <= HISTORY_LIMIT, (
         f"machine {machine}: {needed:,} events where its waits last until their time-outs; an execution has {HISTORY_LIMIT:,}: "
@@ -61,7 +65,7 @@ def events(node: Node, counts: Mapping[str, int | None]) -> int:
             return 4 + sum(2 + events(branch, counts) for branch in branches)
         case ForEach(count=count, body=body):
             items = counts[count]
-            return 8 + ((items or 0) * (4 + events(body, counts)) if inline(items) else 0)
+            return 8 + ((items or 0) * (4 + events(body, counts)) if fits_inline(items) else 0)
         case Repeat(body=body, timeout_s=timeout_s, every_s=every_s):
             return 4 + (-(-timeout_s // every_s) if every_s else 1) * (events(body, counts) + 4)  # and a Choice, a Wait
     raise TypeError(f"not a node: {node!r}")
@@ -80,7 +84,11 @@ _RESOURCES = {
 
 
 def fill_placeholders(text: str, *, stack: str, region: str, account: str, partition: str = "aws") -> str:
-    """Return a definition's JSON with its placeholders replaced by the ARNs of a deployment of `stack`."""
+    """Return `text`, a definition's JSON, with its placeholders replaced by ARNs: of the functions and state machines
+    that `stack` deploys to `region` of `account`, and of AWS's calls.
+
+    `partition`: the ARNs' partition, such as aws or aws-cn.
+    """
 
     def arn(found: re.Match[str]) -> str:
         """Return the ARN that stands for a placeholder."""
@@ -107,8 +115,8 @@ def integration_arn(target: str, *, partition: str) -> str:
 StateDefinition = dict[str, Any]
 
 
-def _paused(retries: Retries) -> StateDefinition:
-    """Return the fields of a Retry that say how long Step Functions pauses and how often it tries again."""
+def _retry_timing(retries: Retries) -> StateDefinition:
+    """Return the fields of a Retry that set the pauses before Step Functions retries, and the number of retries."""
     longest = {} if retries.most_s == inf else {"MaxDelaySeconds": retries.most_s}
     how_often = {"IntervalSeconds": retries.first_s, "BackoffRate": 2.0, "MaxAttempts": retries.again}
     return {**how_often, **longest, "JitterStrategy": "FULL"}
@@ -129,13 +137,13 @@ RETRY: list[StateDefinition] = [
             "Sandbox.Timedout",
             REPEATED.__name__,
         ],
-        **_paused(STEP),
+        **_retry_timing(STEP),
     },
 ]
 START_RETRY: list[StateDefinition] = [
     {
         "ErrorEquals": ["StepFunctions.ExecutionLimitExceededException", "StepFunctions.ThrottlingException"],
-        **_paused(EXECUTION),
+        **_retry_timing(EXECUTION),
     }
 ]
 
@@ -201,10 +209,12 @@ class States:
         self.states[name] = state | ({"Next": then} if then else {"End": True})
         return name
 
-    def ending(self, wanted: str, failure: StateDefinition, *, cause: str) -> str:
-        """Add the states that end a failed path, and return the name of the first. In a tolerant block they end that block alone, unless
-        the text at the path `cause` names StaleAttempt: a worker of a superseded attempt is no dead worker, so its execution fails.
-        `failure`: fields of the Fail state.
+    def add_failure(self, wanted: str, failure: StateDefinition, *, cause: str) -> str:
+        """Add the states that end a failed path, and return the name of the first.
+
+        In a tolerant block they end that block alone, unless the text at the path `cause` names StaleAttempt: a worker
+        of a superseded attempt is no dead worker, so its execution fails. `wanted`: preferred name; `failure`: fields
+        of the Fail state.
         """
         name = self.reserve(wanted)
         if not self.tolerant:
@@ -221,11 +231,12 @@ class States:
         self.states[gave_way] = {"Type": "Fail", **failure}
         return name
 
-    def failing(self, subject: str) -> list[StateDefinition]:
-        """Return a Catch that ends the execution with the failure's cause, preceded by step, worker and round. `subject`: name of the
-        step.
+    def catch_failures(self, subject: str) -> list[StateDefinition]:
+        """Return a Catch that ends the execution with the failure's cause, preceded by step, worker and round.
+
+        The states that do so are added to the block. `subject`: name of the step.
         """
-        failed = self.ending(
+        failed = self.add_failure(
             f"{subject} failed",
             {
                 # Not the caught error's own name: a child's is States.TaskFailed, and a Fail state must not raise a States error.
@@ -246,9 +257,11 @@ DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
 
 
 def start(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
-    """Add the states that start a Child's execution, or adopt it if it exists already, and wait for its end; return the name of the first.
+    """Add the states that start an execution for the Child `node` and wait for its end; return the name of the first
+    state. An execution that exists already is adopted.
 
-    `then`: the state that follows. `timeout_s`: time limit of the wait, None for none. `limit_s`: the longest that any execution can last.
+    `block`: the list that receives the states. `then`: the state that follows, None for the end. `timeout_s`: time
+    limit of the wait, None for none. `limit_s`: the longest that any execution can last.
     """
     name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
     taken = {
@@ -269,7 +282,7 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
             "OutputPath": "$.Output",
             **({"TimeoutSeconds": min(timeout_s, limit_s)} if timeout_s else {}),
             "Retry": START_RETRY,
-            "Catch": [taken, *block.failing(node.name)],
+            "Catch": [taken, *block.catch_failures(node.name)],
         },
         then,
     )
@@ -285,7 +298,7 @@ def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: 
     result = block.add(
         f"result of {node.name}", {"Type": "Pass", "Parameters": succeeded, "OutputPath": "$.event"}, then
     )
-    lost = block.ending(
+    lost = block.add_failure(
         f"{node.name} ended before",
         {
             "Error": "ChildFailed",
@@ -311,7 +324,7 @@ def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: 
         "Parameters": {"ExecutionArn.$": execution},
         "ResultPath": "$.adopted",
         "Retry": DESCRIBE_RETRY,
-        "Catch": block.failing(f"adopt {node.name}"),
+        "Catch": block.catch_failures(f"adopt {node.name}"),
         "Next": how,
     }
     block.states[wait] = {
@@ -348,7 +361,7 @@ class MachineDefinitions:
         definition = {
             "Comment": f"{name}: generated from the architecture's tree",
             "TimeoutSeconds": self.limit_s,
-            **Block(machines=self, names=set(), references=references).of(node),
+            **Block(machines=self, names=set(), references=references).build(node),
         }
         self.machines[name] = Machine(definition=definition, references=references)
 
@@ -366,13 +379,19 @@ class Block(States):
     machines: MachineDefinitions
     references: References  # of the whole machine
 
-    def of(self, node: Node, *, silent: bool = False) -> StateDefinition:
-        """Return the block's definition. `silent`: the last state returns {}, because 240 echoed events approach the payload limit."""
+    def build(self, node: Node, *, silent: bool = False) -> StateDefinition:
+        """Return the block's definition, built from `node`.
+
+        `silent`: the last state returns {}, because 240 echoed events approach the payload limit.
+        """
         done = self.add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
         return {"StartAt": self.emit(node, done), "States": self.states}
 
-    def inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> StateDefinition:
-        """Return the definition of a block inside this one. `items`: how many iterations of it there are at most."""
+    def build_inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> StateDefinition:
+        """Return the definition of a block inside this one, built from `node`: an iteration of a Map or a branch of a Parallel.
+
+        `tolerant`: a failure ends this block only; `items`: the most iterations of it that run side by side.
+        """
         inner = Block(
             machines=self.machines,
             names=self.names,
@@ -380,7 +399,7 @@ class Block(States):
             tolerant=tolerant,
             times=self.times * items,
         )
-        return inner.of(node, silent=True)
+        return inner.build(node, silent=True)
 
     def emit(self, node: Node, then: str | None) -> str:
         """Add the states of `node`, followed by `then` (None: the end), and return the name of the first."""
@@ -412,7 +431,7 @@ class Block(States):
                 "Resource": f"${{step_{step.name}}}",
                 "Parameters": fields(),
                 "Retry": RETRY,
-                "Catch": self.failing(step.name),
+                "Catch": self.catch_failures(step.name),
             },
             then,
         )
@@ -427,7 +446,7 @@ class Block(States):
 
     def _parallel(self, node: Parallel, then: str | None) -> str:
         """Add a Parallel state with a block for each branch, followed by `then`, and return its name."""
-        branches = [self.inner(branch) for branch in node.branches]
+        branches = [self.build_inner(branch) for branch in node.branches]
         return self.add("side by side", {"Type": "Parallel", "Branches": branches, "ResultPath": None}, then)
 
     def _map(self, node: ForEach, then: str | None) -> str:
@@ -435,7 +454,7 @@ class Block(States):
         iterations fit into one history, else distributed.
         """
         count = self.machines.counts[node.count]
-        within = inline(count)
+        within = fits_inline(count)
         self.references.distributed |= not within
         name = self.reserve(f"each {node.item}")
         self.states[name] = {
@@ -447,7 +466,7 @@ class Block(States):
                 "ProcessorConfig": {"Mode": "INLINE"}
                 if within
                 else {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
-                **self.inner(node.body, tolerant=node.tolerant, items=count if within and count else 1),
+                **self.build_inner(node.body, tolerant=node.tolerant, items=count if within and count else 1),
             },
             # One field takes the iterations' results, and they are dropped: only the event goes on.
             "ResultSelector": {},
@@ -499,7 +518,10 @@ RUN_MACHINE = "run"
 def definitions(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, StateDefinition]:
-    """Return the definition of every state machine of the architecture by name, as `machines` makes them."""
+    """Return the definition of every state machine that `architecture` needs for `experiment`, by name.
+
+    `minibatches`: as for `machines`.
+    """
     made = machines(architecture, experiment, minibatches=minibatches)
     return {name: machine.definition for name, machine in made.items()}
 
@@ -507,9 +529,10 @@ def definitions(
 def machines(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, Machine]:
-    """Return every state machine of the architecture by name: `run`, one per Child, one per entry of `machines`.
+    """Return every state machine of the architecture by name: `run`, one per Child, one per entry of `Architecture.machines`.
 
-    `minibatches`: the most that one worker computes side by side; None (unknown) makes those Maps distributed.
+    `experiment`: gives the number of workers and the longest run. `minibatches`: the most that one worker computes side
+    by side; None (unknown) makes the Maps over them distributed.
     """
     counts = {"workers": experiment.workers, "minibatches": minibatches}
     made = MachineDefinitions(counts, limit_s=limit_s(experiment))
@@ -520,5 +543,5 @@ def machines(
 
 
 def limit_s(experiment: Experiment) -> int:
-    """Return how long an execution may last, in seconds."""
+    """Return the time limit of an execution in seconds, from `lifetime.maximum_run_hours`."""
     return math.ceil(experiment.lifetime.maximum_run_hours * 3_600)

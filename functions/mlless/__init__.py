@@ -25,9 +25,10 @@ from functions.mlless.settings import MLLess, checks
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the exchange and the same seeded model for every worker, once per run.
+    """Create the exchange and the same seeded model for every worker, once per run; return the event's changes.
 
-    A resumed run continues where the supervisor and the workers can. Workers that had left are not called back.
+    A resumed run continues at the newest round that the supervisor and the workers can all start from. Workers that had
+    left are not called back.
     """
     rank, members = words.supervisor_rank(ctx), event["workers"] + 1
 

@@ -34,7 +34,7 @@ def supervise(ctx: Context, event: Event) -> Event:
     If a duplicate of this invocation is ahead, this one continues from the duplicate's checkpoint. If it was retried after progress, it
     returns at once, as a worker does (`long_worker.run_invocation`).
     """
-    ctx.mark()
+    ctx.report_usage()
     late: Supervisor | None = None
     while True:
         supervisor = Supervisor(ctx, event)
@@ -100,7 +100,7 @@ class Supervisor:
                 self._at = _DECISION
                 self._await_decision(key)
             self._finished = bool(self._waits.retry(lambda: progress.decision(self._ctx, epoch))["finished"])
-            self._ctx.mark()
+            self._ctx.report_usage()
         return self._finished
 
     def _await_decision(self, key: str) -> None:
@@ -111,7 +111,9 @@ class Supervisor:
             return self._ctx.objects.get(key)
 
         with self._ctx.stage("synchronise"):
-            self._waits.until(look, round=self._step, key=key, sender=None, settled=self._refuse_empty, channel="s3")
+            self._waits.wait_for(
+                look, round=self._step, key=key, sender=None, is_unneeded=self._refuse_empty, channel="s3"
+            )
 
     def _refuse_empty(self) -> bool:
         """Return False. Raises RunFailed if every worker has left with an error, because nobody is left to decide."""
@@ -154,7 +156,7 @@ class Supervisor:
             key = self._ctx.keys.report(self._step, worker)
             self._waits.since = since  # of the step: several dead workers are waited for at once
             try:
-                found = self._waits.until(
+                found = self._waits.wait_for(
                     lambda key=key: self._ctx.tensors[0].get(key, kind=VectorKind.RECORD),  # type: ignore[misc]
                     round=self._step,
                     key=key,

@@ -91,11 +91,11 @@ def _word(said: Mapping[str, Any]) -> Word:
 
 
 def last_applied_step(days: Calendar, step: int, *, slack: int, every: int) -> int:
-    """Return the last step whose word a worker has applied once it has finished `step`.
+    """Return the last step whose word a worker has applied once it has finished `step`. `days`: the run's calendar.
 
-    It is `slack` steps behind, but none at the end of an epoch or before a checkpoint, which is due every `every` steps: updates on their
-    way would be lost to a run that is resumed there. The lag is fixed instead of "whatever is there", so that a restarted worker repeats
-    its bits. The worker waits exactly when bounded staleness makes it wait.
+    It is `slack` steps behind, but none at the end of an epoch or before a checkpoint, which is due every `every`
+    steps: updates on their way would be lost to a run that is resumed there. The lag is fixed instead of "whatever is
+    there", so that a restarted worker repeats its bits. The worker waits exactly when bounded staleness makes it wait.
     """
     if step == _find_draining_step(days, step, every=every):
         return step
@@ -103,7 +103,10 @@ def last_applied_step(days: Calendar, step: int, *, slack: int, every: int) -> i
 
 
 def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
-    """Return the first step that begins with the word on `step` applied. `slack`, `every`: as in `last_applied_step`."""
+    """Return the first step that begins with the word on `step` applied.
+
+    `days`, `slack`, `every`: as in `last_applied_step`.
+    """
     return min(step + slack, _find_draining_step(days, step, every=every)) + 1
 
 
@@ -125,7 +128,7 @@ def mark_dropped(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
 
 
 def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
-    """Return all keys that a step may have left in the database."""
+    """Return all keys that a step may have left in the database: its word, and an update and a report of each of `workers`."""
     return [keys.supervisor_word(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
 
 

@@ -277,13 +277,13 @@ class FilteringWorker:
         return _update(found, key=key, elements=self._shared.numel())
 
     def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
-        """Call `look` until it finds `key`, and return its result; waits and raises as `Waits.until`.
+        """Call `look` until it finds `key`, and return its result; waits and raises as `Waits.wait_for`.
 
         The wait counts for the worker's current round, whatever step the key belongs to: with a slack that round is later, and the worker
         has written its checkpoint itself.
         """
         waits, round = self._invocation.waits, self._invocation.round
-        return waits.until(look, round=round, key=key, sender=sender, patience=patience)
+        return waits.wait_for(look, round=round, key=key, sender=sender, patience=patience)
 
     def _retry(self, call: Any) -> None:
         """Call `call` again while its store does not answer."""

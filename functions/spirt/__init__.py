@@ -80,7 +80,7 @@ def check_peers(ctx: Context, event: Event) -> Event:
     with ctx.stage("synchronise"):
         present = state.await_members(ctx, event, patience_s=1.0)
     missing = sorted(set(range(event["workers"])) - present)
-    if missing and ctx.overdue(event):
+    if missing and ctx.has_timed_out(event):
         raise WaitTimeout(
             f"worker {event['worker']} waited {event['timeout_s']} s in round {event['round']} for worker "
             + ", ".join(map(str, missing))
@@ -121,8 +121,8 @@ def update_model(ctx: Context, event: Event) -> None:
     with ctx.stage("update"):
         databases.update(ctx, event, holder=worker, gradient=ctx.keys.aggregate(round, worker))
         # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
-        ctx.tensors[worker].delete(*state.spent(ctx, ctx.keys, round - 1, worker))
-        databases.roll_back_if_superseded(ctx, worker, *state.spent(ctx, ctx.keys, round + 1, worker))
+        ctx.tensors[worker].delete(*state.list_round_keys(ctx, ctx.keys, round - 1, worker))
+        databases.roll_back_if_superseded(ctx, worker, *state.list_round_keys(ctx, ctx.keys, round + 1, worker))
 
 
 @step(torch=True, uses={"tensors"})
@@ -138,7 +138,7 @@ def collect(ctx: Context, event: Event) -> None:
     """Store the trained model in the bucket, and delete every key and queue of the run."""
     progress.raise_if_superseded(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])  # all have passed the last round's
-    databases.finish_run(ctx, range(event["workers"]), state.spent)
+    databases.finish_run(ctx, range(event["workers"]), state.list_round_keys)
 
 
 round_ = Sequence(

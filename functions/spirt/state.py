@@ -12,7 +12,10 @@ from crossover.workflow.context import Context
 
 
 def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:
-    """Return the members that have arrived at the event's round. Polls until all have, or for `patience_s` seconds."""
+    """Return the members that have arrived at the event's round on the bus of `ctx`.
+
+    Polls until all have, or for `patience_s` seconds.
+    """
     pause = Pauses(0.005, 0.1, within_s=patience_s)
     while True:
         present = ctx.bus.list_arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
@@ -20,8 +23,8 @@ def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset
             return present
 
 
-def spent(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
-    """Return the tensor keys that `round` wrote for `worker`. `names`: keys of an attempt."""
+def list_round_keys(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
+    """Return the tensor keys that `round` of the run of `ctx` wrote for `worker`. `names`: keys of an attempt."""
     if round < 0:
         return []
     state, peers = state_keys(ctx.experiment, names, round, worker), range(ctx.experiment.workers)
@@ -47,21 +50,22 @@ def start(ctx: Context, event: Event) -> Event:
     def roll_back() -> None:
         """Delete the barrier and state of this attempt."""
         ctx.bus.remove(barriers=barrier)
-        databases.roll_back(ctx, workers, spent)
+        databases.roll_back(ctx, workers, list_round_keys)
 
     def clear(before: list[Keys]) -> None:
         """Delete what the attempts `before` left after the end of the run."""
         ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
-        databases.delete_attempts(ctx, before, workers, spent)
+        databases.delete_attempts(ctx, before, workers, list_round_keys)
 
     with progress.set_up_attempt(ctx, roll_back, clear) as before:
         ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
         ctx.bus.declare(barriers=barrier)
-        return event_at(ctx, event, databases.adopt_state(ctx, before, workers, spent))
+        return event_at(ctx, event, databases.adopt_state(ctx, before, workers, list_round_keys))
 
 
 def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
-    """Take the round's local steps in one function, and store the worker's contribution under `out`.
+    """Take the local steps of the event's round in one function, and store the worker's contribution under `out`, in
+    the worker's database of `ctx`.
 
     The worker's own optimizer vectors are stored before it, under the keys of the next round.
     """

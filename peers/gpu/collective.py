@@ -60,7 +60,8 @@ class Collective:
             replica.restore(at=int(oldest))
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Check that this program still holds its rank; `receive` sends the gradient.
+        """Check every few rounds (by `round`) that this program still holds its rank; `receive` sends `own` itself.
+        `exchange` is not used: there is one a round.
 
         Another program may hold the rank by now, and wait for the others to meet.
         """
@@ -68,7 +69,10 @@ class Collective:
             self._member.confirm()
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Fill `out` with the mean of all gradients, weighted by samples. Raises Unavailable if the group breaks."""
+        """Fill `out` with the mean of `own` and all others' gradients of `round`, weighted by samples.
+
+        `exchange` is not used: there is one a round. Raises Unavailable if the group breaks.
+        """
         samples = round_samples(self._ctx.facts, round)
         torch.mul(own.values, float(samples[self._member.rank]), out=out)
         shared = out.to(self._device)

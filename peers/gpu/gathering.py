@@ -39,7 +39,10 @@ class Gathering:
         """Do nothing: keys need no declaration."""
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Create the own gradient, or copy an earlier attempt's into `own` if there is one. Raises StaleAttempt if the run is over."""
+        """Create the own gradient of `round` in the object store, or copy an earlier attempt's into `own` if there is one.
+
+        `exchange`: number of the exchange within the round. Raises StaleAttempt if the run is over.
+        """
         rank, samples = self._member.rank, round_samples(self._ctx.facts, round)[self._member.rank]
         self._member.confirm()
         key = self._keys[exchange].body(round, rank)
@@ -52,7 +55,10 @@ class Gathering:
                 own.values.copy_(self._bodies.decode(shown, own=own, samples=samples, what=key))
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Aggregate all gradients into `out`, waiting for each; at checkpoints, delete the own older ones."""
+        """Aggregate all gradients of `round` into `out`, waiting for each but `own`; at checkpoints, delete the own older ones.
+
+        `exchange`: number of the exchange within the round.
+        """
         ctx, rank, samples = self._ctx, self._member.rank, round_samples(self._ctx.facts, round)
         combine(ctx, self._all(own, self._keys[exchange], round, samples), round=round, out=out)
         if round and round % self.every == 0 and not exchange:

@@ -1,7 +1,7 @@
 """The instances of peers: one each, without a GPU."""
 
 from crossover.experiment import Experiment
-from crossover.workflow.architecture import Instances, computing
+from crossover.workflow.architecture import Instances, count_busy_vcpus
 
 
 def instances(e: Experiment) -> Instances:
@@ -10,6 +10,6 @@ def instances(e: Experiment) -> Instances:
     Peers whose batches are computed by functions wait most of the time, so they are not counted as busy: a burstable instance type earns
     enough credits for them.
     """
-    busy = computing(e.training.threads) if e.module == "p2p_instance" else 0.0
+    busy = count_busy_vcpus(e.training.threads) if e.module == "p2p_instance" else 0.0
     kind, setting = e.p2p.instance_type, "p2p.instance_type"
     return Instances(purpose="peer", setting=setting, instance_type=kind, count=e.workers, busy=busy)

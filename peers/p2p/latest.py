@@ -47,16 +47,20 @@ class LatestMailboxes:
         progress.roll_back_if_over(self._ctx, self.close)
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Replace the message in the own mailbox, and delete the body of an old one."""
+        """Replace the message in the own mailbox by `own`, the gradient of `round`, and delete the body of an old one.
+
+        `exchange` is not used.
+        """
         keys = self._ctx.keys
         self._post.send(own, round=round, keys=keys, mailbox=keys.mailbox(self._member.rank))
         if round >= _KEPT_ROUNDS:
             self._ctx.objects.delete(self._ctx.keys.body(round - _KEPT_ROUNDS, self._member.rank))
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Write the weighted mean of the own and the available gradients into `out`.
+        """Write the weighted mean of `own` and the gradients that are available at `round` into `out`. `exchange` is not used.
 
-        The minibatch statistics behind the gradients are not averaged: the others' describe activations of other models.
+        The minibatch statistics behind the gradients are not averaged: the others' describe activations of other
+        models.
         """
         weight = float(round_samples(self._ctx.facts, round)[self._member.rank])
         torch.mul(own.values, weight, out=out)

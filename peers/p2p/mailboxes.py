@@ -35,10 +35,10 @@ class Post:
         self._sent: dict[str, tuple[Keys, int, bytes]] = {}  # by mailbox: the exchange's keys, round, message
 
     def send(self, own: Contribution, *, round: int, keys: Keys, mailbox: str) -> None:
-        """Put the contribution into the mailbox. `keys`: of the exchange.
+        """Put `own`, the contribution to `round`, into the mailbox. `keys`: of the exchange.
 
-        A body above the message limit is created in the object store, and its key is sent. Raises StaleAttempt if the run is over, or the
-        rank was taken over.
+        A body above the message limit is created in the object store, and its key is sent. Raises StaleAttempt if the
+        run is over, or the rank was taken over.
         """
         ctx, rank = self._ctx, self._member.rank
         samples = round_samples(ctx.facts, round)[rank]
@@ -71,7 +71,10 @@ class Post:
         return self._bodies.decode(body, own=own, samples=message.samples, what=what)
 
     def recall(self, mailbox: str, *, round: int, keys: Keys) -> bool:
-        """Return whether the mailbox still holds what an earlier attempt sent in `round` or later; if so, keep that as sent."""
+        """Return whether the mailbox still holds what an earlier attempt sent in `round` or later; if so, keep that as sent.
+
+        `keys`: of the exchange.
+        """
         held = self._ctx.bus.peek(mailbox)
         if held is None or (there := messages.read(held, mailbox=mailbox).round) < round:
             return False
@@ -120,13 +123,19 @@ class SynchronousMailboxes:
         return None if all(held) else before
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Put the contribution into the mailbox, and arrive at the barrier."""
+        """Put `own`, the contribution to `round`, into the mailbox, and arrive at the barrier.
+
+        `exchange`: number of the exchange within the round.
+        """
         keys = self._keys[exchange]
         self._post.send(own, round=round, keys=keys, mailbox=self._mailbox(keys, round))
         self._arrive(keys, round)
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Wait at the barrier, then aggregate all peers' contributions into `out`."""
+        """Wait at the barrier of `round`, then aggregate `own` and all other peers' contributions into `out`.
+
+        `exchange`: number of the exchange within the round.
+        """
         self._await_all(self._keys[exchange], round)
         combine(self._ctx, self._all(own, self._keys[exchange], round), round=round, out=out)
         if round and not exchange:  # all have arrived at this round, so all have finished the one before

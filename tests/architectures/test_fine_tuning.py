@@ -268,7 +268,7 @@ def test_plan_refuses_such_a_function_as_a_run_does(base: Weights) -> None:
 @pytest.mark.parametrize("architecture", architectures())
 def test_a_projection_counts_the_base_once_for_each_environment_and_program(architecture: str) -> None:
     experiment = small(architecture)
-    without = simulate(experiment, AWS.without_stragglers(), workload=(sizes := Workload.of(experiment)))
+    without = simulate(experiment, AWS.without_stragglers(), workload=(sizes := Workload.from_experiment(experiment)))
     found = simulate(experiment, AWS.without_stragglers(), workload=replace(sizes, base_bytes=90 * 10**6))
     readers = sum(use.cold for use in found.steps.values() if use.base_bytes)
     if architecture_of(architecture).program is not None:
@@ -321,4 +321,4 @@ def test_a_model_that_comes_with_the_project_begins_with_the_bits_it_had(model: 
 
 
 def test_a_record_says_which_base(base: Weights) -> None:
-    assert json.loads(json.dumps(tuned(base).resolved()))["training"]["weights"]["sha256"] == base.sha256
+    assert json.loads(json.dumps(tuned(base).to_plain()))["training"]["weights"]["sha256"] == base.sha256

@@ -96,7 +96,7 @@ def test_the_budget_ends_a_run_that_nobody_follows(
     dear = replace(found, training=replace(found.training, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
     run_deployed(dear, tmp_path, lambda progress: None, session=cloud.session(), where="local")
     ((prepared, execution),) = started
-    while not execution.ended():
+    while not execution.has_ended():
         time.sleep(0.1)
     outcome = json.loads(prepared.objects.get(prepared.keys.outcome))
     assert outcome["epochs"] == 1 and outcome["reason"].startswith("budget: stopped at $")

@@ -178,7 +178,7 @@ def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
         fleet.job.clients.object_store, Keys(fleet.job.prepared.run), 2, tolerant=False, release=lambda: None
     )
     with pytest.raises(Exception, match=r"peer \d gave up: MemoryError: no room for the message"):
-        run.ended()
+        run.has_ended()
 
 
 def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment, Gpu, from_resolved
+from crossover.experiment import Experiment, Gpu, from_plain
 from crossover.reports.folder import RunFolder
 from crossover.running import inline
 from crossover.simulation.workload import Workload
@@ -65,8 +65,8 @@ def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_t
     fleet, alone = baseline_experiments(experiment)
     assert (fleet.name, fleet.architecture, fleet.exchange.every) == ("four-gpu", "gpu", None)
     assert (alone.name, alone.architecture, alone.workers, alone.exchange.every) == ("four-single", "single", 1, 12)
-    assert from_resolved(json.loads(json.dumps(experiment.resolved()))) == experiment
-    assert validate(alone.resolved()) == alone
+    assert from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
+    assert validate(alone.to_plain()) == alone
     assert (
         baseline_experiments(replace(experiment, exchange=replace(experiment.exchange, every="epoch")))[
             1
@@ -85,7 +85,7 @@ def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoc
     )
     (alone,) = baseline_experiments(experiment)
     assert alone.exchange.every == 24
-    assert Workload.of(alone).minibatches == 24
+    assert Workload.from_experiment(alone).minibatches == 24
 
 
 def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(

@@ -109,7 +109,7 @@ class Evidence:
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
         listed = deployed_clients.list_items(self.session, "lambda", "list_functions", "Functions")
-        return [each for each in listed if self.owner.named(FUNCTION, each["FunctionName"])]
+        return [each for each in listed if self.owner.has_named(FUNCTION, each["FunctionName"])]
 
     @cached_property
     def made(self) -> dict[str, list[float]]:

@@ -67,7 +67,7 @@ class ProofWalk(Evidence):
         """Write an experiment to a file for the CDK, and return its path. The file is JSON, which YAML can read."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / f"{name}.yaml"
-        path.write_text(json.dumps(experiment.resolved(), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(experiment.to_plain(), indent=1) + "\n", encoding="utf-8")
         return path
 
     @contextmanager

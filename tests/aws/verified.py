@@ -33,7 +33,7 @@ def write(
         "started_at": walk.started.isoformat(timespec="seconds"),
         "verified_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "region": walk.client("sts").meta.region_name,
-        "experiment": walk.experiment.resolved(),
+        "experiment": walk.experiment.to_plain(),
         "failure": None if failure is None else str(failure) or type(failure).__name__,
         "minutes": {phase: round(minutes, 2) for phase, minutes in walk.minutes.items()},
         "usd": dict(usd),

@@ -16,7 +16,7 @@ from safetensors.torch import load
 
 from crossover import user_code, validation
 from crossover.errors import DataError
-from crossover.experiment import from_resolved
+from crossover.experiment import from_plain
 from tools import fine_tuning
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -165,7 +165,7 @@ def test_a_kept_run_is_what_the_command_would_make_again() -> None:
         result = json.loads(path.read_text())
         asked = validation.load(EXAMPLES / "adapters.yaml", [*fine_tuning.ALONE, *settings])
         assert result["outcome"] == "finished", name
-        assert from_resolved(result["experiment"]).training == asked.training, name
+        assert from_plain(result["experiment"]).training == asked.training, name
 
 
 def test_the_page_has_the_tables_of_the_kept_runs() -> None:

@@ -304,7 +304,7 @@ class Organisation:
 
     def findings(self, case: str = "spirt") -> list[preflight.Finding]:
         """Those that do not hold."""
-        account = account_file.checked(self.said)
+        account = account_file.parse_account(self.said)
         return [each for each in preflight.examine(self.session, Case.of(case).experiment, account) if not each.holds]
 
     def close(self) -> None:
@@ -402,7 +402,7 @@ def test_what_does_not_serve_is_refused_before_anything_is_made(
     assert re.search(words, found.detail) and found.detail.startswith("config/account.yaml: "), found.detail
     for key, value in cloud.environment().items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setattr(account_file, "load", lambda: account_file.checked(organisation.said))
+    monkeypatch.setattr(account_file, "load", lambda: account_file.parse_account(organisation.said))
     with pytest.raises(UserError, match=words):
         deploying.check_before_deploying(Case.of("spirt").experiment, config=Path("x.yaml"), tell=lambda line: None)
 
@@ -434,7 +434,7 @@ def test_functions_may_go_out_by_endpoints_instead(organisation: Organisation) -
 def test_a_standing_network_does_not_move_into_another_vpc(
     organisation: Organisation, cloud: LocalCloud, tmp_path: Path
 ) -> None:
-    account, experiment = account_file.checked(organisation.said), Case.of("gpu").experiment
+    account, experiment = account_file.parse_account(organisation.said), Case.of("gpu").experiment
     cloud.deploy(synthesize(experiment, tmp_path / "assembly", now=NOW, account=account))
     assert [each.name for each in organisation.findings("gpu")] == [
         "EBS key"

@@ -16,7 +16,7 @@ import pytest
 from crossover.local.cloud import build_tensor_module
 from crossover.local.servers import RedisServer
 from crossover.workflow.architecture import Architecture, architectures, load
-from crossover.workflow.infrastructure import talks
+from crossover.workflow.infrastructure import uses_bus
 from tests.conformance.servers import IN_MEMORY
 from tests.local import kills, stranger
 from tests.local.listening import Listening, listening
@@ -58,7 +58,7 @@ def around(architecture: Architecture) -> set[str]:
         "functions": architecture.run is not None or bool(architecture.machines),
         "programs": architecture.program is not None,
         "database": architecture.tensor_hosts != "none",
-        "broker": talks(architecture),
+        "broker": uses_bus(architecture),
     }
     return {name for name, there in stands.items() if there}
 

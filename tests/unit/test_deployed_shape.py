@@ -29,7 +29,7 @@ def test_more_minibatches_than_a_map_is_given_are_refused_once_the_data_are_know
         "minibatches": None,  # distributed Maps: their size was not known when the stack was made
     }
     facts = {
-        "experiment": experiment.resolved(),
+        "experiment": experiment.to_plain(),
         "data": "",
         "data_manifest": {"minibatches": minibatches},
         "parameters": 1,

@@ -61,11 +61,11 @@ def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
 
 def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clients: MemoryClients) -> None:
     ctx = Context(Resources(clients), run="r", memory_mb=512)
-    ctx.mark()  # nothing is metered: nothing to say
+    ctx.report_usage()  # nothing is metered: nothing to say
     with Meter("train", ctx, first_event("r", workers=1)):
-        ctx.mark()
+        ctx.report_usage()
         ctx.objects.put("x", b"12345")
-        ctx.mark()
+        ctx.report_usage()
         [key] = clients.object_store.list("runs/r/marks/")
         mark = json.loads(clients.object_store.get(key))
     assert mark["outcome"] == "under way" and mark["request_id"] == ctx.request_id
@@ -82,8 +82,8 @@ def test_a_mark_that_cannot_be_written_is_not_worth_the_invocation(
         raise Unavailable("the store is away")
 
     ctx = Context(Resources(clients), run="r")
-    monkeypatch.setattr(ctx, "write_mark", refuse)
-    monkeypatch.setattr(ctx, "forget_mark", refuse)
+    monkeypatch.setattr(ctx, "write_usage_snapshot", refuse)
+    monkeypatch.setattr(ctx, "delete_usage_snapshot", refuse)
     with Meter("train", ctx, first_event("r", workers=1)):
-        ctx.mark()
+        ctx.report_usage()
     assert len(clients.object_store.list("runs/r/records/")) == 1

@@ -15,7 +15,7 @@ import stacks
 from crossover import algorithms
 from crossover.algorithms import averaging
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment, from_resolved
+from crossover.experiment import Experiment, from_plain
 from crossover.running.resume import list_differing_settings
 from crossover.validation import fields, validate
 from crossover.workflow import architecture
@@ -123,9 +123,9 @@ def test_its_settings_are_a_section_of_the_yaml(eighth: Callable[..., Experiment
     assert settings is not None
     found = eighth(rate=2, order=[1, 2])
     assert found.settings(settings) == settings(rate=2.0, order=(1, 2))
-    assert found.resolved()["eighth"] == {"rate": 2.0, "order": [1, 2]}
-    assert from_resolved(json.loads(json.dumps(found.resolved()))) == found
-    assert "exclusiveMinimum" in str(json.loads(fields.text())["$defs"]["Settings"])
+    assert found.to_plain()["eighth"] == {"rate": 2.0, "order": [1, 2]}
+    assert from_plain(json.loads(json.dumps(found.to_plain()))) == found
+    assert "exclusiveMinimum" in str(json.loads(fields.schema_text())["$defs"]["Settings"])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed
 ) -> None:
     resolve = load("eighth").resolve
     there = resolve(validate({"name": "x", "architecture": "eighth"}))
-    assert there.resolved()["eighth"] == {"rate": 0.7, "order": []}
+    assert there.to_plain()["eighth"] == {"rate": 0.7, "order": []}
     assert list_differing_settings(resolve(eighth(rate=0.8)), there) == ["eighth.rate: 0.8, there 0.7"]
     assert not list_differing_settings(resolve(eighth(rate=0.7)), there)
 

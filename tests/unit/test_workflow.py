@@ -15,7 +15,7 @@ from crossover.workflow import (
     Repeat,
     Sequence,
     Step,
-    checked,
+    check_event,
     execute,
     first_event,
     step,
@@ -90,11 +90,11 @@ def test_parallel_and_child_pass_the_event_through(ctx: Context) -> None:
 
 def test_the_event_keeps_its_schema() -> None:
     with pytest.raises(AssertionError, match="extra"):
-        checked({**START, "extra": 1})
+        check_event({**START, "extra": 1})
     with pytest.raises(AssertionError, match="plain values"):
-        checked({**START, "run": [1, 2]})
+        check_event({**START, "run": [1, 2]})
     with pytest.raises(AssertionError, match="1024 bytes"):
-        checked({**START, "run": "x" * 1_024})
+        check_event({**START, "run": "x" * 1_024})
 
 
 def test_inputs_that_are_gone_make_a_stale_attempt_unless_the_output_appeared(ctx: Context) -> None:

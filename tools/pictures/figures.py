@@ -52,7 +52,7 @@ class Figures:
         experiment = validation.load(ROOT / self.config)
         self.architecture = architecture_of(experiment)
         self.experiment: Experiment = self.architecture.resolve(experiment)
-        self.workload = Workload.of(self.experiment)
+        self.workload = Workload.from_experiment(self.experiment)
         usage = Usage(self.experiment.architecture, keep_records=True)
         even: dict[str, Any] = dict.fromkeys(SIGMAS, 0.0)
         days = calendar(self.experiment, self.workload)

@@ -40,7 +40,7 @@ def find_wires(layout: Layout, of: Figures) -> set[tuple[str, str]]:
     """Return the pairs (step or program, store) that the structure connects, from what steps and programs declare."""
     uses: dict[str, set[str]] = {step.name: {*step.uses} for step in steps(of.architecture)}
     if program := of.architecture.program:
-        uses[program.step] = {"objects", *(["bus"] if program.talks else [])}
+        uses[program.step] = {"objects", *(["bus"] if program.uses_bus else [])}
     kinds = {store.kind for store in layout.structure.stores}
     return {
         (box.name, kind)

@@ -13,10 +13,10 @@ Resized = Callable[[str, int, str, str], None]  # group, desired capacity, user 
 
 
 def install(changes: Replacements, *, started: Started, stopped: Callable[[str], None], resized: Resized) -> None:
-    """Install the patches of instances and Auto Scaling groups.
+    """Install the patches of instances and Auto Scaling groups by `changes`.
 
-    `started`: called for every instance of a template; `stopped(instance id)`: called when it is deleted; `resized`: called whenever a
-    group's desired capacity is set, and with 0 when the group is deleted.
+    `started`: called for every instance of a template; `stopped(instance id)`: called when it is deleted; `resized`:
+    called whenever a group's desired capacity is set, and with 0 when the group is deleted.
     """
     from moto.ec2.models.instances import Instance
 

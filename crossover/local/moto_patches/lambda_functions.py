@@ -20,10 +20,10 @@ def resource_types() -> dict[str, ResourceType]:
 def install(
     changes: Replacements, *, invoke: InvokeDeployed, invoke_event: InvokeEvent, forget: Callable[[str], None]
 ) -> None:
-    """Install the patches of Lambda functions.
+    """Install the patches of Lambda functions by `changes`.
 
-    `invoke`, `invoke_event`: run an invocation synchronously or asynchronously; `forget(name)`: called when a function is deleted or
-    updated.
+    `invoke`, `invoke_event`: run an invocation synchronously or asynchronously; `forget(name)`: called when a function
+    is deleted or updated.
     """
     from moto.awslambda import models
 

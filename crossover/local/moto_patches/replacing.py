@@ -48,7 +48,10 @@ class Replacements(contextlib.ExitStack):
         setattr(owner, name, new)
 
     def add(self, owner: Any, name: str, new: Any) -> None:
-        """Set an attribute that moto lacks. Raises RunFailed if moto has it: then the patch is no longer needed."""
+        """Set the attribute `name` of `owner`, a class or module of moto, to `new`, an attribute that moto lacks.
+
+        Raises RunFailed if moto has it: then the patch is no longer needed.
+        """
         if name in vars(owner):
             raise RunFailed(
                 f"moto: {_name_owner(owner)} has a {name!r} of its own by now: drop the seam of crossover.local that adds it"

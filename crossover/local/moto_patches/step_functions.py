@@ -29,7 +29,7 @@ InvokeByArn = Callable[[str, bytes], Answer]  # function name or ARN, payload
 
 
 def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str], Any]) -> None:
-    """Install all patches of Step Functions.
+    """Install all patches of Step Functions by `changes`.
 
     `invoke`: runs a function in this process; `client(service)`: returns the shared boto3 client of this cloud.
     """

@@ -145,9 +145,10 @@ class StoreConnection:
 
 
 def simulate_arithmetic(worker_call: WorkerInvocation, stage: str, bytes_: float) -> SimProcess:
-    """Simulate vector arithmetic inside a worker's function. `bytes_`: bytes of all vectors that are read and written. The seconds are
-    added to `stage`; they count as a further part of it if the invocation has already begun it, except for "update", which is counted anew
-    each time.
+    """Simulate vector arithmetic inside the function of `worker_call`, a worker's invocation.
+
+    `bytes_`: bytes of all vectors that are read and written. The seconds are added to `stage`; they count as a further
+    part of it if the invocation has already begun it, except for "update", which is counted anew each time.
     """
     seconds = worker_call.world.arithmetic_s(bytes_, worker_call.step)
     if stage in worker_call.invocation.stages and stage != "update":
@@ -215,8 +216,10 @@ def first_checkpoints(world: World, place: WhereInRun) -> Script:
 
 
 def build_first_step(world: World, *, looks: int, supervised: bool = False) -> Script:
-    """Return the script of the first step of a run of long workers: look for an earlier attempt, store first checkpoints. `looks`: number
-    of members whose checkpoints are looked for; `supervised`: True if a supervisor gets a first checkpoint too.
+    """Return the script of the first step of a run of long workers in `world`: look for an earlier attempt, store first checkpoints.
+
+    `looks`: number of members whose checkpoints are looked for; `supervised`: True if a supervisor gets a first
+    checkpoint too.
     """
     one = world.workload.vector_bytes + VECTOR_HEADER_BYTES
     puts, out = world.workers + supervised, world.workers * one

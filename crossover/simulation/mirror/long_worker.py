@@ -328,8 +328,10 @@ def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvo
 
 
 def build_last_step(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
-    """Return the script of the last step of a run of long workers: read a checkpoint, store the trained model, delete keys. `members`:
-    number of workers and supervisors; `bus`: True if a message exchange must be removed.
+    """Return the script of the last step of a run of long workers in `world`: read a checkpoint of `checkpoint_bytes`,
+    store the trained model, delete keys.
+
+    `members`: number of workers and supervisors; `bus`: True if a message exchange must be removed.
     """
     size, objects = world.workload.vector_bytes, world.objects("collect")
     read = checkpoint_bytes

@@ -81,7 +81,7 @@ def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
 
 
 def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """Simulate one invocation of an MLLess worker, from its checkpoint until training ends or its time is over."""
+    """Simulate one `invocation` of the MLLess worker at `place` in `world`, from its checkpoint until training ends or its time is over."""
     progress = world.state.setdefault(("progress", place.worker), WorkerProgress())
     yield from run_invocation(
         WorkerInvocation(world, place, invocation, progress, partial(checkpoint_bytes, world)), simulate_worker_step
@@ -89,7 +89,11 @@ def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> S
 
 
 def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """Simulate one invocation of the supervisor. In each step the supervisor waits for the reports of all workers, then answers."""
+    """Simulate one `invocation` of the supervisor in `world`.
+
+    In each step the supervisor waits for the reports of all workers, then answers. `place`: its position, whose worker
+    is set to the supervisor's number.
+    """
     progress = world.state.setdefault("supervisor", WorkerProgress())
     place.worker = world.workers  # the supervisor has random factors of its own
     worker_call = WorkerInvocation(

@@ -55,8 +55,8 @@ class SimulatedPeer:
         broker = world.experiment.network.broker_instance_type
         self.bus = world.calibration.on_host(world.calibration.instance_bus, broker).at(**network)
         self.factors, self.round = world.factors[rank], 0
-        self.ahead = not program.talks
-        self.checkpoint_every = 1 if program.talks else world.experiment.functions.checkpoint_every
+        self.ahead = not program.uses_bus
+        self.checkpoint_every = 1 if program.uses_bus else world.experiment.functions.checkpoint_every
         # A program that is alone reads each object once, if its disk has room for them, and saves by time.
         alone = architecture.alone
         self.pace = CheckpointPace(self.checkpoint_every, lambda: world.env.now) if alone else None
@@ -64,7 +64,7 @@ class SimulatedPeer:
         self.saved, self.known = 0, set[int]()
         self.exchange = (
             self._exchange_by_mailboxes
-            if program.talks
+            if program.uses_bus
             else self._exchange_alone
             if architecture.alone
             else self._exchange_by_objects
@@ -74,7 +74,7 @@ class SimulatedPeer:
     def train(self) -> SimProcess:
         """Simulate the whole program from start to end. Its usage is added to the world's after each decision."""
         world, days = self.world, self.world.days
-        use = world.usage.of(self.step, memory_mb=0)
+        use = world.usage.for_step(self.step, memory_mb=0)
         yield from self._start()
         for number in range(1, days.decisions + 1):
             place = WhereInRun(worker=self.rank)
@@ -185,7 +185,7 @@ class SimulatedPeer:
 
     def _evaluation_s(self) -> float:
         """Return the seconds in which this program evaluates the model on the validation set."""
-        whole = self.world.workload.evaluated
+        whole = self.world.workload.at_full_size
         return self.world.calibration.evaluate_share * self._minibatch_s(whole.validation_samples, whole)
 
     def _minibatch_s(self, samples: int, workload: Workload) -> float:

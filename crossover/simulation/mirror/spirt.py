@@ -12,8 +12,8 @@ DECISION_BYTES = 256  # of the text that is all that most workers read at an epo
 
 
 def move_to_round(world: World, place: WhereInRun, round: int) -> None:
-    """Set the fields of `place` (epoch, round, minibatches) to the start of `round`, as `at` in crossover/training/progress.py does for an
-    event.
+    """Set the fields of `place` (epoch, round, minibatches) to the start of `round` in the calendar of `world`, as
+    `event_at` in crossover/training/progress.py does for an event.
     """
     days = world.days
     place.epoch, place.round, place.minibatches = days.epoch(round), round, days.count_parallel(round)
@@ -137,8 +137,10 @@ def resume_check_s(world: World, step: str) -> float:
 
 
 def count_mean(world: World, step: str, tally: Tally, vectors: int) -> tuple[float, float]:
-    """Count in `tally` the requests that average `vectors` vectors in a worker's database, and return their seconds as (requests,
-    computing). The mean is computed in the database or in the function, as the experiment says.
+    """Count in `tally` the requests with which `step` averages `vectors` vectors in a worker's database, and return
+    their seconds in `world` as (requests, computing).
+
+    The mean is computed in the database or in the function, as the experiment says.
     """
     tensors = world.tensors(step)
     size, calibration = world.workload.vector_bytes, world.calibration

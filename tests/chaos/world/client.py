@@ -50,7 +50,7 @@ class MachineExecution:
     world: VirtualAccount
     execution: VirtualExecution
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         self.world.machines.wait(self.execution, LOOK_S)
         found = self.execution
         if found.status == "RUNNING":
@@ -166,7 +166,7 @@ class Client:
         world, fleet, members = self.world, self.world.fleet, prepared.experiment.workers
         assert fleet is not None
 
-        def alive() -> bool:
+        def can_finish() -> bool:
             if fleet.capacity:
                 world.kernel.wait(fleet.changed, LOOK_S)
             return bool(world.asks("DescribeAutoScalingGroups", lambda: fleet.capacity > 0))
@@ -182,7 +182,7 @@ class Client:
             world.asks("SetDesiredCapacity", lambda: fleet.resize(size))
             tolerant = tolerates_failures(prepared.experiment)
             execution = ProgramsExecution(
-                prepared.objects, prepared.keys, members, tolerant=tolerant, release=release, alive=alive
+                prepared.objects, prepared.keys, members, tolerant=tolerant, release=release, can_finish=can_finish
             )
             self._until_it_ends(prepared, execution)
         finally:

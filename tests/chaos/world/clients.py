@@ -81,5 +81,5 @@ class VirtualClients:
         self._to_broker.append(connection)
         return connection
 
-    def slot(self) -> AbstractContextManager[float]:
+    def hold_slot(self) -> AbstractContextManager[float]:
         return nullcontext(0.0)

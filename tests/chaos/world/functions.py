@@ -134,7 +134,7 @@ class VirtualFunctions:
         context = LambdaContext(kernel, kernel.now_s + function.timeout_s, function.memory_mb, request_id)
         process.role = f"{function.step.name} {event['worker']}"
         task = kernel.spawn(
-            function.step.invoked, environment.resources, event, context, process=process, name=function.step.name
+            function.step.invoke, environment.resources, event, context, process=process, name=function.step.name
         )
         if not kernel.wait(task.ended, function.timeout_s):
             process.kill()

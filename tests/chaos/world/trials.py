@@ -11,7 +11,7 @@ from crossover.pools import start_pool
 from crossover.running.resume import tolerates_failures
 from crossover.training.progress import calendar_of
 from crossover.workflow.architecture import Architecture, architecture_of
-from crossover.workflow.infrastructure import database_hosts, talks
+from crossover.workflow.infrastructure import database_hosts, uses_bus
 from tests.chaos.world.drawing import draw
 from tests.chaos.world.history import RequestHistory
 from tests.chaos.world.judged import JudgedRun
@@ -91,7 +91,12 @@ class Trials:
             raise UserError(f"undisturbed, the run fails already: {outcome.failure}")
         found = broken(self.judged(nemesis, outcome, world))
         assert not found, "; ".join(found)
-        servers = {"s3": 1, "redis": len(world.servers.databases), "rabbitmq": int(talks(self.architecture)), "aws": 1}
+        servers = {
+            "s3": 1,
+            "redis": len(world.servers.databases),
+            "rabbitmq": int(uses_bus(self.architecture)),
+            "aws": 1,
+        }
         half_s = round(outcome.seconds / 2, 3)
         programs = [f"program {rank}" for rank in range(self.experiment.workers)] if self.architecture.program else []
         terrain = Terrain(
@@ -167,7 +172,7 @@ class Trials:
         program, steps = self.architecture.program is not None, self.architecture.run or self.architecture.machines
         has = {
             "part_bytes": program and steps and self.experiment.p2p.average_in == "lambda",
-            "body_bytes": program and talks(self.architecture),
+            "body_bytes": program and uses_bus(self.architecture),
             "spares": program,
             "timeout_s": steps,
             "time_to_live_s": database_hosts(self.experiment, self.architecture),
@@ -181,7 +186,7 @@ class Trials:
         absent = set[FaultKind]()
         if not database_hosts(self.experiment, architecture):
             absent.add("memory_lost")
-        if not talks(architecture):
+        if not uses_bus(architecture):
             absent |= {"queues_lost", "message"}
         if architecture.program is None:
             absent |= {"taken", "late"}

@@ -24,7 +24,7 @@ def kept(folder: Path, experiment: Experiment, curve: list[float], **changes: An
     run = spirt().result()
     epochs = [run["epochs"][0] | {"epoch": n, "val_metric": value} for n, value in enumerate(curve, start=1)]
     made = {"architecture": "all_reduce", "outcome": "finished", "epochs": epochs, "data": {}, **changes}
-    (folder / "result.json").write_text(json.dumps({**run, **made, "experiment": experiment.resolved()}))
+    (folder / "result.json").write_text(json.dumps({**run, **made, "experiment": experiment.to_plain()}))
     (folder / "metrics.jsonl").write_text("")
     return folder
 

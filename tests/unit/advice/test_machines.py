@@ -37,7 +37,7 @@ def test_every_priced_machine_is_a_candidate_and_spot_only_with_a_price_of_its_o
 
 def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
     base = Experiment(name="one", architecture="single", workers=1, training=Training(model="mobilenet"))
-    question = Question(base, Workload.of(base), 50_000, AWS, prices.load())
+    question = Question(base, Workload.from_experiment(base), 50_000, AWS, prices.load())
     shape = next(
         each
         for each in candidates.list_candidates(

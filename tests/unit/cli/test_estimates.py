@@ -70,7 +70,7 @@ def result(experiment: Experiment, *, epochs: int = 3, **more: Any) -> dict[str,
         "outcome": "finished",
         "label": "measured-local",
         "started_at": "2027-01-01T10:00:00+00:00",
-        "experiment": experiment.resolved(),
+        "experiment": experiment.to_plain(),
         "duration_s": 10.0 + 7.0,
         "epochs": [{"wall_s": wall_s} for wall_s in (2.0, 9.0, 2.0)[:epochs]],
         "cost": {"lines": lines},
@@ -209,9 +209,9 @@ def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) 
 
 def test_a_model_of_ones_own_is_projected_by_its_parameters() -> None:
     mine = load(CONFIG / "spirt.yaml", ["training.model=mine:model"])
-    assert Workload.of(mine, parameters=7_000).parameters == 7_000
+    assert Workload.from_experiment(mine, parameters=7_000).parameters == 7_000
     with pytest.raises(NoProjection):
-        Workload.of(mine)
+        Workload.from_experiment(mine)
 
 
 def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

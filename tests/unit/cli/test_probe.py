@@ -38,7 +38,7 @@ main(sys.argv[1:])
 
 def workload() -> Workload:
     """Return the workload of MobileNet on CIFAR-10 with one worker."""
-    return Workload.of(load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"]))
+    return Workload.from_experiment(load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"]))
 
 
 def row(path: Path, **changes: Any) -> Path:

@@ -16,7 +16,7 @@ def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
     def compute() -> None:
         nonlocal computing, most
         begun.wait(WAIT_S)
-        with clients.slot():
+        with clients.hold_slot():
             with lock:
                 computing += 1
                 most = max(most, computing)
@@ -32,9 +32,9 @@ def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
 
 def test_a_failure_gives_its_slot_back() -> None:
     clients = MemoryClients(workers=1, slots=1)
-    with pytest.raises(ValueError, match="mine"), clients.slot():
+    with pytest.raises(ValueError, match="mine"), clients.hold_slot():
         raise ValueError("mine")
-    with clients.slot() as waited_s:
+    with clients.hold_slot() as waited_s:
         assert waited_s >= 0
 
 
@@ -45,13 +45,13 @@ def test_who_waits_for_a_slot_of_a_stopped_run_computes_no_more() -> None:
     def compute() -> None:
         waiting.set()
         try:
-            with clients.slot():
+            with clients.hold_slot():
                 raise AssertionError("computes")
         except BaseException as end:
             ends.append(end)
 
     other = threading.Thread(target=compute)
-    with clients.slot():
+    with clients.hold_slot():
         other.start()
         assert waiting.wait(WAIT_S)
         clients.stop()

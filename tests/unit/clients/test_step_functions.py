@@ -51,4 +51,4 @@ def test_an_execution_that_ran_out_of_time_names_the_field_that_bounds_it() -> N
     answer = {"status": "TIMED_OUT"}
     execution = StateMachineExecution(SimpleNamespace(describe_execution=lambda executionArn: answer), "arn")
     with pytest.raises(RunFailed, match=r"lifetime\.maximum_run_hours"):
-        execution.ended()
+        execution.has_ended()

@@ -31,7 +31,7 @@ class Ending:
         self._errors = list(errors)
         self.stopped = 0
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         if self._errors:
             raise self._errors.pop(0)
         return True
@@ -245,7 +245,7 @@ def test_whoever_follows_a_run_looks_four_times_a_second(prepared: Prepared) -> 
     clock, looks = Passing(), list[float]()
 
     class Lasting(Ending):
-        def ended(self) -> bool:
+        def has_ended(self) -> bool:
             looks.append(clock.now_s)
             return clock.now_s >= 60.0
 

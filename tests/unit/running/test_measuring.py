@@ -27,7 +27,7 @@ from crossover.running.measuring import (
     reduce_to_one_round,
 )
 from crossover.validation import load as read
-from crossover.workflow import first_event, mapped, walk
+from crossover.workflow import first_event, map_steps, walk
 from crossover.workflow.architecture import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -220,7 +220,7 @@ def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: py
 def test_the_tree_is_the_architectures_with_invocations_for_steps() -> None:
     tree, found = load("spirt").run, calls(Lambda(), 1.0)
     assert tree is not None
-    remote = mapped(tree, found.make_remote)
+    remote = map_steps(tree, found.make_remote)
     names = [getattr(node, "name", type(node).__name__) for node in walk(tree)]
     assert [getattr(node, "name", type(node).__name__) for node in walk(remote)] == names
     assert {type(node) for node in walk(remote) if hasattr(node, "body") and hasattr(node, "module")} == {RemoteStep}

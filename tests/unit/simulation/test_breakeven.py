@@ -59,7 +59,7 @@ def test_one_of_each_and_a_fleet_of_as_many_gpus_stand_beside() -> None:
 def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_workers_together() -> None:
     one, *rest = add_rivals([small("all_reduce", workers=4, every=1)])
     function = next(each for each in rest if each.name == "one-function")
-    own = Workload.of(function)
+    own = Workload.from_experiment(function)
 
     def on(entrants: list[Experiment], workers: int) -> tuple[object, int]:
         axes = swept._axes(entrants, own)

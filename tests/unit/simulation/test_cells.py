@@ -86,7 +86,7 @@ def test_a_projection_beyond_what_was_measured_says_how_far() -> None:
     assert AWS.list_extrapolations(memory_mb=256) == ("functions of 256 MB: 2.0 times less than was measured (512)",)
     assert ASSUMED.list_extrapolations(memory_mb=128) == ()
     setting = Experiment(name="x", architecture="spirt", workers=2, functions=Functions(memory_mb={"default": 9_024}))
-    run = simulate(setting, workload=Workload.of(setting).sized(1_000_000_000))
+    run = simulate(setting, workload=Workload.from_experiment(setting).with_parameters(1_000_000_000))
     assert any(line.startswith("functions of 9,024 MB: 3.0 times") for line in run.outside)
     assert any(line.startswith("objects of 4,0") for line in run.outside)
     assert run.as_json()["outside"] == list(run.outside)

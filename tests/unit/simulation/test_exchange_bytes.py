@@ -70,7 +70,7 @@ def test_an_epoch_of_mobilenet_by_powersgd_moves_at_most_an_eighth_of_a_gigabyte
     )
     told = simulate(experiment, STILL, keep_records=True)
     traffics = [record["traffic"]["tensor_store"] for record in told.records if record["step"] == "train"]
-    rounds = Workload.of(experiment).minibatches
+    rounds = Workload.from_experiment(experiment).minibatches
     assert sum(each["bytes_out"] + each["bytes_in"] for each in traffics) == rounds * 11 * 4 * (
         43_816 + 24_512 + 21_898 + 21_888
     )
@@ -80,7 +80,7 @@ def test_an_epoch_of_mobilenet_by_powersgd_moves_at_most_an_eighth_of_a_gigabyte
 def test_a_model_that_is_only_a_number_has_no_matrices() -> None:
     experiment = replace(small("all_reduce"), exchange=Exchange(compression="powersgd"))
     with pytest.raises(NoProjection, match="follows from its matrices"):
-        simulate(experiment, STILL, workload=Workload.of(experiment, parameters=1_000))
+        simulate(experiment, STILL, workload=Workload.from_experiment(experiment, parameters=1_000))
 
 
 @pytest.mark.parametrize(

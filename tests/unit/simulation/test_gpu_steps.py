@@ -90,7 +90,7 @@ def test_the_bound_by_arithmetic_is_kept_for_products() -> None:
 
 def test_half_precision_and_a_worse_draw_change_a_step() -> None:
     training = Training(model="resnet18_cifar")
-    work = Workload.of(Experiment(name="one", architecture="single", workers=1, training=training))
+    work = Workload.from_experiment(Experiment(name="one", architecture="single", workers=1, training=training))
     whole = AWS.gpu_gradient_s(work, 512, instance_type="g4dn.xlarge")
     assert AWS.gpu_gradient_s(work, 512, instance_type="g4dn.xlarge", precision="fp16") < whole
     assert replace(AWS, gpu_level=1.0).gpu_gradient_s(work, 512, instance_type="g4dn.xlarge") > whole

@@ -26,7 +26,7 @@ def task(*, spot: bool, epochs: int = 200) -> RepeatedRun:
     gpu = Gpu(instances=2, gpus_per_instance=1, instance_type="g4dn.xlarge", spot=spot)
     training = Training(model="mobilenet", epochs=epochs)
     base = Experiment(name="one", architecture="gpu", workers=2, gpu=gpu, training=training)
-    return RepeatedRun(base, AWS, replace(Workload.of(base), samples=(512,) * 4), prices.load(), 2)
+    return RepeatedRun(base, AWS, replace(Workload.from_experiment(base), samples=(512,) * 4), prices.load(), 2)
 
 
 @settings(deadline=None, max_examples=20)

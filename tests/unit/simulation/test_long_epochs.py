@@ -17,7 +17,11 @@ CALM = AWS.without_stragglers()
 def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, parameters: int) -> None:
     experiment = load(f"config/{name}.yaml")
     experiment = replace(experiment, training=experiment.training.with_epochs(2))
-    workload = Workload.of(experiment).sized(parameters).uniform(minibatches=1_000, batch_size=60)
+    workload = (
+        Workload.from_experiment(experiment)
+        .with_parameters(parameters)
+        .with_equal_minibatches(minibatches=1_000, batch_size=60)
+    )
     whole, found = (each(experiment, CALM, workload=workload) for each in (simulate, simulate_run))
     quick = simulate_run(experiment, CALM, workload=workload, quick=True)
     assert (quick.seconds, quick.usd) == pytest.approx((whole.seconds, whole.usd), rel=0.04)
@@ -38,7 +42,7 @@ def test_the_number_of_rounds_costs_nothing(quick: bool, rounds: int, monkeypatc
         return simulate(*arguments, workload=workload, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(long_epochs, "simulate", watched)
-    workload = Workload.of(experiment).uniform(minibatches=100_000, batch_size=60)
+    workload = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=100_000, batch_size=60)
     found = simulate_run(experiment, CALM, workload=workload, quick=quick)
     assert max(simulated) == rounds
     twice = simulate_run(experiment, CALM, workload=replace(workload, samples=2 * workload.samples), quick=quick)

@@ -57,7 +57,7 @@ def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp
     setting = small("spirt")
     run = simulate(setting, found.without_stragglers())
     assert run.steps["compute_gradients"].stages["compute"][0] == pytest.approx(
-        0.25 * sum(Workload.of(setting).samples) * 4
+        0.25 * sum(Workload.from_experiment(setting).samples) * 4
     )
 
 
@@ -108,11 +108,11 @@ def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> 
     with pytest.raises(DataError, match="no record has a stage compute"):
         calibrate_from_runs([none])
     plain: Experiment = small("gpu")
-    fleet = written(folder, tmp_path / "fleet", experiment=plain.resolved())
+    fleet = written(folder, tmp_path / "fleet", experiment=plain.to_plain())
     with pytest.raises(DataError, match="says nothing of functions"):
         calibrate_from_runs([fleet])
     grown = small("spirt", image_size=ImageSize(begin=4, step=2))
     with pytest.raises(DataError, match="its images grew with the epochs"):
-        calibrate_from_runs([written(folder, tmp_path / "grown", experiment=grown.resolved())])
+        calibrate_from_runs([written(folder, tmp_path / "grown", experiment=grown.to_plain())])
     with pytest.raises(DataError, match="is not there"):
         calibrate_from_runs([tmp_path / "nowhere"])

@@ -75,9 +75,9 @@ def computing_s(run: Simulated) -> float:
     if setting.architecture == "gpu":
         on_gpu = partial(calibration.gpu_gradient_s, instance_type=setting.gpu.instance_type)
         each = [on_gpu(work, samples) for samples in work.samples]
-        return sum(each) + calibration.evaluate_share * on_gpu(work.evaluated, work.validation_samples)
+        return sum(each) + calibration.evaluate_share * on_gpu(work.at_full_size, work.validation_samples)
     of_peers = partial(calibration.instance_gradient_s, setting, instance_type=setting.p2p.instance_type)
-    evaluation_gradient_s = of_peers(work.evaluated, work.validation_samples)
+    evaluation_gradient_s = of_peers(work.at_full_size, work.validation_samples)
     if setting.architecture == "p2p_instance":
         each = [of_peers(work, samples) for samples in work.samples]
         return sum(each) + calibration.evaluate_share * evaluation_gradient_s
@@ -85,7 +85,7 @@ def computing_s(run: Simulated) -> float:
     if setting.architecture == "p2p_serverless":
         return max(each) + calibration.evaluate_share * evaluation_gradient_s
     evaluate_s = calibration.evaluate_share * calibration.function_gradient_s(
-        setting, work.evaluated, work.validation_samples, memory_mb=3_538
+        setting, work.at_full_size, work.validation_samples, memory_mb=3_538
     )
     return (max(each) if setting.architecture == "spirt" else sum(each)) + evaluate_s
 
@@ -163,7 +163,7 @@ def test_the_worst_straggler_sets_the_pace() -> None:
     slower = {}
     for workers in (2, 32):
         setting = experiment("spirt", workers=workers, epochs=6)
-        work = Workload.of(experiment("spirt")).uniform(minibatches=8, batch_size=256)
+        work = Workload.from_experiment(experiment("spirt")).with_equal_minibatches(minibatches=8, batch_size=256)
         slower[workers] = (
             simulate(setting, spread, workload=work).seconds / simulate(setting, even, workload=work).seconds
         )
@@ -173,7 +173,7 @@ def test_the_worst_straggler_sets_the_pace() -> None:
 
 def test_what_aws_would_not_run_is_said() -> None:
     setting = experiment("spirt", exchange=Exchange())
-    large = simulate(setting, STILL, workload=Workload.of(setting).sized(1_000_000_000))
+    large = simulate(setting, STILL, workload=Workload.from_experiment(setting).with_parameters(1_000_000_000))
     text = "; ".join(large.problems)
     assert "a function has at most 10,240" in text
     assert "functions.timeout_s is 900" in text

@@ -31,7 +31,7 @@ EVEN = replace(AWS.without_stragglers(), session_sigma=0.3)
 
 def task(architecture: str, calibration: Calibration = AWS) -> RepeatedRun:
     experiment = small(architecture)
-    return RepeatedRun(experiment, calibration, Workload.of(experiment), prices.load())
+    return RepeatedRun(experiment, calibration, Workload.from_experiment(experiment), prices.load())
 
 
 def came_to(seconds: float, *found: str) -> Outcome:
@@ -102,9 +102,9 @@ def test_epochs_that_a_repetition_leaves_out_are_like_its_mean_one(architecture:
 
 
 def test_runs_are_projected_in_the_same_draws_for_their_reports() -> None:
-    plain = {"experiment": small("spirt", epochs=9).resolved(), "epochs": [{}, {}]}
-    unknown = {"experiment": replace(small("spirt"), training=Training(model="mine:model")).resolved(), "epochs": [{}]}
-    other = {"experiment": small("all_reduce").resolved(), "epochs": [{}, {}]}
+    plain = {"experiment": small("spirt", epochs=9).to_plain(), "epochs": [{}, {}]}
+    unknown = {"experiment": replace(small("spirt"), training=Training(model="mine:model")).to_plain(), "epochs": [{}]}
+    other = {"experiment": small("all_reduce").to_plain(), "epochs": [{}, {}]}
     told = list[str]()
     first, none, second = project_results([plain, unknown, other], repetitions=4, tell=told.append)
     assert len(told) == 1 and told[0].startswith("training.model: the size of 'mine:model' is not known")

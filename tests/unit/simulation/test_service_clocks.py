@@ -138,7 +138,7 @@ def test_what_others_measured_stays_as_well_projected() -> None:
 
 
 def walked(experiment: Experiment, calibration: object = STILL, *, minibatches: int = 5) -> Simulated:
-    work = Workload.of(experiment).uniform(minibatches=minibatches, batch_size=8)
+    work = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=8)
     return simulate(experiment, calibration, workload=work, keep_records=True)  # type: ignore[arg-type]
 
 
@@ -244,7 +244,7 @@ def test_an_environment_keeps_its_host_through_the_run_and_no_longer() -> None:
 
 def test_bands_are_wider_by_the_hosts() -> None:
     asked = small("single")
-    work = Workload.of(asked).uniform(minibatches=40, batch_size=256)
+    work = Workload.from_experiment(asked).with_equal_minibatches(minibatches=40, batch_size=256)
     even = replace(STILL, session_sigma=0.0, function_batch_s=1.0, sample_s={work.model: 1e-6})
 
     def width(**sigmas: float) -> float:

@@ -52,7 +52,7 @@ def test_states_are_those_of_the_machines(
 
 
 def tiny(experiment: Experiment, *, minibatches: int = 3) -> Workload:
-    return Workload.of(experiment).uniform(minibatches=minibatches, batch_size=8)
+    return Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=8)
 
 
 @pytest.mark.parametrize("architecture", ["all_reduce", "scatter_reduce", "mlless"])

@@ -43,7 +43,7 @@ def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> Non
 
 
 def test_batches_are_as_long_as_they_are_staged() -> None:
-    work = Workload.of(Experiment(name="some", architecture="spirt", training=Training(batch_size=60)))
+    work = Workload.from_experiment(Experiment(name="some", architecture="spirt", training=Training(batch_size=60)))
     images = torch.zeros(60, *DATA["digits"].image, dtype=torch.uint8)
     staged = encode_batch(Batch(images, torch.zeros(60, dtype=torch.int64), torch.arange(60)))
     assert work.batch_bytes(60) == len(staged)
@@ -53,7 +53,7 @@ def test_digits_are_split_as_they_are_loaded() -> None:
     from crossover.learning.datasets import load
 
     experiment = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
-    dataset, work = load(experiment), Workload.of(experiment)
+    dataset, work = load(experiment), Workload.from_experiment(experiment)
     assert work.validation_samples == dataset.validation_labels.numel()
     assert sum(work.samples) == -(-dataset.train_labels.numel() // experiment.workers)
 
@@ -73,7 +73,7 @@ def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
         training=training,
         data=Data(dataset=dataset, validation="test", directory=str(place)),
     )
-    loaded, work = load(experiment), Workload.of(experiment)
+    loaded, work = load(experiment), Workload.from_experiment(experiment)
     assert (loaded.train_labels.numel(), loaded.validation_labels.numel()) == (
         4 * sum(work.samples),
         work.validation_samples,
@@ -85,18 +85,20 @@ def test_sizes_that_are_not_known_are_refused_by_field() -> None:
     with pytest.raises(
         ConfigError, match=r"training\.model: the size of 'my\.module:net' is not known; one of mobilenet"
     ):
-        Workload.of(replace(known, training=replace(known.training, model="my.module:net")))
+        Workload.from_experiment(replace(known, training=replace(known.training, model="my.module:net")))
     with pytest.raises(ConfigError, match=r"data\.dataset: the size of 'my\.module:data' is not known; one of digits"):
-        Workload.of(replace(known, data=replace(known.data, dataset="my.module:data")))
+        Workload.from_experiment(replace(known, data=replace(known.data, dataset="my.module:data")))
 
 
 @pytest.mark.parametrize(("model", "share"), [("small_cnn", 0.5625), ("vgg11", 1.0)])
 def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: float) -> None:
     """A convolution has as many positions as its image has; VGG-11 fills images up to 32 pixels."""
     training = Training(model=model, epochs=4, image_size=ImageSize(begin=24, full_from=1.0))
-    work = Workload.of(Experiment(name="some", architecture="spirt", training=training, data=Data(dataset="cifar10")))
+    work = Workload.from_experiment(
+        Experiment(name="some", architecture="spirt", training=training, data=Data(dataset="cifar10"))
+    )
     assert work.training_share == pytest.approx((3 * share + 1) / 4, rel=0.01)
-    assert work.evaluated == replace(work, training_share=1.0)
+    assert work.at_full_size == replace(work, training_share=1.0)
     assert (
         fitness.compute_training_share(replace(training, image_size=ImageSize()), classes=10, shape=(3, 32, 32)) == 1.0
     )
@@ -104,15 +106,17 @@ def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: 
 
 def test_another_size_is_the_same_model_larger() -> None:
     """A curve over sizes passes through the model's own: multiply-accumulates, buffers and stored weights per parameter stay."""
-    own = Workload.of(Experiment(name="own", architecture="spirt"))
-    assert own.sized(own.parameters) == own
-    doubled = own.sized(2 * own.parameters)
+    own = Workload.from_experiment(Experiment(name="own", architecture="spirt"))
+    assert own.with_parameters(own.parameters) == own
+    doubled = own.with_parameters(2 * own.parameters)
     assert (doubled.macs, doubled.buffers) == (2 * own.macs, 2 * own.buffers)
-    known = Workload.of(
+    known = Workload.from_experiment(
         Experiment(name="own", architecture="spirt", training=Training(model="mobilenet"))
     )  # its speed was measured
-    assert AWS.sample_gradient_s(known.sized(2 * known.parameters)) == pytest.approx(2 * AWS.sample_gradient_s(known))
-    near = own.sized(own.parameters + 1)
+    assert AWS.sample_gradient_s(known.with_parameters(2 * known.parameters)) == pytest.approx(
+        2 * AWS.sample_gradient_s(known)
+    )
+    near = own.with_parameters(own.parameters + 1)
     assert near.macs == pytest.approx(own.macs, rel=1e-3) and near.vector_bytes == pytest.approx(
         own.vector_bytes, rel=1e-3
     )

@@ -56,7 +56,7 @@ def stack(session: Any, name: str) -> str:
 
 def told(out: Path, trial: StudyTrial, **known: Any) -> None:
     out.mkdir()
-    each = {"ran_s": {}, "shared": [], "until": None, "id": "", "experiment": trial.experiment.resolved()} | known
+    each = {"ran_s": {}, "shared": [], "until": None, "id": "", "experiment": trial.experiment.to_plain()} | known
     (out / STACKS).write_text(json.dumps({trial.stack: each}))
 
 

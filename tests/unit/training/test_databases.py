@@ -78,6 +78,6 @@ def test_a_database_that_has_lost_what_no_other_holds_is_named() -> None:
     tensors[0].create(KEYS.own_optimizer(ROUND, 0, "velocity"), vector)
     ctx: Any = SimpleNamespace(run="r", keys=Keys("r", 7), experiment=experiment, tensors=tensors)
     with pytest.raises(Missing, match=r"worker 1's database has lost .*; start a new run"):
-        databases._share(ctx, (0, 1), ROUND, KEYS)
+        databases._copy_to_holders(ctx, (0, 1), ROUND, KEYS)
 
     assert not any(store.exists(ctx.keys.model(ROUND, worker)) for worker, store in enumerate(tensors))

@@ -38,7 +38,7 @@ def never() -> Any:
 def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
     waiting = waits(step_s=5.0)
     with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key was not stored"):
-        waiting.until(never, round=4, key="the/key", sender=2)
+        waiting.wait_for(never, round=4, key="the/key", sender=2)
     assert waiting.since is not None
 
 
@@ -47,13 +47,13 @@ def test_a_wait_goes_on_in_the_next_invocation() -> None:
     waiting = waits()
     waiting.since = waiting.ctx.clock() - patience_s(FACTS) - 1
     with pytest.raises(WaitTimeout):
-        waiting.until(never, round=4, key="k", sender=2)
+        waiting.wait_for(never, round=4, key="k", sender=2)
 
 
 def test_the_deadline_comes_before_the_end_of_the_wait() -> None:
     waiting = waits(step_s=0.1, deadline=1010.0)
     with pytest.raises(NearDeadline):
-        waiting.until(never, round=4, key="k", sender=2)
+        waiting.wait_for(never, round=4, key="k", sender=2)
     assert waiting.ctx.remaining_s() > 1.0, "there is time to leave in order"
 
 
@@ -65,7 +65,7 @@ def test_what_came_while_evidence_was_gathered_counts() -> None:
     def look() -> str:
         return "found" if there else never()
 
-    assert waiting.until(look, round=4, key="k", sender=2) == "found"
+    assert waiting.wait_for(look, round=4, key="k", sender=2) == "found"
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_what_a_wait_ends_with(
     how: dict[str, Any], sender: int, settled: bool, error: type[BaseException], words: str | None
 ) -> None:
     with pytest.raises(error, match=words):
-        waits(**how).until(never, round=4, key="k", sender=sender, settled=lambda: settled)
+        waits(**how).wait_for(never, round=4, key="k", sender=sender, is_unneeded=lambda: settled)
 
 
 def test_a_finished_run_makes_every_attempt_late() -> None:
     waiting = waits()
     waiting.ctx.objects.put(waiting.ctx.keys.outcome, seal({"attempt": 0}))
     with pytest.raises(StaleAttempt):
-        waiting.until(never, round=4, key="k", sender=2)
+        waiting.wait_for(never, round=4, key="k", sender=2)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_who_left_for_good_is_not_waited_for(attempt: int, error: type[BaseExcep
     waiting = waits(step_s=5.0)
     report_failure(waiting.ctx, attempt=attempt, member=2, cause=RuntimeError("out of memory"))
     with pytest.raises(error, match=words):
-        waiting.until(never, round=4, key="k", sender=2)
+        waiting.wait_for(never, round=4, key="k", sender=2)
 
 
 def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody() -> None:
@@ -111,7 +111,7 @@ def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody(
     waiting.is_superseded = lambda round: bool(there.append(round)) or True
 
     with pytest.raises(ResultExists):
-        waiting.until(never, round=4, key="k", sender=2, settled=lambda: bool(there))
+        waiting.wait_for(never, round=4, key="k", sender=2, is_unneeded=lambda: bool(there))
 
 
 # --- how often it looks -----------------------------------------------------------------------------------------------
@@ -154,14 +154,14 @@ def test_looks_become_rarer_with_the_time_waited(
 @pytest.mark.parametrize("comes_s", [0.001, 0.03, 0.4, 5.0])
 def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float, passing: Passing) -> None:
     waiting = waits()
-    assert waiting.until(there_at(passing, comes_s), round=4, key="k", sender=2) == "found"
+    assert waiting.wait_for(there_at(passing, comes_s), round=4, key="k", sender=2) == "found"
     assert waiting.since is None
     assert passing.now_s - comes_s <= max(0.0005, 0.05 * comes_s) + 1e-9
     assert len(passing.slept_s) < 200, "no busy waiting"
 
 
 def test_a_key_beside_the_channel_has_pauses_of_its_own(passing: Passing) -> None:
-    waits().until(there_at(passing, 1.0), round=4, key="k", sender=2, channel="s3")
+    waits().wait_for(there_at(passing, 1.0), round=4, key="k", sender=2, channel="s3")
     assert min(passing.slept_s) == 0.02 and len(passing.slept_s) < 40
 
 
@@ -169,7 +169,7 @@ def test_whether_waiting_has_a_point_is_asked_soon_and_then_every_few_seconds(pa
     asked_s = list[float]()
     waiting = waits()
     waiting.is_superseded = lambda round: bool(asked_s.append(passing.now_s))
-    waiting.until(there_at(passing, 60.0), round=4, key="k", sender=2)
+    waiting.wait_for(there_at(passing, 60.0), round=4, key="k", sender=2)
     assert 0.2 <= asked_s[0] <= 0.3
     apart_s = [later - earlier for earlier, later in itertools.pairwise(asked_s)]
     assert all(0.2 <= each <= 5.1 for each in apart_s) and apart_s[-1] > 4.9
@@ -217,5 +217,5 @@ def test_patience_is_a_multiple_of_the_usual(
     waiting.ctx.clock = passing.monotonic
     passing.now_s = 1.0
     with pytest.raises(WaitTimeout):
-        waiting.until(never, round=1, key="k", sender=2, patience=patience)
+        waiting.wait_for(never, round=1, key="k", sender=2, patience=patience)
     assert 0 <= passing.now_s - 1.0 - times * patience_s(FACTS) <= 5.1

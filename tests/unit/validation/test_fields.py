@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.errors import ConfigError
-from crossover.experiment import MOVED, Exchange, Experiment, from_resolved
+from crossover.experiment import MOVED, Exchange, Experiment, from_plain
 from crossover.validation import fields
 from crossover.workflow.architecture import sections
 
@@ -113,7 +113,7 @@ def test_what_is_resolved_is_read_back(
         "functions": {"memory_mb": memory},
     }
     once = fields.experiment(plain)
-    assert fields.experiment(json.loads(json.dumps(once.resolved()))) == once
+    assert fields.experiment(json.loads(json.dumps(once.to_plain()))) == once
 
 
 def test_every_annotation_has_words() -> None:
@@ -142,9 +142,9 @@ def test_an_old_name_is_refused_with_the_new_one() -> None:
 
 def test_a_run_of_an_earlier_version_is_read_with_the_names_of_today() -> None:
     kept = Experiment(name="x", architecture="p2p_instance", exchange=Exchange(every=3, compression="qsgd", bits=4))
-    earlier = json.loads(json.dumps(kept.resolved()))
+    earlier = json.loads(json.dumps(kept.to_plain()))
     earlier["training"]["sync_every"] = earlier["exchange"].pop("every")
     for name in ("compression", "bits", "bucket", "norm"):
         earlier["p2p"][name] = earlier["exchange"].pop(name)
     earlier["database"]["variant"] = "core"
-    assert from_resolved(earlier) == kept
+    assert from_plain(earlier) == kept

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crossover.errors import ConfigError
-from crossover.experiment import Data, Experiment, Training, from_resolved
+from crossover.experiment import Data, Experiment, Training, from_plain
 from crossover.validation import load, recipes, validate
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -37,7 +37,7 @@ def test_the_defaults_that_recipes_count_with_are_the_experiments() -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_chosen_on_the_command_line_it_replaces_the_files_values(name: str, recipe: str) -> None:
     plain, found = load(CONFIG / f"{name}.yaml"), load(CONFIG / f"{name}.yaml", [f"recipe={recipe}"])
-    values = found.resolved()
+    values = found.to_plain()
     assert found.recipe == recipe
     for field, value in settled(recipe).items():
         section, _, key = field.partition(".")
@@ -121,5 +121,5 @@ def test_unknown_and_misplaced_is_left_to_the_check_of_all_fields() -> None:
 
 def test_a_run_says_which_recipe_it_had() -> None:
     found = load(CONFIG / "gpu-cifar10.yaml", ["recipe=paper"])
-    assert from_resolved(found.resolved()) == found
-    assert validate(found.resolved()) == found
+    assert from_plain(found.to_plain()) == found
+    assert validate(found.to_plain()) == found

@@ -40,7 +40,7 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
         "invocations": {"count": count, "ok": count, **dict.fromkeys(("error", "stale", "retried", "cold"), 0)},
         "steps": [],
         "final": None,
-        "experiment": load(experiment.architecture).resolve(experiment).resolved(),
+        "experiment": load(experiment.architecture).resolve(experiment).to_plain(),
         "duration_s": 60.0,
         "stages": stages,
         "epochs": [

@@ -156,32 +156,32 @@ def fail(store: MemoryObjectStore, rank: int, error: str, cause: str) -> None:
 
 def test_the_runner_is_told_the_cause_and_not_its_echo(store: MemoryObjectStore) -> None:
     run = ProgramsExecution(store, KEYS, 3, tolerant=False, release=lambda: None)
-    assert run.ended() is False
+    assert run.has_ended() is False
     fail(store, 0, "RunFailed", "peer 0: waited for peer 2, which gave up")
     fail(store, 2, "MemoryError", "no room")
     with pytest.raises(RunFailed, match=r"^peer 2 gave up: MemoryError: no room$"):
-        run.ended()
+        run.has_ended()
     store.put(KEYS.finished_marker, b"")
-    assert run.ended() is True
+    assert run.has_ended() is True
 
 
 def test_asynchronous_runs_outlive_a_peer(store: MemoryObjectStore) -> None:
     run = ProgramsExecution(store, KEYS, 2, tolerant=True, release=lambda: None)
     fail(store, 0, "MemoryError", "no room")
-    assert run.ended() is False
+    assert run.has_ended() is False
     fail(store, 1, "MemoryError", "no room")
     with pytest.raises(RunFailed, match="no room"):
-        run.ended()
+        run.has_ended()
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
     [
         (
-            {"why": lambda: "quota of 0 vCPUs", "boot_s": 0.0},
+            {"explain_absence": lambda: "quota of 0 vCPUs", "boot_s": 0.0},
             r"no program has joined the run in 0 s. quota of 0 vCPUs",
         ),
-        ({"alive": lambda: False}, "none has finished it or reported an error"),
+        ({"can_finish": lambda: False}, "none has finished it or reported an error"),
     ],
 )
 def test_a_fleet_that_never_starts_or_ends_without_a_word_is_explained(
@@ -189,4 +189,4 @@ def test_a_fleet_that_never_starts_or_ends_without_a_word_is_explained(
 ) -> None:
     run = ProgramsExecution(store, KEYS, 2, tolerant=False, release=lambda: None, **how)
     with pytest.raises(RunFailed, match=words):
-        run.ended()
+        run.has_ended()
