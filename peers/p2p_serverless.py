@@ -66,7 +66,7 @@ class ByFunctions:
         ctx.run_machine("gradients", event)
         replica.adopt_steps(checkpoints.read(ctx.objects.get(out), key=out))
 
-    def forget(self, round: int) -> None:
+    def discard(self, round: int) -> None:
         """Delete the model and gradients of `round`. They are not needed once checkpoint and message are stored."""
         if round < 0:
             return

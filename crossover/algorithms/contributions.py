@@ -25,9 +25,10 @@ IndexRange = tuple[int, int]  # the first element of a part and the one behind i
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one worker sends in one exchange. `values`: (D,) float32 that every reader decodes it to. `bodies`: its
-    encoded bytes by part, empty if the values travel as they are; `codec` decodes them. Only the first `parameters`
-    values are encoded.
+    """The vector that one worker sends in one exchange.
+
+    `values`: (D,) float32 that every reader decodes it to. `bodies`: its encoded bytes by part, empty if the values
+    travel as they are; `codec` decodes them. Only the first `parameters` values are encoded.
     """
 
     values: Tensor
@@ -126,7 +127,10 @@ class OneExchange:
         return Contribution(self._sent, bodies, self.codec, parameters)
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """Keep what this round's encoding left out as the residual, and return `mean`, the round's result."""
+        """Return `mean`, the round's result.
+
+        The rounding errors of this round's encoding are kept as the residual, which the next contribution includes.
+        """
         if self._residual is not None:
             torch.sub(self._meant, self._sent[: self._parameters], out=self._residual)
         return mean

@@ -181,7 +181,7 @@ class Calendar:
     rounds: int = field(init=False)  # number of rounds in the run
 
     def __post_init__(self) -> None:
-        """Count what the fields determine."""
+        """Compute the counts that follow from the fields: `span`, `rounds_per_epoch`, `decisions` and `rounds`."""
         object.__setattr__(self, "span", max(1, self.sync_every // self.minibatches))
         object.__setattr__(self, "rounds_per_epoch", -(-self.minibatches // self.sync_every))
         object.__setattr__(self, "decisions", self.decision(self.epochs))

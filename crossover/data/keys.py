@@ -229,7 +229,7 @@ class Keys:
 
     @property
     def peer_work(self) -> str:
-        """Prefix of what peers' functions compute."""
+        """Prefix of the objects that peers and their functions exchange: models and gradients."""
         return f"runs/{self.run}/computing/"
 
     def peer_model(self, round: int, peer: int) -> str:
@@ -366,7 +366,7 @@ def validation_chunk(fingerprint: str, chunk: int) -> str:
 
 
 def data_manifest(fingerprint: str) -> str:
-    """Return the key of the list of what was staged for the data set with this `fingerprint`."""
+    """Return the key of the manifest of the staged data with this `fingerprint`."""
     return f"data/{fingerprint}/manifest.json"
 
 

@@ -365,8 +365,10 @@ class RedisClient:
             self._idle.append((connection, runtime.monotonic()))
 
     def _is_alive(self, connection: RedisConnection, *, idle_s: float) -> bool:
-        """Return whether the connection still works: it was used within the last `idle_s` seconds of the client's
-        limit, or answers a PING.
+        """Return whether the connection still works.
+
+        One that has been idle for less than the client's limit is trusted; any other is asked with a PING. `idle_s`:
+        seconds since its last use.
         """
         if idle_s < self._idle_s:
             return True

@@ -397,8 +397,9 @@ def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Spl
 
 
 def _fingerprint(experiment: Experiment, *tensors: Tensor, early: bool, scale: LabelScale | None) -> str:
-    """Return a hash of everything that decides what is staged: the samples and each setting that cuts or changes them. `early`: whether
-    inputs are mapped before staging.
+    """Return a hash that identifies the staged data: of the samples and of each setting that cuts or changes them.
+
+    `early`: whether inputs are mapped before staging; `scale`: of the labels.
     """
     flips = asdict(experiment.faults) if experiment.faults.attack == "label_flip" else {}
     settings = asdict(experiment.data) | {"directory": None, "augment": None}

@@ -80,7 +80,8 @@ def note_blurred_channels(given: Dataset, whole: Affine) -> None:
 
 
 def _explain_blur(values: Tensor, *, is_constant: bool) -> str:
-    """Return why the rounding of a channel's values hides their spread, and what helps; "" if it does not.
+    """Return in words why the rounding of a channel's values hides their spread, and the remedy; "" if it does not.
+
     `is_constant`: whether the map takes the channel for constant.
     """
     wide, kind = values.to(torch.float64), torch.finfo(values.dtype)
@@ -109,7 +110,7 @@ def describe_dataset(dataset: Dataset, *, preprocess: str) -> str:
 
 
 def _find_malformed(samples: Any) -> str:
-    """Return what is wrong with the samples themselves; "" if nothing is."""
+    """Return in words the first fault of the samples themselves, such as a wrong type or a missing part; "" if there is none."""
     if not isinstance(samples, Samples):
         return f"returned a {type(samples).__name__}; a crossover.learning.datasets.Samples is expected"
     if (samples.test_inputs is None) != (samples.test_labels is None):

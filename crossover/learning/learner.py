@@ -317,7 +317,7 @@ def find_trial_problem(
 
 
 def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], object]) -> str:
-    """Return in words what differs between two builds of a user's model from one seed; "" if nothing does.
+    """Return in words the difference between two builds of a user's model from one seed; "" if there is none.
 
     `compute`: computes the gradient of `again` for the minibatch whose gradient `flat` has, after another minibatch.
     """
@@ -353,8 +353,10 @@ def snapshot_fixed_values(flat: FlatModel) -> Held:
 
 
 def _summarize_values(values: Mapping[str, object]) -> Held:
-    """Return, by name, what distinguishes two values: shape, dtype and checksum of a tensor, or a number's text. Other
-    values are left out.
+    """Return a short summary of each value by its name, by which two values can be compared: shape, dtype and checksum
+    of a tensor, or a number's text.
+
+    Other values are left out.
     """
     found: Held = {}
     for name, value in values.items():

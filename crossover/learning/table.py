@@ -277,7 +277,7 @@ def _decide_reading(
 
 
 def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
-    """Return whether the first row names the columns, why, and what is doubtful about it."""
+    """Return (whether the first row names the columns, the reason, a doubt about the guess or "")."""
     first, rest = [cell.strip() for cell in rows[0]], rows[1:]
     shown = ", ".join(first[:6]) + (", ..." if len(first) > 6 else "")
     if not any(map(_is_number, first)):

@@ -47,8 +47,8 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
 
 
 def describe_known(experiment: Experiment) -> dict[str, Any] | None:
-    """Return what `describe` returns for a data set that comes with the project, without loading it; None for other
-    data sets.
+    """Return the description that `describe` makes, for a data set that comes with the project, without loading it;
+    None for other data sets.
     """
     known = sizes.DATA.get(experiment.data.dataset)
     if known is None:
@@ -73,8 +73,9 @@ def describe_known(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
-    """Return one line that describes the data set, and a second one for what deserves a look. `found`: result of
-    `describe`. `flags`: name options of `advise` rather than fields of the YAML.
+    """Return one line that describes the data set, and a second one with remarks that deserve a look, if there are any.
+
+    `found`: result of `describe`. `flags`: name options of `advise` rather than fields of the YAML.
     """
     label, header = found["label"], found["header"]
     words = f"{found['file'] or found['dataset']}: {_format_size(found)}; label{_format_label(label)}"
@@ -134,7 +135,7 @@ def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
 
 
 def _explain_rounding(found: Mapping[str, Any]) -> str:
-    """Return what happens to values that float32 does not distinguish."""
+    """Return a clause on values that float32 does not distinguish: whether they are rounded, and the setting that keeps them apart."""
     if found["dtype"] != "float64":
         return f"they are {found['dtype']}, and float64 would keep them"
     if found["preprocess"] == "none":

@@ -546,7 +546,7 @@ class LocalCloud:
                 self._create(stack)
 
     def stacks(self) -> list[str]:
-        """Return the names of all deployed stacks, the oldest first, whoever deployed them."""
+        """Return the names of all stacks that are deployed on this cloud, the oldest first."""
         described = self.client("cloudformation").describe_stacks()["Stacks"]
         return [each["StackName"] for each in sorted(described, key=lambda each: each["CreationTime"])]
 

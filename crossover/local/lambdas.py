@@ -77,8 +77,10 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a caller of a function gets. `error`: None, or "Unhandled" if `payload` is {"errorType", "errorMessage", ...}; `log_tail`: the
-    last 4 KB that the function printed.
+    """The answer that a caller of a function gets.
+
+    `error`: None, or "Unhandled" if `payload` is {"errorType", "errorMessage", ...}; `log_tail`: the last 4 KB that the
+    function printed.
     """
 
     request_id: str
@@ -309,8 +311,9 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
 
 
 def _handle_post(environment: ServedEnvironment, path: list[str], body: bytes) -> bytes:
-    """Pass what the runtime posted to its environment (an answer, an error, a failed start) and return the HTTP response. `path`: the
-    request's path, split at slashes.
+    """Pass a post of the runtime (an answer, an error, a failed start) on to its environment, and return the HTTP response.
+
+    `path`: the request's path, split at slashes.
     """
     match path[-3:]:
         case [_, "init", "error"]:

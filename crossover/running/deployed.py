@@ -87,7 +87,7 @@ def run_fleet(
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
 
     def explain_absence() -> str:
-        """Return what Auto Scaling reports about its last attempt to start an instance, such as a quota or missing capacity."""
+        """Return Auto Scaling's report on its last attempt to start an instance, such as a quota or missing capacity."""
         last = groups.describe_scaling_activities(AutoScalingGroupName=fleet, MaxRecords=1)["Activities"]
         return " ".join(f"{each.get('StatusCode', '')}: {each.get('StatusMessage', '')}" for each in last)
 

@@ -400,8 +400,9 @@ def deploy_previewed(
 
 
 def _run_diff_program(folder: Path, pairs: str) -> str | None:
-    """Run DIFF_PROGRAM and return what it prints; None if it fails, for example because its package is not installed. `pairs`: its input,
-    as JSON.
+    """Run DIFF_PROGRAM and return its output; None if it fails, for example because its package is not installed.
+
+    `pairs`: its input, as JSON.
     """
     ended = _run_node([node_path(), "-e", DIFF_PROGRAM], folder, told=pairs)
     return ended.stdout if ended.returncode == 0 else None
@@ -462,8 +463,10 @@ def run_cdk(
 
 
 def build_assets(experiment: Experiment) -> None:
-    """Build what templates include and what is out of date: layers, and the Redis module for the processor of the database hosts. A failed
-    build raises nothing: its messages are shown, and CloudFormation refuses the template later.
+    """Build the layers and the Redis module that templates include, unless they are up to date; the module for the
+    processor of the database hosts.
+
+    A failed build raises nothing: its messages are shown, and CloudFormation refuses the template later.
     """
     command = ["make", "-s", "assets", f"PROCESSOR={hosts_processor(experiment)}"]
     subprocess.run(command, cwd=ROOT, env={**os.environ, **_process_mark()}, check=False)

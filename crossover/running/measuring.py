@@ -45,7 +45,7 @@ class NotRestored(UserError):
 
 @dataclass
 class BudgetTracker:
-    """A budget and what has been spent of it. An invocation under way counts with its maximum cost."""
+    """A budget and the dollars spent of it. An invocation under way counts with its maximum cost."""
 
     budget_usd: float
     prices: Prices

@@ -93,7 +93,7 @@ class Choice:
 
     @property
     def detail(self) -> str:
-        """A sentence on what the zone offers and what other zones lack."""
+        """A sentence on the zone's offers, and on the needs that other zones lack."""
         others = "; ".join(f"{zone} lacks {', '.join(names)}" for zone, names in self.lacking.items() if names)
         offers = f"{self.zone} offers {', '.join(need.name for need in self.needs) or 'all that is needed'}"
         return offers + (f"; {others}" if others else "")
@@ -176,7 +176,10 @@ def _judge_zone(experiment: Experiment, found: Choice) -> tuple[bool, str]:
 
 
 def list_needs(session: Any, experiment: Experiment) -> Iterator[Need]:
-    """Yield what the experiment, its baselines and the shared stacks need from a zone."""
+    """Yield the requirements of the experiment, its baselines and the shared stacks on a zone: instance types, a broker, an endpoint.
+
+    `session`: makes the AWS clients.
+    """
     experiments = [experiment, *baseline_experiments(experiment)]
     wanted = [bill.infrastructure_of(each) for each in experiments]
     types = {fleet.instance_type: fleet.setting for each in wanted for fleet in each.fleets}

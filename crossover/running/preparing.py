@@ -47,8 +47,10 @@ _ZOO = "crossover.learning.zoo"  # every learner imports it; it matters only for
 
 
 def digest_code(experiment: Experiment) -> dict[str, Any]:
-    """Return what identifies the run's code. `files`: digests by path; `settings`: properties of the architecture; `digest`: digest of
-    both; `own`: SHA-256 of each of the user's own files, including the loader of the data set, which a reproduction must match.
+    """Return the identity of the run's code.
+
+    `files`: digests by path; `settings`: properties of the architecture; `digest`: digest of both; `own`: SHA-256 of
+    each of the user's own files, including the loader of the data set, which a reproduction must match.
     """
     architecture = architecture_of(experiment)
     digests = {**digest_project(ROOT, _list_modules(architecture, experiment)), **bundling.hash_files(experiment)}

@@ -344,9 +344,7 @@ def _format_owner(stack: DeployedStack) -> str:
 
 
 def _wait_until_idle(session: Any, project: str, names: list[str | None]) -> None:
-    """Wait until no named stack has an operation in progress, so that what is shown is what will be deleted. Raises UserError if a stack of
-    that name is not ours.
-    """
+    """Wait until no named stack has an operation in progress, so that the preview is of the state that is deleted."""
     for name in names:
         account.check_ours(session, f"{project}-{name}", project=project)
     for name in names:
@@ -376,8 +374,10 @@ def delete_shared(session: Any, experiment: Experiment) -> None:
 
 
 def _delete_stacks(session: Any, project: str, experiment: str | None) -> None:
-    """Delete the stacks of the experiment, or with None the shared stacks of the project, and then what they left. Raises CrossoverError or
-    UserError; the message says what was removed and what was not.
+    """Delete the stacks of the experiment, or with None the shared stacks of the project, and then the resources that
+    the stacks leave behind.
+
+    Raises CrossoverError or UserError; the message says what was removed and what was not.
     """
     from botocore.exceptions import ClientError
 

@@ -390,9 +390,10 @@ def discard_resume_data(folder: Path) -> None:
 def save_resume_data(
     objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], looks: int = _TRIES
 ) -> None:
-    """Copy what is needed to resume the newest run in `objects` into `folder`, if there is anything yet. Nothing is copied after the
-    training is over. `databases`: the workers' databases by rank, empty unless they alone hold the state; `looks`: attempts to get a
-    consistent copy.
+    """Copy the data from which the newest run in `objects` can be resumed into `folder`, if there is any yet.
+
+    Nothing is copied after the training is over. `databases`: the workers' databases by rank, empty unless they alone
+    hold the state; `looks`: attempts to get a consistent copy.
     """
     try:
         facts = load_newest_facts(objects)

@@ -71,7 +71,7 @@ class GpuCard:
         )
 
     def lacks(self, precision: Precision) -> str:
-        """Return in words that the card does not compute in `precision`, and in what it does; an empty text if it computes in it."""
+        """Return a message if the card does not compute in `precision`, with the precisions that it has; "" if it does."""
         if precision in self.factors:
             return ""
         return f"a {self.name} has no {precision}; expected one of {', '.join(self.factors)}"

@@ -111,7 +111,11 @@ def _fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 def describe(steps: MeasuredSteps, workload: Workload) -> list[str]:
-    """Return a line for each measured batch size, with the rule's seconds beside it, and one on what the row replaces."""
+    """Return a line for each measured batch size, with the rule's seconds beside it, and a line on the instance types
+    for which `steps` replace the rule.
+
+    `workload`: model and data of the steps.
+    """
     card = cards()[steps.card]
     lines = []
     for samples, seconds in steps.points:

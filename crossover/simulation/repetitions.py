@@ -354,7 +354,7 @@ class Projection:
 
     @property
     def words(self) -> str:
-        """Sentence that says what the bands of this projection cover."""
+        """Sentence on the meaning of this projection's bands: number of repetitions, and the sources of their spread."""
         sigma = self.run.calibration.session_sigma
         return (
             f"{len(self.outcomes)} repetitions of seed {self.seed}, over stragglers and a session that slows all requests of a run alike "

@@ -53,7 +53,7 @@ def stage(ctx: Context, name: str) -> Iterator[None]:
     """
     cpu_s = runtime.process_s()
     alone = cpu_s is not None
-    _forget_peak(alone)
+    _reset_peak(alone)
     try:
         with ctx.stage(name):
             yield
@@ -67,7 +67,7 @@ def stage(ctx: Context, name: str) -> Iterator[None]:
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def _forget_peak(alone: bool) -> None:
+def _reset_peak(alone: bool) -> None:
     """Reset Linux's peak memory figure, so that it covers only what follows (proc(5), clear_refs: 5).
 
     `alone`: whether this process runs a single peer; otherwise nothing is reset.
@@ -80,7 +80,7 @@ def _forget_peak(alone: bool) -> None:
 
 
 def _peak_mb(alone: bool) -> float:
-    """Return the process's peak memory in MB; if `alone`, since the last `_forget_peak`."""
+    """Return the process's peak memory in MB; if `alone`, since the last `_reset_peak`."""
     if alone:
         try:
             line = next(each for each in _STATUS.read_text(encoding="utf-8").splitlines() if each.startswith("VmHWM"))
@@ -173,7 +173,10 @@ class Heartbeats:
         return bool(beat) and (said := encoding.read_plain(beat, BEAT, key=key))["over"] and said["attempt"] == attempt
 
     def is_free(self, rank: int, attempt: int) -> bool:
-        """Return whether nobody holds that lease, or this program created it, though the reply may have been lost."""
+        """Return whether the lease of `rank` and `attempt` belongs to no program, or to this one.
+
+        The latter: this program created it, but the reply was lost.
+        """
         return self.objects.get(self.keys.lease(rank, attempt)) in (NOBODY, self.me)
 
     def has_joined(self, rank: int) -> bool:

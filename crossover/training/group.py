@@ -102,10 +102,10 @@ class Group:
         return self.waits.retry(lambda: self.ctx.tensors[self.rank].exists(key))
 
     def fetch(self, key: str, out: "Tensor", *, sender: int, samples: int, unless: str | None = None) -> "Tensor":
-        """Fill `out` with what `sender` publishes under `key`, and return it. Waits for it.
+        """Wait for the vector that `sender` publishes under `key`, fill `out` with it, and return `out`.
 
-        `samples`: count that the vector must state. `unless`: key of the result that it is needed for; raises ResultExists if that exists
-        already. Raises Corrupt on a wrong kind, length or count.
+        `samples`: count that the vector must state. `unless`: key of the result that it is needed for; raises
+        ResultExists if that exists already. Raises Corrupt on a wrong kind, length or count.
         """
         target = buffers.view(out)
 

@@ -43,7 +43,7 @@ class Worker(Protocol):
         """Run the rest of the invocation's current round. May raise NearDeadline."""
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return what a checkpoint keeps: vectors, and plain facts."""
+        """Return the content of a checkpoint: vectors by name, and plain facts."""
 
     def show_model(self) -> None:
         """Put the model that is evaluated into the learner."""
@@ -154,7 +154,10 @@ class Invocation:
         return self.next_event()
 
     def _roll_back(self, worker: Worker) -> None:
-        """Delete what this attempt stored after the next attempt had deleted what it found."""
+        """Delete the recent keys and the evaluations of this attempt, and its checkpoints if no later attempt has yet to read them.
+
+        For a superseded attempt: the next one may have cleared up before these were stored.
+        """
         self._delete_stored(worker, since=self.round - 2 * self.ctx.experiment.functions.checkpoint_every)
         self.ctx.objects.delete_prefix(self.ctx.keys.evaluations)
         if progress.is_state_unneeded(self.ctx):

@@ -115,11 +115,12 @@ class Replica:
         self.facts: dict[str, Any] = {}
         self._saved: list[int] = []
 
-    def restore(self, *, at: int | None = None, forget: bool = True) -> None:
+    def restore(self, *, at: int | None = None, discard_later: bool = True) -> None:
         """Restore the newest checkpoint, or that of round `at`; without one, the seeded model, which is the same on every peer.
 
-        `forget`: whether checkpoints after `at` are deleted: on a GPU the rounds may give other bits this time, and all peers save these.
-        Raises Missing if there is no checkpoint of `at`, StaleAttempt if another attempt deletes checkpoints faster than they can be read.
+        `discard_later`: whether checkpoints after `at` are deleted: on a GPU the rounds may give other bits this time,
+        and all peers save these. Raises Missing if there is no checkpoint of `at`, StaleAttempt if another attempt
+        deletes checkpoints faster than they can be read.
         """
         for _ in range(3):
             saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
@@ -128,7 +129,7 @@ class Replica:
                 saved = [key for key in saved if _round_of(key) == at]
                 if at and not saved:
                     raise Missing(self._ctx.keys.checkpoint(self._rank, at))
-                if later and forget:
+                if later and discard_later:
                     self._confirm()
                     self._ctx.objects.delete(*later)
             if not saved:
@@ -268,8 +269,8 @@ class Computing(Protocol):
         `history`: (validation loss, metric) of earlier epochs.
         """
 
-    def forget(self, round: int) -> None:
-        """Delete what computing the round left in stores: nobody returns to that round."""
+    def discard(self, round: int) -> None:
+        """Delete the objects that computing the round left in stores, because no peer returns to that round."""
 
 
 class RunEnded(CrossoverError):
@@ -306,7 +307,7 @@ class PeerExchange(Protocol):
         """Restore this peer's last message if it was lost. Called while the others may still read it."""
 
     def close(self) -> None:
-        """Delete what `open` and `send` created. Nobody reads it any more."""
+        """Delete the keys and queues that `open` and `send` created. No peer reads them any more."""
 
 
 # --- combining --------------------------------------------------------------------------------------------------------
@@ -377,8 +378,8 @@ class OnInstance:
         """Return the batch at `place`."""
         return gradients.fetch_batch(self._ctx, place)
 
-    def forget(self, round: int) -> None:
-        """Do nothing: nothing was stored."""
+    def discard(self, round: int) -> None:
+        """Do nothing: computing on an instance stores no objects."""
 
 
 # --- ending -----------------------------------------------------------------------------------------------------------
@@ -489,22 +490,23 @@ class _Peer:
         self._pace = CheckpointPace(exchange.every, runtime.monotonic) if alone else None
 
     def start(self) -> None:
-        """Restore the newest checkpoint, open the exchange, and send again what it has lost."""
+        """Restore the newest checkpoint, open the exchange, and send again the messages that the exchange has lost."""
         self._replica.restore()
         self._own = self._replica.model.new_empty(self._replica.model.numel())
         if (lost := self._exchange.open(self._replica)) is not None:
             self._send_again(lost)
-        self._computing.forget(self._replica.round - 2)  # in case it was killed between saving and deleting
+        self._computing.discard(self._replica.round - 2)  # in case it was killed between saving and deleting
 
     def _send_again(self, round: int) -> None:
-        """Recompute, bit by bit, what the broker lost, from the checkpoint of `round`, and send it: a peer one round behind waits for it.
+        """Recompute, bit by bit, the message that the broker lost, from the checkpoint of `round`, and send it: a peer
+        one round behind waits for it.
 
         A damaged checkpoint is skipped if no peer is behind. Raises Corrupt otherwise.
         """
         between = self._replica.between
         with suppress(Missing):  # an older attempt that still runs has deleted that checkpoint
             try:
-                self._replica.restore(at=round, forget=False)
+                self._replica.restore(at=round, discard_later=False)
             except Corrupt as error:
                 if not self._all_are_beyond(round):
                     raise
@@ -556,7 +558,7 @@ class _Peer:
                 if self._pace:
                     self._pace.note_saved(runtime.monotonic() - began)
             if due or leaves:
-                self._computing.forget(round - 1)  # the current round may have to be sent again
+                self._computing.discard(round - 1)  # the current round may have to be sent again
                 self._member.report_progress()
         if leaves:
             raise InstanceReclaimed(

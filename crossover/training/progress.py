@@ -139,7 +139,7 @@ def set_up_attempt(
 
 
 def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], object]) -> NoReturn:
-    """Delete what all attempts left, mark the run as finished, and raise StaleAttempt."""
+    """Call `clear` for this and all earlier attempts, mark the run as finished, and raise StaleAttempt."""
     mark_taken_over(ctx, before)
     clear([ctx.keys, *before])
     mark_finished(ctx)
@@ -176,10 +176,10 @@ def mark_taken_over(ctx: Context, lower: Sequence[Keys]) -> None:
 
 
 def is_state_unneeded(ctx: Context) -> bool:
-    """Return whether nobody needs this attempt's state any more.
+    """Return whether no attempt needs this attempt's state any more.
 
-    A superseded attempt must not delete what the next one has yet to take over. The next one deletes it afterwards, with everything that
-    was written before it was marked as taken over.
+    A superseded attempt must not delete state that the next one has yet to take over. The next one deletes it
+    afterwards, with everything that was written before it was marked as taken over.
     """
     return has_concluded_run(ctx) or ctx.objects.exists(ctx.keys.takeover_marker)
 
@@ -220,7 +220,7 @@ def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
 
 
 def is_obsolete(ctx: Context) -> bool:
-    """Return whether nobody needs what this attempt's training writes: it was superseded, or has concluded the run."""
+    """Return whether this attempt need not train any more, because it was superseded or has concluded the run."""
     return is_superseded(ctx) or has_concluded_run(ctx)
 
 

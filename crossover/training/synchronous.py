@@ -76,7 +76,10 @@ class SynchronousWorker:
             invocation.compute(add)
 
     def contribution(self) -> "Tensor":
-        """Return what is exchanged and averaged over all workers, weighted by samples: (D,) float32."""
+        """Return the vector that is averaged over all workers, weighted by samples: (D,) float32.
+
+        A subclass decides which; here the sum of gradients.
+        """
         return self._total()
 
     def apply(self, combined: "Tensor") -> None:
@@ -159,7 +162,7 @@ class SynchronousWorker:
         return self._sum
 
     def _synchronise(self, group: "Group") -> "Tensor":
-        """Exchange the contribution uncompressed, and return the aggregate of all contributions."""
+        """Exchange this worker's contribution, uncompressed, with the group, and return the aggregate of all contributions."""
         own = None if self._replaying else self.contribution()
         return self._exchange_part(group, own, self._received)
 

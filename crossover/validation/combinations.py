@@ -444,7 +444,7 @@ def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the architecture does not support what is exchanged, or its compression; docs/exchange.md explains why."""
+    """Yield a problem if the architecture does not support `exchange.what`, or its compression; docs/exchange.md explains why."""
     what, kind = e.exchange.what, e.exchange.compression
     if (ways := architecture.exchanges.get(what)) is None:
         yield f"exchange.what: {e.architecture} does not exchange {OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"

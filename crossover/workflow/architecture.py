@@ -389,7 +389,7 @@ def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> 
 
 
 def _problems(architecture: Architecture, name: str) -> Iterator[str]:
-    """Yield a message for each fault in what an architecture says of itself. `name`: the name that its file gives it."""
+    """Yield a message for each fault in an architecture's description. `name`: the name that its file gives it."""
     if architecture.name != name:
         yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
     if unknown := sorted(set(architecture.claims) - CLAIMS.keys()):

@@ -136,7 +136,7 @@ class Supervisor:
         self._remember(word)
         self._waits.retry(lambda: ctx.bus.arrive(ctx.keys.updates, round=step, member=words.supervisor_rank(ctx)))
         if self._journal.is_due(step):
-            self._forget_before(step - self._slack)
+            self._delete_before(step - self._slack)
         self._step, self._at, self._waits.since = step + 1, _BEGIN, None
 
     def _find_word(self, key: str) -> Word | None:
@@ -246,7 +246,7 @@ class Supervisor:
         if len(self._curve) > _MOST_POINTS:
             self._curve, self._settled_from = self._curve[::2], self._settled_from // 2
 
-    def _forget_before(self, step: int) -> None:
+    def _delete_before(self, step: int) -> None:
         """Delete the keys of the steps before `step`, which nobody needs any more.
 
         All workers have reported on a step that began with a checkpoint, so none returns to an earlier step, or reads a word that it had

@@ -121,7 +121,8 @@ class FilteringWorker:
         mean.result()
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":
-        """Add the local step to the residual, then take out and return what is significant, encoded; None if nothing is.
+        """Add the local step to the residual, then take out the significant values of the residual and return them
+        encoded; None if there are none.
 
         `share`: this worker's share of the step's samples. Raises Refused if the values cannot be encoded.
         """

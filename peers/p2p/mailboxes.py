@@ -71,7 +71,7 @@ class Post:
         return self._bodies.decode(body, own=own, samples=message.samples, what=what)
 
     def recall(self, mailbox: str, *, round: int, keys: Keys) -> bool:
-        """Return whether the mailbox still holds what an earlier attempt sent in `round` or later; if so, keep that as sent.
+        """Return whether the mailbox still holds an earlier attempt's message of `round` or later; if so, keep that as sent.
 
         `keys`: of the exchange.
         """

@@ -125,8 +125,10 @@ class StoreConnection:
         worker_call.tally.count(self.channel, "get", worker_call.count_polls(waited, self.channel))
 
     def publish(self, what: str) -> None:
-        """Report to the other workers, through the gate called `what`, that this worker has stored its vector of the round. Does nothing
-        if an earlier invocation of the worker has done so.
+        """Report to the other workers that this worker has stored its vector of the round.
+
+        `what`: name of the gate at which they wait for it. Does nothing if an earlier invocation of the worker has done
+        so.
         """
         progress = self.worker_call.progress
         if progress.published.get(what, -1) < progress.round:
