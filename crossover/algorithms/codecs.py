@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # --- codec ------------------------------------------------------------------------------------------------------------
 
-Shapes = Sequence[Sequence[int]]  # of a model's parameters, in the order in which they stand in its vector
+Shapes = Sequence[Sequence[int]]  # of a model's parameters, in the order of its vector
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def check_length(data: memoryview, nbytes: int, what: str) -> None:
 
 
 # --- fp16 -------------------------------------------------------------------------------------------------------------
-# Half precision. What was finite stays so; what was not must be seen by whoever receives it.
+# Half precision. Finite values stay finite; values that are not finite stay visible to the receiver.
 
 _HALF_MAX = 65_504.0  # float16's largest number
 

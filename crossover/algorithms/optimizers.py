@@ -86,7 +86,7 @@ class Update:
 
 
 # --- optimizer --------------------------------------------------------------------------------------------------------
-# What an optimizer is, wherever its steps are computed. Nothing here needs torch: functions that have the database compute ask it, too.
+# The definition of each optimizer, for steps in a function and in the database. Functions without torch import it, too.
 
 Move = Callable[["Tensor", "Tensor", Sequence["Tensor"], Update, "Tensor"], Sequence["Tensor"]]
 

@@ -26,7 +26,7 @@ class Rule:
     combine: Callable[["Sequence[Tensor]", Sequence[int], Aggregation], "Tensor"]
     bears: Callable[
         [Aggregation, int], int
-    ]  # of so many workers, how many may be faulty before the result means nothing
+    ]  # from the number of workers to the largest number of faulty ones that the rule tolerates
     by_coordinate: bool = True  # whether a part of the result follows from that part of the vectors alone
     # The tensor database's command TENSOR.<command>, and its own options. None: vectors are combined by functions.
     command: str | None = None

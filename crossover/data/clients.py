@@ -69,7 +69,7 @@ class Clients(Protocol):
 # Compute slots: one per core, so that 64 workers can wait at a barrier on two cores without computing over one another.
 #
 # A slot is a locked file, because the workers are processes that may die at any moment: the kernel gives a dead process's locks back.
-# Local only. On AWS every environment has its own processor, `CROSSOVER_SLOTS` is unset and nobody asks for a slot.
+# Local only. On AWS every environment has its own processor, `CROSSOVER_SLOTS` is unset and no slots are needed.
 
 _IDLE_S = 0.5  # longer than the way from one minibatch to the next
 _POLL_S = 0.002  # only the head of the queue polls, so this costs one process a thousandth of a core
@@ -163,7 +163,7 @@ def _try_lock(path: Path) -> int | None:
 
 
 # --- pools ------------------------------------------------------------------------------------------------------------
-# How many work at once: what stands for a cloud's plenty on a machine with a few cores.
+# A limit on simultaneous work: a machine has a few cores, a cloud has many.
 
 
 class Pool:

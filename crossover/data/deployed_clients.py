@@ -24,7 +24,7 @@ from crossover.runtime import MACHINE, MACHINE_REQUEST, Pauses
 
 # --- aws calls --------------------------------------------------------------------------------------------------------
 
-# Refusals that the user can mend.
+# Refusals that the user can fix.
 EXPIRED_CODES = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -190,7 +190,7 @@ def describe_cause(error: str, cause: str) -> str:
 # Clients of a deployment: what the stack wrote into the environment of a function or program, made into stores, bus and machines.
 #
 # Redis connections and the S3 client live as long as the process; an AMQP connection lives for one invocation, because a function that AWS
-# has frozen cannot answer heartbeats (`amqp-per-invocation` in docs/aws.md). Secrets are read by ARN, once per process, and stand nowhere
+# has frozen cannot answer heartbeats (`amqp-per-invocation` in docs/aws.md). Secrets are read by ARN, once per process, and not stored
 # else.
 
 PREFIX = "CROSSOVER_"

@@ -47,10 +47,10 @@ def deliver(vector: Vector, *, key: str, kind: VectorKind | None, out: memoryvie
 # JSON on its way: what the members of a run tell one another, and the runner, behind a checksum.
 #
 # Vectors, checkpoints and minibatches have one in their headers. Without it a changed digit of a decision or a record would be believed. A
-# document stays JSON, for whoever looks at it.
+# document stays readable JSON.
 
 ANYTHING: dict[str, Any] = {}  # an object of any members
-_SEAL = b', "crc32": "'  # the last member, of what stands before it; of one length, so that a document's is known beforehand
+_SEAL = b', "crc32": "'  # the last member, a checksum of all before it; of fixed length, so that a document's length is known beforehand
 
 
 def seal(document: Mapping[str, Any]) -> bytes:

@@ -272,7 +272,7 @@ def check_optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> No
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
-# What every message bus agrees on: how large a message may be, and what stands in a barrier's messages.
+# Common to all message buses: the largest message, and the content of a barrier's messages.
 
 # Amazon MQ's RabbitMQ 4 may refuse more than 16 MiB; the same limit holds on one machine, so that a run that works there works on AWS.
 MAX_BODY_BYTES = 15 * 2**20

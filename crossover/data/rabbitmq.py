@@ -166,7 +166,7 @@ class RabbitMessageBus:
 
         def send(channel: Any) -> None:
             """Publish the message on `channel` and wait for the broker's confirmation."""
-            # mandatory: a queue that nobody declared is an error, not a hole; confirmed: it is on the broker's disk
+            # mandatory: an undeclared queue is an error, the message is not lost; confirmed: it is on the broker's disk
             channel.basic_publish(exchange, queue, body, properties=_PERSISTENT, mandatory=True)
 
         self._run_on_channel(queue or exchange, send)

@@ -97,7 +97,7 @@ def parse_address(url: str, *, password: str | None = None, certificate: str | N
 # in.
 
 Argument = str | bytes | int | float | memoryview
-Allocate = Callable[[int], memoryview]  # the memory for a payload of so many bytes
+Allocate = Callable[[int], memoryview]  # from a payload's length in bytes to the memory that receives it
 
 _HUGE_FROM = 4 * 2**20  # bytes: from here on, few large pages instead of thousands of page faults
 

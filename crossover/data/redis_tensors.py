@@ -231,7 +231,7 @@ def _require_command(command: str | None, name: str) -> str:
 
 
 # --- object tensors ---------------------------------------------------------------------------------------------------
-# Vectors as objects: LambdaML's S3 channel. The payload stands behind the header of data/encoding.py.
+# Vectors as objects: LambdaML's S3 channel. The payload follows the header of data/encoding.py.
 
 
 class ObjectTensorStore:

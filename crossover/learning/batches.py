@@ -23,7 +23,7 @@ from crossover.errors import Corrupt
 _LAYOUT = struct.Struct("<4sBBBxI3II3I6I")
 _MAGIC = b"XBAT"
 _MOST_DIMENSIONS = 6  # of one input, or of one label
-_WHOLE = 8  # each part begins at a multiple of so many bytes: the widest number's
+_WHOLE = 8  # bytes; each part begins at a multiple of them, the width of the widest number
 _OTHERS = (torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.int8, torch.bool)
 INPUTS = (torch.uint8, torch.float32, torch.int64, *_OTHERS)
 LABELS = (torch.int64, torch.float32, torch.uint8, *_OTHERS)

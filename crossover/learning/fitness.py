@@ -368,7 +368,7 @@ def _count_kept_bytes(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # itself would be a cycle that nobody collects
+        return tensor.detach()  # the tensor itself would be a reference cycle that is never collected
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = _run_forward(module, inputs, training=True)

@@ -35,7 +35,7 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        distinct = list_trained(module)  # a parameter that is used twice stands here once
+        distinct = list_trained(module)  # a parameter that is used twice is listed once
         self.norms = list_moving_norms(module)
         self._norms = list(_place_norms(self.norms.values()))
         self.shapes = tuple(tuple(parameter.shape) for parameter in distinct.values())

@@ -164,7 +164,7 @@ def initialise(model: nn.Module) -> nn.Module:
 # --- chain ------------------------------------------------------------------------------------------------------------
 # Convolutions in a row that keep half of what autograd would keep for their gradients.
 #
-# Between two convolutions stand BatchNorm and ReLU. Autograd keeps the first convolution's output (for BatchNorm's gradient) and the
+# Between two convolutions come BatchNorm and ReLU. Autograd keeps the first convolution's output (for BatchNorm's gradient) and the
 # ReLU's (for the second's); one of them is enough, because the other follows from it by a multiplication and an addition per value. Making
 # it again costs a twentieth of a step; MobileNet at batch 512 keeps 0.9 GB of activations instead of 1.7, and Lambda is paid by memory.
 # The idea: Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); Rota Bulo et al., "In-Place Activated BatchNorm" (2018).

@@ -214,7 +214,7 @@ class Objective:
         count). `field`, `name`: for errors. Raises OwnCodeError for other results.
         """
         with user_code.blame(field, name, what=own):
-            value = own(outputs, labels.clone())  # over memory that nobody may write to
+            value = own(outputs, labels.clone())  # a copy: this memory is read-only
         if isinstance(value, tuple) and len(value) == 2 and all(map(_is_single_number, value)):
             count = int(value[1])
             if count == value[1] and count >= 0:

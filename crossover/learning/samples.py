@@ -286,7 +286,7 @@ class Preparation:
         copied. The arguments stay unchanged.
         """
         if not is_measured(inputs):
-            return inputs.clone()  # over memory that nobody may write to
+            return inputs.clone()  # a copy: this memory is read-only
         layout = self._format if inputs.ndim == 4 else torch.preserve_format
         dtype = torch.float64 if inputs.dtype == torch.float64 else torch.float32
         wide = inputs.to(dtype, copy=True, memory_format=layout)

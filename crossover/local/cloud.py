@@ -658,7 +658,7 @@ class LocalCloud:
         access key of the IAM role `role`.
         """
         own = {name: self.servers.replace_addresses(value) for name, value in given.items()}
-        # A process that dies is noticed sooner than an instance: nobody boots here.
+        # A process that dies is noticed sooner than an instance, because no host boots here.
         soon = {"CROSSOVER_LEASE_S": "3", "CROSSOVER_ABSENCE_S": "120", "CROSSOVER_LOOK_S": "0.2"}
         alone = {"CROSSOVER_ADDRESS": "127.0.0.1", "NCCL_SOCKET_IFNAME": "lo"}  # what they listen on for one another
         cloud = self.endpoint.environment(permissions.make_access_key(role))

@@ -27,7 +27,7 @@ from crossover.local.sessions import WITHOUT_FILES, Session
 
 # --- signatures -------------------------------------------------------------------------------------------------------
 
-OPERATOR = "local"  # the access key of whoever deploys and runs experiments
+OPERATOR = "local"  # the access key of the user who deploys and runs experiments
 _SIGNED = re.compile(
     r"AWS4-HMAC-SHA256 Credential=([^/, ]+)/\d{8}/([^/, ]+)/([^/, ]+)/aws4_request, ?SignedHeaders=([^, ]+), ?Signature=([0-9a-f]{64})"
 )
@@ -77,8 +77,8 @@ def _read_header(environ: Mapping[str, Any], name: str) -> str:
 # --- endpoint ---------------------------------------------------------------------------------------------------------
 # The AWS APIs over HTTP: moto's application in this process, on a free port, with connections that stay open.
 #
-# A port of this machine is anybody's who is on it, and a web page's whose name is made to resolve to it. So whoever asks must have signed
-# with a key of this cloud, must ask for this address, and must be no page; what moto has beside the APIs nobody gets.
+# Any local user can reach a port of this machine, and so can a web page whose name resolves to it. So a request must be signed
+# with a key of this cloud, must name this address, and must not come from a page; moto's own pages are not served.
 
 _SILENT = logging.NullHandler()
 _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on a busy machine longer

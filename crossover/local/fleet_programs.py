@@ -72,7 +72,7 @@ def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
     given = dict(line.partition("=")[::2] for line in facts.get("ENVIRONMENT", "").splitlines() if line)
     return ProgramService(
         code=facts.get("CODE", ""),
-        # The instance's own interpreter stands for this one, which has the packages that its zip lists.
+        # This interpreter replaces the instance's: it has the packages that the instance's zip lists.
         command=(sys.executable if Path(program).name.startswith("python") else program, *arguments),
         environment={**given, **own},
         restarts=unit.get("Restart", "no") != "no",
@@ -93,7 +93,7 @@ class LocalInstance:
     """An instance of a fleet, run as a child process. `starts`: how often its service was started."""
 
     number: int
-    run: Path  # what stands for its /run
+    run: Path  # replaces its /run
     child: "subprocess.Popen[bytes]"
     starts: int = 1
 
@@ -166,7 +166,7 @@ class Fleets:
 
     def stop(self) -> None:
         """Stop all instances of all fleets; none can be started afterwards."""
-        with self._lock:  # whoever comes later starts nothing
+        with self._lock:  # a later call starts nothing
             self._over.set()
             for name in list(self._fleets):
                 self.resize(name, 0, "", "")

@@ -223,7 +223,7 @@ class RuntimeApi:
             finally:
                 self._serving.discard(task)
                 if self._over:
-                    writer.transport.abort()  # what nobody has read by now nobody will
+                    writer.transport.abort()  # data that was not read by now never will be
                 writer.close()
 
         server = await asyncio.start_server(handle_connection, "127.0.0.1", 0, limit=_HEADER_LIMIT)

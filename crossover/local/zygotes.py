@@ -153,7 +153,9 @@ class Zygote:
             for reply in self._pending.values():
                 reply.set_exception(self._build_end_error())
             self._pending.clear()
-        for pid in self._forked if not self._closed else ():  # killed, it has taken them with it, and told nobody
+        for pid in (
+            self._forked if not self._closed else ()
+        ):  # a killed fork server takes its processes with it, without a message
             self._on_exit(pid, signal.SIGKILL)
 
     def _build_end_error(self) -> Unavailable:

@@ -505,7 +505,7 @@ def list_stack_resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
 
 
 # --- listings ---------------------------------------------------------------------------------------------------------
-# All resources in the account and region, type by type, ours and everybody else's.
+# All resources in the account and region, type by type, whoever owns them.
 #
 # Every type that a template creates, directly or not, is listed through its own API: the tagging API misses some resources and still lists
 # deleted ones. `judge_owner` decides on each entry.

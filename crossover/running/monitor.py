@@ -292,7 +292,7 @@ def finish(
         move_aside(out, prepared.run)
     try:
         follow(prepared, execution, on_progress, retry=retry)
-    except KeyboardInterrupt:  # whoever pressed Ctrl-C does not want to wait for logs
+    except KeyboardInterrupt:  # a user who pressed Ctrl-C does not want to wait for logs
         write_folder(prepared, out, where=where, failure="interrupted")
         raise
     except Exception as error:

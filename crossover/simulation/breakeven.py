@@ -303,7 +303,7 @@ def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterato
     """
     first, every = entrants[0], entrants[0].exchange.every
     together = [each.workers for each in entrants if not architecture_of(each).alone]
-    # One worker alone does the work of so many as its file says: of as many as there are beside it, else as its updates have minibatches.
+    # A single worker does the work of several: of as many as its rivals have, else one for each minibatch of an update.
     filed = together[0] if together else every if isinstance(every, int) else 1
     yield "here", 0, lambda e, own: (e, own)
     for value in PARAMETERS:

@@ -471,7 +471,7 @@ def find_surely_behind(points: Sequence[Point], figure: str) -> list[list[str]]:
 
 
 # --- play page --------------------------------------------------------------------------------------------------------
-# play.html: sliders over a grid that was simulated beforehand. Its scripts stand in it, and their hashes in its policy.
+# play.html: sliders over a grid that was simulated beforehand. It contains its scripts, and its policy their hashes.
 
 SLIDERS_PAGE = "play.html"
 DEADLINES_S = (10, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)

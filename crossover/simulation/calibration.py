@@ -225,7 +225,7 @@ class Calibration:
     torch_step_s: float = 0.01  # of a step, outside what is listed: learner, connections
     plain_step_s: float = 0.005
     child_s: float = 0.25  # a child execution's start and the return of its result
-    stack_s: float = 120.0  # until a stack stands that was not there
+    stack_s: float = 120.0  # to create a stack
     hosts_s: float = 180.0  # and its database hosts
     network_s: float = 240.0  # and the network of the project's first experiment that has one
     broker_s: float = 600.0  # and its broker: 8 to 12 minutes, reported by others
@@ -255,7 +255,7 @@ class Calibration:
     session_sigma: float = 0.2
     task_sigma: float = 0.0
     cold_sigma: float = 0.0  # of sandbox and INIT
-    # How sure the speed of computing is: of its logarithm, the same through a run. A GPU's is its card's, of which a draw takes so many.
+    # Standard deviation of the logarithm of the computing speed, constant through a run. A GPU's is its card's, times a draw's level.
     level_sigma: float = 0.0
     gpu_level: float = 0.0
     gpu_measured: MeasuredSteps | None = None  # of one card, instead of the rule

@@ -59,7 +59,7 @@ class Phase:
     """
 
     stage: str
-    request_s: float = 0.0  # latencies and transfers, as if nobody else were there
+    request_s: float = 0.0  # latencies and transfers, without other clients
     compute_s: float = 0.0
     link: str = ""  # "egress", "ingress" or "tour" of the host, "" for none
     bytes_: float = 0.0  # that the link is busy with
@@ -120,7 +120,7 @@ class Slots:
             self.throttled += 1
             asked, mine = self._env.now, self._env.event()
             self._waiting.append(mine)
-            yield mine  # whoever gives its slot back hands it on
+            yield mine  # a process that gives its slot back hands it on
             self.longest_wait_s = max(self.longest_wait_s, self._env.now - asked)
             return
         self.take_at_once(1)

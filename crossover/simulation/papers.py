@@ -128,7 +128,7 @@ def _solve_for_several(
 
 
 # --- papers -----------------------------------------------------------------------------------------------------------
-# The papers' rows as runs: which experiment a printed row was, and which simulated seconds stand beside its figures.
+# The papers' rows as runs: the experiment of a printed row, and the simulated seconds to compare with its figures.
 
 HELD_OUT = Path(__file__).parents[2] / "config" / "held-out.yaml"
 A, B = PAPERS = "comparison-2025", "p2p-2023"

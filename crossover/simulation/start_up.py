@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from crossover.reports import bill, display
 from crossover.simulation.calibration import Calibration
 
-ASSUMED = "assumed"  # nobody measured it
+ASSUMED = "assumed"  # not measured by anyone
 LEAST, MOST = 0.5, 2.0  # times what is assumed
 BROKER_S = (480.0, 720.0)
 BOOT_S = (22.0, 23.0, 24.0)  # until an instance's system runs: least, middle and most

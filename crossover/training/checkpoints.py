@@ -223,7 +223,7 @@ def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]
 
 
 # --- when to save -----------------------------------------------------------------------------------------------------
-# A program that is alone saves by time: nobody else has to meet it at a round.
+# A program that is alone saves by time: no other member has to meet it at a round.
 
 CHECKPOINT_SHARE = 0.02  # of its time that the program may spend on checkpoints
 LONGEST_INTERVAL_S = 600.0  # between two checkpoints

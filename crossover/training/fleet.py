@@ -106,7 +106,7 @@ class ServingSettings:
     fleet: str
     lease_s: float = 20.0  # without a heartbeat for this long, a rank may be taken over
     absence_s: float = (
-        600.0  # without a heartbeat for this long, nobody waits for a peer: a new instance has booted by then
+        600.0  # without a heartbeat for this long, a peer is not waited for: a new instance has booted by then
     )
     idle_s: float = 900.0  # without a rank for this long, a program ends
     look_s: float = 1.0  # between two polls of other programs' state
@@ -355,7 +355,7 @@ class ProgramsExecution:
         can finish any more). Raises RunFailed if all programs are gone without finishing, or if none joined within
         `boot_s`.
         """
-        alive = self.can_finish()  # first: whoever ends afterwards has left its word before
+        alive = self.can_finish()  # first: a program that ends afterwards has stored its outcome before
         if self.objects.exists(self.keys.finished_marker):
             return True
         failures = [

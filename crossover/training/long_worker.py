@@ -111,7 +111,7 @@ class Invocation:
         """
         try:
             checkpoint = self.waits.retry(lambda: self.journal.restore(self.position))
-        except Corrupt as cause:  # so that nobody waits for this worker
+        except Corrupt as cause:  # so that no other worker waits for this one
             report_failure(self.ctx, attempt=self.event["attempt"], member=self.rank, cause=cause)
             raise
         self.progressed = checkpoint.position > self.position
@@ -130,7 +130,7 @@ class Invocation:
         except CrossoverError as error:
             self.waits.roll_back_if_obsolete(lambda: self._roll_back(worker), error)
             if isinstance(error, StaleAttempt):
-                # A duplicate has continued, and all others with it: nobody else deletes what this one stored late.
+                # A duplicate has continued, and all others with it: only this one can delete the keys that it stored late.
                 self.waits.retry(lambda: self._delete_stored(worker, since=self.round - 1))
             raise
 

@@ -131,7 +131,7 @@ def set_up_attempt(
         raise_if_superseded(ctx)
         if has_concluded_run(ctx):
             raise StaleAttempt(f"attempt {ctx.keys.attempt} of {ctx.run} has concluded the run")
-    except CrossoverError as error:  # the keys of a superseded attempt may be deleted meanwhile, and nobody retries it
+    except CrossoverError as error:  # the keys of a superseded attempt may be deleted meanwhile, and it is not retried
         with suppress(CrossoverError):
             if isinstance(error, StaleAttempt) or is_superseded(ctx):
                 roll_back()

@@ -210,9 +210,9 @@ def choose_compute(e: Experiment) -> Experiment:
 # --- combinations -----------------------------------------------------------------------------------------------------
 # Fields that are right one by one and impossible together: one function each, with the reason and the way out.
 #
-# What an architecture alone refuses stands beside it, in the `checks` of its ARCHITECTURE.
+# Refusals of one architecture are beside it, in the `checks` of its ARCHITECTURE.
 #
-# `ALWAYS` and `OF_THE_TREE`, which needs the architecture's steps, hold wherever an experiment runs; `DEPLOYMENT` only on AWS.
+# `ALWAYS`, and `OF_THE_TREE`, which needs the architecture's steps, apply to every run; `DEPLOYMENT` only to runs on AWS.
 
 Refusal = Callable[[Experiment], Iterable[str]]
 ArchitectureCheck = Callable[[Experiment, Architecture], Iterable[str]]

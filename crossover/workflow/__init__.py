@@ -288,7 +288,7 @@ def _run_side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, toler
     """
     _, failed = run_in_threads(calls, slots=slots)
     failures = [failed[number] for number in sorted(failed)]
-    # A worker that gave way to another attempt is no dead worker: its execution ends. What the user must mend fails every worker.
+    # A worker of a superseded attempt is no dead worker: its execution ends. An error that the user must fix fails every worker.
     ours = [
         each for each in failures if isinstance(each, StaleAttempt | UserError) or not isinstance(each, CrossoverError)
     ]

@@ -71,7 +71,7 @@ class RunFacts:
 #
 # `Resources` lives as long as the process and holds the clients, which crossover/data/clients.py makes (Redis connections outlive an
 # invocation, an AMQP connection does not: a frozen function misses heartbeats). `Context` lives for one invocation and counts what it
-# moved. Imports of boto3, redis, pika and torch stand inside the functions that need them: a handler that only asks the broker must not
+# moved. Imports of boto3, redis, pika and torch are inside the functions that need them: a handler that only asks the broker must not
 # wait for torch.
 
 SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
@@ -371,7 +371,7 @@ def process_resources() -> Resources:
 # One record per invocation: what every figure of a report comes from.
 #
 # A record lies under `runs/<id>/records/<step>/`, because a function cannot know its own billed time, INIT or peak memory on AWS: the
-# platform's log records are joined to it later, by request id. Locally the record's own seconds stand, less the wait for a compute slot.
+# platform's log records are joined to it later, by request id. Locally the record's own seconds count, less the wait for a compute slot.
 
 
 def _is_restored_from_snapshot() -> bool:

@@ -37,7 +37,7 @@ class Word:
     step: int
     senders: tuple[int, ...] = ()  # by rank: exactly these updates are applied
     leaves: Mapping[int, int] = field(default_factory=dict)  # worker -> the step in which it sends all its residual
-    dropped: tuple[int, ...] = ()  # workers that are gone: nobody waits for them
+    dropped: tuple[int, ...] = ()  # workers that are gone: no member waits for them
     loss: float | None = None
     at: float = 0.0  # unix seconds
 

@@ -243,7 +243,7 @@ class FilteringWorker:
             found = self._await(look, key=key, sender=supervisor, patience=_PATIENCE)
         except StaleAttempt:
             if waits.retry(lambda: progress.is_obsolete(ctx)):
-                raise  # nobody needs this attempt any more, with or without the word; it deletes what it left as it ends
+                raise  # this attempt is not needed any more, with or without the word; it deletes its keys as it ends
             look_at_s = 0.0  # the last call may not have asked the store, which keeps the word as long as anybody needs the update
             try:
                 found = waits.retry(look)

@@ -120,7 +120,7 @@ def update_model(ctx: Context, event: Event) -> None:
     round, worker = event["round"], event["worker"]
     with ctx.stage("update"):
         databases.update(ctx, event, holder=worker, gradient=ctx.keys.aggregate(round, worker))
-        # All peers have reported this round, so all have finished the one before: nobody reads its keys again.
+        # All peers have reported this round, so all have finished the one before: its keys are not read again.
         ctx.tensors[worker].delete(*state.list_round_keys(ctx, ctx.keys, round - 1, worker))
         databases.roll_back_if_superseded(ctx, worker, *state.list_round_keys(ctx, ctx.keys, round + 1, worker))
 
