@@ -173,7 +173,7 @@ PROGRAM = Program(main, instances, step="train_single")
 ARCHITECTURE = Architecture(
     "single",
     run=long_worker.tree(initialise, train, collect),
-    why_not="it is alone, and sends them to nobody",
+    why_not="a single worker sends no contributions",
     settings=Single,
     checks=checks,
     claims={"equals_reference", "same_calls", "survives_kills", "resumes", "stops"},

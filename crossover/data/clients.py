@@ -329,4 +329,4 @@ class MemoryClients:
 
 def _refuse_machine(name: str, event: Event) -> Event:
     """Raise AssertionError: the code that starts programs must set `run_machine` first."""
-    raise AssertionError("whoever starts programs says how their machines run: `run_machine`")
+    raise AssertionError("set `run_machine` before programs are started")

@@ -133,9 +133,9 @@ def _move_into_place(temporary: Path, path: Path, move: Callable[[Path, Path], N
             if path.is_file():  # what a link finds; its caller knows what to do
                 raise
             if path.is_dir():
-                raise IsADirectoryError(21, "objects stand below the key") from None
+                raise IsADirectoryError(21, "there are objects below the key") from None
             if any(folder.is_file() for folder in path.parents):
-                raise NotADirectoryError(20, "an object stands where the key needs a folder") from None
+                raise NotADirectoryError(20, "there is an object in the place of a folder that the key needs") from None
             # Else the folder was there for mkdir, and gone when it looked whether it is one.
         except FileNotFoundError:
             if not temporary.exists():

@@ -291,7 +291,7 @@ def _send_response(start_response: Any, status: str, content_type: str, body: by
 
 def _refuse(start_response: Any, why: str) -> list[bytes]:
     """Answer a request with 403 Forbidden and the reason `why`."""
-    words = f"the cloud on this machine answers nobody but those whom it gave credentials: {why}"
+    words = f"the cloud on this machine answers only requests with its own credentials: {why}"
     return _send_response(start_response, "403 Forbidden", "text/xml", _build_error("InvalidClientTokenId", words))
 
 

@@ -149,7 +149,7 @@ def _judge_zone(experiment: Experiment, found: Choice) -> tuple[bool, str]:
     asked, project, standing = experiment.network.availability_zone, experiment.project, found.standing
     if standing and asked not in (None, standing):
         return False, (
-            f"network.availability_zone: {asked!r}, but {project}-network stands in {standing}, and a network does not move: "
+            f"network.availability_zone: {asked!r}, but {project}-network is in {standing}, and a network does not move: "
             "leave the field out, or take the project's stacks away first (crossover destroy CONFIG --shared)"
         )
     if found.zone:
@@ -157,7 +157,7 @@ def _judge_zone(experiment: Experiment, found: Choice) -> tuple[bool, str]:
     if standing:
         lacks = ", ".join(found.lacking.get(standing, []))
         return False, (
-            f"{project}-network stands in {standing}, which lacks {lacks}: choose what is offered there, or take the project's "
+            f"{project}-network is in {standing}, which lacks {lacks}: choose what is offered there, or take the project's "
             "stacks away first (crossover destroy CONFIG --shared)"
         )
     able = [zone for zone, names in found.lacking.items() if not names]
@@ -303,7 +303,7 @@ def _find_moved_network(session: Any, experiment: Experiment, account: AccountFi
     made = any(each["ResourceType"] == "AWS::EC2::VPC" for each in ownership.list_stack_resources(session, stack.id))
     if asked != (None if made else standing):
         yield (
-            f"network.vpc: {asked or 'none'}, but {project}-network stands in {standing}"
+            f"network.vpc: {asked or 'none'}, but {project}-network is in {standing}"
             f"{', which it made' if made else ''}, and a network does not move: take the project's stacks away first "
             "(crossover destroy CONFIG --shared), or choose another project"
         )

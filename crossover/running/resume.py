@@ -123,7 +123,7 @@ def has_no_state(folder: Path) -> bool:
 def find_unfinished(folder: Path) -> Unfinished:
     """Return the unfinished run in `folder`. Raises UserError if there is none, or if it is damaged."""
     if not holds_unfinished(folder):
-        raise UserError(f"--resume {folder}: nothing to go on with: {_explain_nothing_to_resume(folder)}")
+        raise UserError(f"--resume {folder}: nothing to resume: {_explain_nothing_to_resume(folder)}")
     objects = FileObjectStore(folder / UNFINISHED, Traffic())
     try:
         facts, where = load_newest_facts(objects), (folder / UNFINISHED / WHERE_FILE).read_text(encoding="utf-8")

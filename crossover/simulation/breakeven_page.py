@@ -293,7 +293,7 @@ def _build_page(found: Breakeven, command: str = "") -> Page:
                 if found.points_of_axis(axis)
             ),
             Sheet(
-                title="What stands behind it",
+                title="Assumptions and sources",
                 head=["", "note"],
                 rows=[[str(n), note] for n, note in enumerate(list_notes(found), start=1)],
                 words=2,
@@ -507,7 +507,7 @@ def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {found.repetitions} repetitions, p5 to p95 beside it; {LIMITS}",
         "one is called cheapest or soonest where it is in 95 of 100 paired draws, and by a hundredth at least",
-        "time is the run's; what passes from deploy until everything stands comes before it",
+        "time is the run's; the time from deploy until all resources exist comes before it",
         "a deadline holds where p95 keeps it",
         f"with {found.own['parameters']:,} parameters it is the file's own model; of another size it computes and stores as much per "
         "parameter as that model does",
@@ -524,7 +524,7 @@ def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
         data=json.dumps(grid_as_json(found), separators=(",", ":"), allow_nan=False),
         styles=styles,
         scripts=[*scripts, Markup((SCRIPTS / "play.js").read_text(encoding="utf-8"))],
-        sheets=[Sheet(title="What stands behind it", head=["note"], rows=[[note] for note in notes], folded=True)],
+        sheets=[Sheet(title="Assumptions and sources", head=["note"], rows=[[note] for note in notes], folded=True)],
     )
 
 

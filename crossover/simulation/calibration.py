@@ -615,7 +615,7 @@ def describe_assumptions(answer: AnswerOf, cloud: Calibration, *, gpus: bool) ->
     parts = [
         f"{what} ({_describe_turns(find_turns(answer, paced))})" for what, paced in list_assumptions(cloud, gpus=gpus)
     ]
-    return f"It rests on {' and on '.join(parts)}."
+    return f"It depends on {' and on '.join(parts)}."
 
 
 def _describe_turns(found: list[Turn]) -> str:

@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = str(key.value)
             if name in seen:
-                problem = f"{name!r} stands here twice, first in line {seen[name]}"
+                problem = f"{name!r} is given twice, first in line {seen[name]}"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen[name] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)

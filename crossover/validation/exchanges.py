@@ -56,7 +56,7 @@ def dropping_is_borne(e: Experiment) -> Iterator[str]:
         )
     elif count_tolerated(rule, e.workers) == 0:
         yield (
-            f"aggregation.non_finite: drop could never drop anybody: {rule.rule} of {e.workers} workers bears no faulty one, as it is set; "
+            f"aggregation.non_finite: drop could never drop a worker: {rule.rule} of {e.workers} workers tolerates no faulty one; "
             "expected refuse, more workers, or a larger aggregation.trim or aggregation.faulty"
         )
 
@@ -160,7 +160,7 @@ def attack_has_attackers(e: Experiment) -> Iterator[str]:
     """Yield a problem if an attack is set without attackers."""
     if e.faults.attack != "none" and not e.faults.workers:
         yield (
-            f"faults.workers: empty, so nobody would carry out {e.faults.attack}; "
+            f"faults.workers: empty, so no worker would carry out {e.faults.attack}; "
             "expected ranks, for example [0], or faults.attack: none"
         )
 

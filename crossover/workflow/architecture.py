@@ -147,11 +147,11 @@ class Program:
 
 CLAIMS = {
     "equals_reference": "trains the bits that one process trains with the same data",
-    "same_calls": "makes the same calls in every run, wherever it runs",
+    "same_calls": "makes the same calls in every run, inline, local and on AWS",
     "survives_kills": "a step may be repeated, come late or end at any call, and the model is the same",
-    "resumes": "a run that failed goes on from what it left",
+    "resumes": "a failed run resumes from its checkpoints or databases",
     "stops": "a run ends when it is told to, or at its budget, with the epoch that it has begun",
-    "adds_what_others_average": "with a threshold of 0, and nobody removed, trains the reference's updates up to rounding",
+    "adds_what_others_average": "with a threshold of 0, and no worker removed, trains the reference's updates up to rounding",
 }
 
 

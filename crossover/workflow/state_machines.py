@@ -45,8 +45,8 @@ def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) ->
     """
     needed = events(node, counts)
     assert needed <= HISTORY_LIMIT, (
-        f"machine {machine}: {needed:,} events where its waits last until their time-outs; an execution has {HISTORY_LIMIT:,}: "
-        "look less often, shorten the time-out, or make it a Child"
+        f"machine {machine}: {needed:,} events where its waits last until their timeouts; an execution has {HISTORY_LIMIT:,}: "
+        "poll less often, shorten the timeout, or make it a Child"
     )
 
 

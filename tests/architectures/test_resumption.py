@@ -137,7 +137,7 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
         tmp_path,
         quietly,
     )
-    with pytest.raises(UserError, match="nothing to go on with: its run is finished"):
+    with pytest.raises(UserError, match="nothing to resume: its run is finished"):
         run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
 
 
@@ -154,7 +154,7 @@ def test_nor_has_one_that_was_killed_before_it_cleared_away(failed: Path, tmp_pa
     run_inline(experiment("all_reduce"), failed, quietly, resume=True)
     shutil.copytree(tmp_path / "unfinished", failed / "unfinished")
     assert not resumption.holds_unfinished(failed)
-    with pytest.raises(UserError, match="nothing to go on with: its run is finished"):
+    with pytest.raises(UserError, match="nothing to resume: its run is finished"):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
 

@@ -442,6 +442,6 @@ def test_a_standing_network_does_not_move_into_another_vpc(
     del organisation.said["network"]
     (found,) = [each for each in organisation.findings("gpu") if each.name == "own network"]
     assert (
-        f"network.vpc: none, but crossover-network stands in {organisation.vpc}, and a network does not move"
+        f"network.vpc: none, but crossover-network is in {organisation.vpc}, and a network does not move"
         in found.detail
     )

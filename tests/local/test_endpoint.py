@@ -97,7 +97,7 @@ def test_the_body_is_signed_too(running: Endpoint) -> None:
 
     assert client.get_caller_identity()["Account"]
     client.meta.events.register("before-send", altered)
-    with pytest.raises(ClientError, match="answers nobody but those whom it gave credentials"):
+    with pytest.raises(ClientError, match="answers only requests with its own credentials"):
         client.get_caller_identity()
 
 

@@ -225,7 +225,7 @@ def update_model(world: World, place: WhereInRun) -> Script:
     if world.experiment.database.compute == "in_database":
         optimizer = OUTER if world.days.local else world.experiment.training.optimizer
         command = optimizers.OPTIMIZERS[optimizer].command
-        assert command is not None, "whoever places arithmetic in the database has seen to it"
+        assert command is not None, "the rules of validation have refused this"
         tally.count("tensors", "info", vectors).count("tensors", command.lower())
         request_s += (1 + vectors) * tensors.read.latency_s
         compute_s = (read + written) / calibration.database_bytes_s + (

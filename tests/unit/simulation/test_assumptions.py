@@ -19,6 +19,6 @@ def test_what_an_answer_rests_on_turns_it_by_the_factor_that_is_told() -> None:
         assert turn.after == pytest.approx(2.5 if "vCPU" in what else 0.4, rel=0.011)
     said = calibration.describe_assumptions(cheapest, AWS, gpus=True)
     assert (
-        said.startswith("It rests on a core of this machine for a vCPU of ARM (2.5")
+        said.startswith("It depends on a core of this machine for a vCPU of ARM (2.5")
         and "x slower, it would be a GPU)" in said
     )

@@ -216,7 +216,7 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         combinations.dropping_is_borne,
         {"workers": 3, "aggregation": {"non_finite": "drop", "rule": "trimmed_mean", "trim": 0}},
         {"workers": 3, "aggregation": {"non_finite": "drop", "rule": "trimmed_mean", "trim": 1}},
-        "could never drop anybody",
+        "could never drop a worker",
     ),
     (
         combinations.models_average,
@@ -556,7 +556,7 @@ def test_what_an_architecture_cannot_exchange_is_refused() -> None:
             "qsgd: spirt does not compress gradients so: its databases average float32 in place; expected none",
         ),
         ("scatter_reduce", 4, "powersgd", "so: cut into chunks, powersgd's factors, a few percent of a gradient"),
-        ("single", 1, "fp16", "so: it is alone, and sends them to nobody"),
+        ("single", 1, "fp16", "so: a single worker sends no contributions"),
     ):
         with pytest.raises(ConfigError, match=why) as refused:
             validate({"name": "x", "architecture": architecture, "workers": workers, "exchange": {"compression": way}})

@@ -46,8 +46,8 @@ def test_json_is_read_back(value: object) -> None:
     [
         ("a: 1\nb: [1,\n", "line 3, column 1", "expected"),
         ("a:\n  b: 1\n c: 2\n", "line 3, column 2", "expected"),
-        ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "'a' stands here twice, first in line 1"),
-        ("s:\n  x: 1\n  x: 1\n", "line 3, column 3", "'x' stands here twice, first in line 2"),
+        ("a: 1\nb: 2\na: 3\n", "line 3, column 1", "'a' is given twice, first in line 1"),
+        ("s:\n  x: 1\n  x: 1\n", "line 3, column 3", "'x' is given twice, first in line 2"),
         ("a: &x {b: 1}\nc: *x\n", "line 2, column 4", "alias *x: write the value out"),
         ("a: !!python/object:os.system {}\n", "line 1, column 4", "could not determine a constructor"),
         ("a: \x07", "", "special characters"),
