@@ -62,7 +62,7 @@ def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_worker
     own = Workload.from_experiment(function)
 
     def on(entrants: list[Experiment], workers: int) -> tuple[object, int]:
-        axes = swept._axes(entrants, own)
+        axes = swept._list_axis_points(entrants, own)
         changed, _ = next(change for axis, value, change in axes if (axis, value) == ("workers", workers))(
             function, own
         )
