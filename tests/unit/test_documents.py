@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from crossover.cli.arguments import load_runnable
 from crossover.cli.commands import app
+from crossover.cli.plan import describe_hourly_costs
 from crossover.errors import ConfigError
 from tools.reference_yaml import PAGE, render_page
 from tools.site import list_pages
@@ -112,3 +113,14 @@ def test_commands_and_their_options_exist(page: str) -> None:
         known = {option for parameter in group.get_command(None, name).params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= known, line
         assert [word for word in words if word.startswith("config/") and not (ROOT / word).exists()] == []
+
+
+def test_the_costs_of_an_hour_are_those_that_plan_prints() -> None:
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| (\d\.\d\d) \| (\d\.\d\d) \|$", (DOCS / "aws.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) == 9
+    for name, standing, running in rows:
+        experiment = load_runnable(ROOT / "config" / f"{name}.yaml")
+        printed = f"standing: ${standing} an hour, ${running} while a run lasts"
+        assert describe_hourly_costs(experiment)[0].startswith(printed), name
