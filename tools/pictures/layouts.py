@@ -3,8 +3,8 @@
 Names of functions are those of the tree. Bytes, seconds and counts are names of figures, never numbers.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from tools.pictures.drawing import Kind
 
@@ -150,6 +150,7 @@ class Layout:
     card: Card
 
 
+Drawn = TypeVar("Drawn", Arrow, Bar)
 DATABASE_X, BROKER_X, BUCKET_X = 458.0, 594.0, 728.0
 
 
@@ -161,6 +162,29 @@ def _place_stores(database: str = "", broker: bool = False) -> tuple[Store, ...]
         Store("bucket", BUCKET_X, "data and checkpoints"),
     )
 
+
+def _place_workers(kind: Kind) -> tuple[tuple[Kind, float, float], ...]:
+    """Return the icons of four workers in a row, at the top of a card."""
+    return tuple((kind, x, 8) for x in (20, 76, 132, 188))
+
+
+def _for_both(of_first: Drawn) -> tuple[Drawn, Drawn]:
+    """Return an arrow or bar of the first worker, and the same of the second: `worker 1` instead of `worker 0` in every name and text."""
+    texts = {name: value.replace(" 0", " 1") for name, value in vars(of_first).items() if isinstance(value, str)}
+    return of_first, replace(of_first, **texts)
+
+
+_SPIRT = (
+    "initialise",
+    "compute_gradients",
+    "average_in_database",
+    "notify_peers",
+    "check_peers",
+    "aggregate_peers",
+    "update_model",
+    "detect_convergence",
+    "collect",
+)
 
 SPIRT = Layout(
     "spirt",
@@ -181,38 +205,8 @@ SPIRT = Layout(
             Box("collect", 584, "trained model into the bucket"),
         ),
         (
-            Frame(
-                "state machine of the run",
-                0,
-                62,
-                634,
-                (
-                    "initialise",
-                    "compute_gradients",
-                    "average_in_database",
-                    "notify_peers",
-                    "check_peers",
-                    "aggregate_peers",
-                    "update_model",
-                    "detect_convergence",
-                    "collect",
-                ),
-            ),
-            Frame(
-                "{workers} workers side by side, round after round",
-                1,
-                160,
-                572,
-                (
-                    "compute_gradients",
-                    "average_in_database",
-                    "notify_peers",
-                    "check_peers",
-                    "aggregate_peers",
-                    "update_model",
-                    "detect_convergence",
-                ),
-            ),
+            Frame("state machine of the run", 0, 62, 634, _SPIRT),
+            Frame("{workers} workers side by side, round after round", 1, 160, 572, _SPIRT[1:-1]),
             Frame("{minibatches} minibatches side by side", 2, 183, 252, ("compute_gradients",)),
             Frame("each second, until all {workers} have reported", 2, 354, 422, ("check_peers",)),
         ),
@@ -229,40 +223,29 @@ SPIRT = Layout(
             Lane("worker 1", 715, "function", "worker 1 (2, 3 alike)", 1, True),
         ),
         (
-            Arrow(0, "database 0", "worker 0", "model", "model", "compute_gradients", "minibatches"),
-            Arrow(0, "database 1", "worker 1", "model", "model", "compute_gradients", "minibatches"),
+            *_for_both(Arrow(0, "database 0", "worker 0", "model", "model", "compute_gradients", "minibatches")),
             Arrow(1, "bucket", "worker 0", "minibatch", "minibatch", "compute_gradients", "minibatches"),
-            Arrow(3, "worker 0", "database 0", "gradient", "gradient", "compute_gradients", "minibatches"),
-            Arrow(3, "worker 1", "database 1", "gradient", "gradient", "compute_gradients", "minibatches"),
+            *_for_both(Arrow(3, "worker 0", "database 0", "gradient", "gradient", "compute_gradients", "minibatches")),
             Arrow(5, "worker 0", "broker", "ready", "message", "notify_peers"),
             Arrow(6, "worker 1", "broker", "ready, later", "message", "notify_peers"),
-            Arrow(7, "broker", "worker 0", "all have reported", "message", "check_peers"),
-            Arrow(7, "broker", "worker 1", "all have reported", "message", "check_peers"),
+            *_for_both(Arrow(7, "broker", "worker 0", "all have reported", "message", "check_peers")),
             Arrow(8, "database 1", "worker 0", "average of each peer", "average", "aggregate_peers", "others"),
-            Arrow(9, "worker 0", "database 0", "copy", "average", "aggregate_peers", "others"),
-            Arrow(9, "worker 1", "database 1", "copy", "average", "aggregate_peers", "others"),
+            *_for_both(Arrow(9, "worker 0", "database 0", "copy", "average", "aggregate_peers", "others")),
             Arrow(12, "database 0", "worker 0", "model", "model", "detect_convergence"),
             Arrow(12, "bucket", "worker 0", "validation set", "validation set", "detect_convergence"),
         ),
         (
-            Bar(2, "worker 0", "compute_gradients", "compute_gradients", ("compute",)),
-            Bar(2, "worker 1", "compute_gradients", "compute_gradients", ("compute",)),
-            Bar(4, "database 0", "average_in_database", "average_in_database", ("average",)),
-            Bar(4, "database 1", "average_in_database", "average_in_database", ("average",)),
+            *_for_both(Bar(2, "worker 0", "compute_gradients", "compute_gradients", ("compute",))),
+            *_for_both(Bar(4, "database 0", "average_in_database", "average_in_database", ("average",))),
             Bar(6, "worker 0", "check_peers polls", "check_peers", wait=True),
-            Bar(10, "database 0", "aggregate_peers", "aggregate_peers", ("aggregate",)),
-            Bar(10, "database 1", "aggregate_peers", "aggregate_peers", ("aggregate",)),
-            Bar(11, "database 0", "update_model", "update_model", ("update",)),
-            Bar(11, "database 1", "update_model", "update_model", ("update",)),
+            *_for_both(Bar(10, "database 0", "aggregate_peers", "aggregate_peers", ("aggregate",))),
+            *_for_both(Bar(11, "database 0", "update_model", "update_model", ("update",))),
             Bar(13, "worker 0", "detect_convergence", "detect_convergence", ("evaluate",)),
         ),
     ),
     Card(
         (
-            ("function", 20, 8),
-            ("function", 76, 8),
-            ("function", 132, 8),
-            ("function", 188, 8),
+            *_place_workers("function"),
             ("database", 20, 60),
             ("database", 76, 60),
             ("database", 132, 60),
@@ -335,30 +318,22 @@ MLLESS = Layout(
             Arrow(7, "broker", "supervisor", "all stored", "message", "supervise"),
             Arrow(9, "supervisor", "database", "the word: whose updates apply", "word", "supervise"),
             Arrow(10, "supervisor", "broker", "word is there", "message", "supervise"),
-            Arrow(11, "broker", "worker 0", "word is there", "message", "train"),
-            Arrow(11, "broker", "worker 1", "word is there", "message", "train"),
-            Arrow(12, "database", "worker 0", "update", "update", "train", "others"),
-            Arrow(12, "database", "worker 1", "update", "update", "train", "others"),
+            *_for_both(Arrow(11, "broker", "worker 0", "word is there", "message", "train")),
+            *_for_both(Arrow(12, "database", "worker 0", "update", "update", "train", "others")),
         ),
         (
-            Bar(1, "worker 0", "computes gradient", "train", ("compute",)),
-            Bar(1, "worker 1", "computes gradient", "train", ("compute",)),
-            Bar(2, "worker 0", "filters it", "train", ("filter",)),
-            Bar(2, "worker 1", "filters it", "train", ("filter",)),
+            *_for_both(Bar(1, "worker 0", "computes gradient", "train", ("compute",))),
+            *_for_both(Bar(2, "worker 0", "filters it", "train", ("filter",))),
             Bar(5, "supervisor", "waits for all", "supervise", wait=True, width=96),
             Bar(6, "worker 0", "waits for the word", "train", wait=True, rows=4.6),
             Bar(7, "worker 1", "waits for the word", "train", wait=True, rows=3.6),
             Bar(8, "supervisor", "decides", "supervise", width=96),
-            Bar(13, "worker 0", "applies updates", "train", ("update",)),
-            Bar(13, "worker 1", "applies updates", "train", ("update",)),
+            *_for_both(Bar(13, "worker 0", "applies updates", "train", ("update",))),
         ),
     ),
     Card(
         (
-            ("function", 20, 8),
-            ("function", 76, 8),
-            ("function", 132, 8),
-            ("function", 188, 8),
+            *_place_workers("function"),
             ("database", 62, 60),
             ("broker", 132, 60),
             ("function", 188, 60),
@@ -387,8 +362,7 @@ ALL_REDUCE = Layout(
         ),
         (
             Arrow(0, "bucket", "worker 0", "minibatch", "minibatch", "train"),
-            Arrow(2, "worker 0", "database", "gradient", "gradient", "train"),
-            Arrow(2, "worker 1", "database", "gradient", "gradient", "train"),
+            *_for_both(Arrow(2, "worker 0", "database", "gradient", "gradient", "train")),
             Arrow(3, "worker 2", "database", "gradient each, last", "gradient", "train"),
             Arrow(5, "database", "worker 0", "gradient", "gradient", "train", "others"),
             Arrow(7, "worker 0", "database", "average", "average", "train"),
@@ -396,24 +370,19 @@ ALL_REDUCE = Layout(
             Arrow(9, "database", "worker 2", "average each", "average", "train"),
         ),
         (
-            Bar(1, "worker 0", "computes gradient", "train", ("compute",)),
-            Bar(1, "worker 1", "computes gradient", "train", ("compute",)),
+            *_for_both(Bar(1, "worker 0", "computes gradient", "train", ("compute",))),
             Bar(1, "worker 2", "compute gradients", "train", ("compute",)),
             Bar(4, "worker 0", "waits for the last", "train", wait=True),
             Bar(4, "worker 1", "waits for the master", "train", wait=True, rows=4),
             Bar(4, "worker 2", "wait for the master", "train", wait=True, rows=4),
             Bar(6, "worker 0", "reads and averages", "train", ("aggregate",)),
-            Bar(10, "worker 0", "updates its model", "train", ("update",)),
-            Bar(10, "worker 1", "updates its model", "train", ("update",)),
+            *_for_both(Bar(10, "worker 0", "updates its model", "train", ("update",))),
             Bar(10, "worker 2", "update their models", "train", ("update",)),
         ),
     ),
     Card(
         (
-            ("function", 20, 8),
-            ("function", 76, 8),
-            ("function", 132, 8),
-            ("function", 188, 8),
+            *_place_workers("function"),
             ("database", 104, 60),
         ),
         ((0, 4), (0, 4), (1, 4), (2, 4), (3, 4)),
@@ -466,10 +435,7 @@ SCATTER_REDUCE = Layout(
     _lay_out_chunks(),
     Card(
         (
-            ("function", 20, 8),
-            ("function", 76, 8),
-            ("function", 132, 8),
-            ("function", 188, 8),
+            *_place_workers("function"),
             ("database", 104, 60),
         ),
         ((0, 4), (1, 4), (2, 4), (3, 4)),
@@ -502,32 +468,25 @@ P2P_INSTANCE = Layout(
         ),
         (
             Arrow(0, "bucket", "peer 0", "minibatch", "minibatch", "train_peer", "minibatches"),
-            Arrow(2, "peer 0", "broker", "gradient, mailbox 0", "stored gradient", "train_peer"),
-            Arrow(2, "peer 1", "broker", "gradient, mailbox 1", "stored gradient", "train_peer"),
+            *_for_both(Arrow(2, "peer 0", "broker", "gradient, mailbox 0", "stored gradient", "train_peer")),
             Arrow(3, "peer 0", "broker", "arrived at the barrier", "message", "train_peer"),
             Arrow(5, "peer 2", "broker", "gradient each, last", "stored gradient", "train_peer"),
-            Arrow(6, "broker", "peer 0", "gradient", "stored gradient", "train_peer", "others"),
-            Arrow(6, "broker", "peer 1", "gradient", "stored gradient", "train_peer", "others"),
+            *_for_both(Arrow(6, "broker", "peer 0", "gradient", "stored gradient", "train_peer", "others")),
             Arrow(7, "broker", "peer 2", "gradient each", "stored gradient", "train_peer", "others"),
             Arrow(9, "peer 0", "bucket", "checkpoint", "checkpoint", "train_peer"),
         ),
         (
-            Bar(1, "peer 0", "computes all in turn", "train_peer", ("compute gradients",)),
-            Bar(1, "peer 1", "computes all in turn", "train_peer", ("compute gradients",)),
+            *_for_both(Bar(1, "peer 0", "computes all in turn", "train_peer", ("compute gradients",))),
             Bar(1, "peer 2", "compute all in turn", "train_peer", ("compute gradients",)),
             Bar(4, "peer 0", "waits at the barrier", "train_peer", wait=True, rows=2),
             Bar(4, "peer 1", "waits at the barrier", "train_peer", wait=True),
-            Bar(8, "peer 0", "averages, updates", "train_peer", ("receive", "model update")),
-            Bar(8, "peer 1", "averages, updates", "train_peer", ("receive", "model update")),
+            *_for_both(Bar(8, "peer 0", "averages, updates", "train_peer", ("receive", "model update"))),
             Bar(8, "peer 2", "average, update", "train_peer", ("receive", "model update")),
         ),
     ),
     Card(
         (
-            ("instance", 20, 8),
-            ("instance", 76, 8),
-            ("instance", 132, 8),
-            ("instance", 188, 8),
+            *_place_workers("instance"),
             ("broker", 104, 60),
         ),
         ((0, 4), (1, 4), (2, 4), (3, 4)),
@@ -577,28 +536,21 @@ P2P_SERVERLESS = Layout(
             Arrow(3, "bucket", "functions", "minibatch", "minibatch", "compute_gradient", "minibatches"),
             Arrow(5, "functions", "bucket", "gradient", "stored gradient", "compute_gradient", "minibatches"),
             Arrow(6, "bucket", "peer 0", "gradient", "stored gradient", "train_peer", "minibatches"),
-            Arrow(8, "peer 0", "broker", "average, mailbox 0", "stored gradient", "train_peer"),
-            Arrow(8, "peer 1", "broker", "average, mailbox 1", "stored gradient", "train_peer"),
-            Arrow(10, "broker", "peer 0", "average", "stored gradient", "train_peer", "others"),
-            Arrow(10, "broker", "peer 1", "average", "stored gradient", "train_peer", "others"),
+            *_for_both(Arrow(8, "peer 0", "broker", "average, mailbox 0", "stored gradient", "train_peer")),
+            *_for_both(Arrow(10, "broker", "peer 0", "average", "stored gradient", "train_peer", "others")),
             Arrow(12, "peer 0", "bucket", "checkpoint", "checkpoint", "train_peer"),
         ),
         (
             Bar(4, "functions", "compute_gradient", "compute_gradient", ("compute",)),
             Bar(2, "peer 0", "waits for functions", "train_peer", wait=True, rows=4),
             Bar(7, "peer 0", "averages its own", "train_peer"),
-            Bar(9, "peer 0", "waits at the barrier", "train_peer", wait=True),
-            Bar(9, "peer 1", "waits at the barrier", "train_peer", wait=True),
-            Bar(11, "peer 0", "averages, updates", "train_peer", ("receive", "model update")),
-            Bar(11, "peer 1", "averages, updates", "train_peer", ("receive", "model update")),
+            *_for_both(Bar(9, "peer 0", "waits at the barrier", "train_peer", wait=True)),
+            *_for_both(Bar(11, "peer 0", "averages, updates", "train_peer", ("receive", "model update"))),
         ),
     ),
     Card(
         (
-            ("instance", 20, 8),
-            ("instance", 76, 8),
-            ("instance", 132, 8),
-            ("instance", 188, 8),
+            *_place_workers("instance"),
             ("broker", 152, 60),
             ("function", 20, 60),
             ("function", 50, 60),
@@ -654,10 +606,7 @@ GPU = Layout(
     ),
     Card(
         (
-            ("gpu", 20, 8),
-            ("gpu", 76, 8),
-            ("gpu", 132, 8),
-            ("gpu", 188, 8),
+            *_place_workers("gpu"),
             ("bucket", 104, 60),
         ),
         ((0, 4), (1, 4), (2, 4), (3, 4)),
