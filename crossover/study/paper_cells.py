@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from crossover.reports import display
 from crossover.reports.folder import RunFolder
@@ -113,6 +113,8 @@ def peer_minibatches(run: RunFolder) -> int:
 
 Unit = Literal["s", "min", "MB", "USD", "%", "share", "x", "USD/s", "text"]
 Value = float | str
+Derived = TypeVar("Derived")
+Place = TypeVar("Place", float, str)
 NOT_RUN = "not run"
 
 
@@ -143,7 +145,7 @@ class TableCell:
     row: str
     figure: str
     unit: Unit
-    published: Value | None
+    published: Value | None = None
     ours: Ours | NoFigure
     formula: float | None = None
     deviation: float | None = None
@@ -153,6 +155,11 @@ class TableCell:
     name: str = ""
 
     @property
+    def value(self) -> Value | None:
+        """Our figure, None if it is missing."""
+        return self.ours.value if isinstance(self.ours, Ours) else None
+
+    @property
     def label(self) -> str:
         """The label of our figure, or NOT_RUN."""
         return self.ours.label if isinstance(self.ours, Ours) else NOT_RUN
@@ -160,7 +167,7 @@ class TableCell:
     @property
     def ratio(self) -> float | None:
         """Our figure divided by the printed one."""
-        return _compute_ratio(self.ours.value if isinstance(self.ours, Ours) else None, self.published)
+        return _compute_ratio(self.value, self.published)
 
     @property
     def is_comparable(self) -> bool:
@@ -201,9 +208,14 @@ def make_projected(value: Value, note: str) -> Ours:
     return Ours(value=value, label="projected", note=note)
 
 
-def read_figure(run: RunFolder | NoFigure, make: Callable[[RunFolder], Ours]) -> Ours | NoFigure:
-    """Return what `make` reads from the run; if there is no run, return its NoFigure."""
-    return run if isinstance(run, NoFigure) else make(run)
+def derive(make: Callable[..., Derived], *known: Any) -> Derived | NoFigure:
+    """Return what `make` returns for the runs or figures `known`. If some of them are missing, return the first NoFigure."""
+    return next((each for each in known if isinstance(each, NoFigure)), None) or make(*known)
+
+
+def list_points(place: Place, ours: Ours | NoFigure) -> list[tuple[Place, float]]:
+    """Return our figure as a point of a drawing, or nothing if it is missing. `place`: its position, or the name of its bar."""
+    return [] if isinstance(ours, NoFigure) else [(place, float(ours.value))]
 
 
 def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
@@ -214,24 +226,40 @@ def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
 
 
 def make_printed_cell(
-    row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", note: str = ""
+    row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", place: int | None = None
 ) -> TableCell:
     """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: its key in the row; `words`:
-    its name on the page.
+    its name on the page; `place`: number of the row's column, if the row prints the figure once per column.
     """
     listed: Mapping[str, Any] = row.deviates.get(figure, {})
+    column = "" if place is None else row.figures["columns"][place]
     return TableCell(
         row=row.row,
-        figure=words or figure,
+        figure=words or (f"{column}, {figure}" if column else figure),
         unit=unit,
-        published=row.figures[figure],
+        published=row.figures[figure] if place is None else row.figures[figure][place],
         ours=ours,
         formula=listed.get("formula"),
         deviation=listed.get("relative"),
-        note=note,
         by=row,
-        name=figure,
+        name=f"{figure}.{column}" if column else figure,
     )
+
+
+def make_row_cells(
+    row: Row,
+    units: Mapping[str, Unit],
+    ours: Mapping[str, Ours | NoFigure] | NoFigure,
+    *,
+    place: int | None = None,
+) -> list[TableCell]:
+    """Return a cell for each printed figure of a row. `units`: the figures, with the unit of each; `ours`: our figures, or why all are
+    missing; `place`: see `make_printed_cell`.
+    """
+    return [
+        make_printed_cell(row, figure, unit, ours if isinstance(ours, NoFigure) else ours[figure], place=place)
+        for figure, unit in units.items()
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,6 +424,10 @@ class FoundRuns:
             return run
         reason = self.missing.get(measurement.key, f"left out at scale {self.scale.share:g}")
         return NoFigure(reason=reason, command=measurement.command(Scale(1)))
+
+    def derive(self, measurement: Measurement, make: Callable[[RunFolder], Derived]) -> Derived | NoFigure:
+        """Return what `make` reads from the run, or why the run is missing."""
+        return derive(make, self.run(measurement))
 
     def is_cut(self, measurement: Measurement) -> bool:
         """Return whether the run is smaller than the published one."""

@@ -368,8 +368,7 @@ def _format_printed(cell: TableCell) -> str:
 
 def _format_ours(cell: TableCell) -> str:
     """Format our figure."""
-    value = getattr(cell.ours, "value", None)
-    return NOT_RUN if value is None else format_figure(value, cell.unit)
+    return NOT_RUN if cell.value is None else format_figure(cell.value, cell.unit)
 
 
 def _format_ratio(ratio: float | None) -> str:
@@ -418,9 +417,8 @@ def to_csv(book: Book) -> str:
     writer.writerow(COLUMNS)
     for section in book.sections:
         for cell in section.cells:
-            ours = getattr(cell.ours, "value", None)
             row = (
-                section.name, cell.row, cell.figure, cell.unit, cell.published, cell.formula, cell.deviation, ours, cell.label,
+                section.name, cell.row, cell.figure, cell.unit, cell.published, cell.formula, cell.deviation, cell.value, cell.label,
                 cell.ratio, cell.simulated, cell.simulated_ratio, cell.remarks, cell.command,
             )  # fmt: skip
             writer.writerow(["" if value is None else display.escape_formula(value) for value in row])

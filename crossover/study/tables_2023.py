@@ -1,6 +1,7 @@
 """Tables and figures of the 2023 peer-to-peer paper: stages and gradients."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from crossover.reports import bill
 from crossover.reports.folder import RunFolder
@@ -15,9 +16,12 @@ from crossover.study.paper_cells import (
     Section,
     TableCell,
     Unit,
+    derive,
+    list_points,
     make_measured,
     make_printed_cell,
     make_projected,
+    make_row_cells,
 )
 from crossover.study.paper_runs import Scale
 from crossover.study.runs_2023 import BATCH_SIZES, MEASURED_SIZE, MNIST_IMAGES, PEER_COUNTS, PEERS, STAGES
@@ -27,6 +31,8 @@ from crossover.study.runs_2023 import BATCH_SIZES, MEASURED_SIZE, MNIST_IMAGES, 
 NO_NUMBERS = "The figure prints no numbers"
 WAITS = "waits for slower peers included"
 MODELS = {"mobilenet_v3_small": "MobileNet V3 Small", "vgg11": "VGG-11"}
+FIGURE_4_STAGES = {"computing": STAGES[:1], "communication": STAGES[1:3]}
+EXCHANGE_UNITS: Mapping[str, Unit] = {"send": "s", "receive": "s", "moved": "MB"}
 UNITS: Mapping[str, Unit] = {"wall_s": "s", "cpu_percent": "%", "memory_mb": "MB"}
 
 
@@ -35,8 +41,8 @@ def fill_table_1(found: FoundRuns) -> Section:
     cells: list[TableCell] = []
     for row in runs_2023.load_rows("Table I"):
         run = found.run(runs_2023.make_stages_run(row, found.scale))
-        for place, column in enumerate(row.figures["columns"]):
-            cells += _make_stage_cells(row, place, column, run)
+        for place in range(len(STAGES)):
+            cells += make_row_cells(row, UNITS, derive(_measure_stage, run, row, place), place=place)
     notes = [
         "Computing is per batch of 512. Ours: one thread a peer, on this machine; the papers' t2 instances have two processors.",
         "Memory of ours is the process's while in the stage.",
@@ -44,39 +50,24 @@ def fill_table_1(found: FoundRuns) -> Section:
     return found.section(cells, notes=notes)
 
 
-def _make_stage_cells(row: Row, place: int, column: str, run: RunFolder | NoFigure) -> Iterator[TableCell]:
-    """Yield the cells of one stage in a row of Table I. `place`: number of the stage; `column`: its name in the paper."""
-
-    def value(figure: str, run: RunFolder) -> Ours:
-        """Return our figure of the stage."""
-        mine = paper_cells.stage(run, STAGES[place])
-        if figure == "wall_s" and column == "compute":
-            return _scale_to_512(mine["wall_s"] / paper_cells.peer_minibatches(run), run)
-        values = {"wall_s": mine["wall_s"], "cpu_percent": 100 * mine["cpu"], "memory_mb": mine["max_rss_mb"]}
-        return make_measured(values[figure], _note_fewer_peers(run))
-
-    for figure, unit in UNITS.items():
-        ours = run if isinstance(run, NoFigure) else _find_missing_peer(row, run, column) or value(figure, run)
-        printed = row.figures[figure][place]
-        yield TableCell(
-            row=row.row,
-            figure=f"{column}, {figure}",
-            unit=unit,
-            published=printed,
-            ours=ours,
-            by=row,
-            name=f"{figure}.{column}",
-        )
-
-
-def _find_missing_peer(row: Row, run: RunFolder, column: str) -> NoFigure | None:
-    """Return a missing figure for the stage that receives if the run had only one peer; else None."""
-    if column != "receive" or paper_cells.workers(run) > 1:
-        return None
-    command = runs_2023.make_stages_run(row, Scale(1)).command(Scale(1))
-    return NoFigure(
-        reason="one peer alone was run, which receives nothing: four of this model want 20 GB", command=command
-    )
+def _measure_stage(run: RunFolder, row: Row, place: int) -> Mapping[str, Ours] | NoFigure:
+    """Return our figures of one stage of a row of Table I, NoFigure for the receiving of a run with only one peer. `place`: number of the
+    stage.
+    """
+    column = row.figures["columns"][place]
+    if column == "receive" and paper_cells.workers(run) == 1:
+        command = runs_2023.make_stages_run(row, Scale(1)).command(Scale(1))
+        reason = "one peer alone was run, which receives nothing: four of this model want 20 GB"
+        return NoFigure(reason=reason, command=command)
+    mine, note = paper_cells.stage(run, STAGES[place]), _note_fewer_peers(run)
+    seconds = make_measured(mine["wall_s"], note)
+    return {
+        "wall_s": _scale_to_512(mine["wall_s"] / paper_cells.peer_minibatches(run), run)
+        if column == "compute"
+        else seconds,
+        "cpu_percent": make_measured(100 * mine["cpu"], note),
+        "memory_mb": make_measured(mine["max_rss_mb"], note),
+    }
 
 
 def _scale_to_512(seconds: float, run: RunFolder) -> Ours:
@@ -99,20 +90,14 @@ def fill_figure_4(found: FoundRuns) -> Section:
     """Fill figure 4: computing and communication by number of peers."""
     cells, drawn = [], []
     for model, words in MODELS.items():
-        curves: dict[str, list[tuple[float, float]]] = {"computing": [], "communication": []}
+        curves: dict[str, list[tuple[float, float]]] = {name: [] for name in FIGURE_4_STAGES}
         for peers in runs_2023.PEER_COUNTS:
-            measurement = runs_2023.make_peers_run(model, peers)
-            run = found.run(measurement)
-            size = found.describe_size(measurement)
-            for name, stages in (("computing", STAGES[:1]), ("communication", STAGES[1:3])):
-                ours = (
-                    run
-                    if isinstance(run, NoFigure)
-                    else _sum_stages(run, stages, f"an epoch of a peer, {size}; {WAITS}")
-                )
-                curves[name] += [(float(peers), float(ours.value))] if isinstance(ours, Ours) else []
-                row = f"{words}, {peers} peers"
-                cells.append(TableCell(row=row, figure=name, unit="s", published=None, ours=ours))
+            wanted = runs_2023.make_peers_run(model, peers)
+            note = f"an epoch of a peer, {found.describe_size(wanted)}; {WAITS}"
+            for name, stages in FIGURE_4_STAGES.items():
+                ours = found.derive(wanted, partial(_sum_stages, stages=stages, note=note))
+                cells.append(TableCell(row=f"{words}, {peers} peers", figure=name, unit="s", ours=ours))
+                curves[name] += list_points(float(peers), ours)
         if curves["computing"]:
             lines = [Curve(label=name, points=points) for name, points in curves.items()]
             title = f"2023, figure 4: computing and communication, {words}"
@@ -132,17 +117,10 @@ def fill_figure_5(found: FoundRuns) -> Section:
     for size in runs_2023.BATCH_SIZES:
         for kind, words in zip(runs_2023.COMPRESSIONS, ("without compression", "QSGD"), strict=True):
             run = found.run(runs_2023.make_compression_run(kind, size))
-            for figure in ("send", "receive", "moved"):
-                ours = run if isinstance(run, NoFigure) else _measure_exchange(run, figure)
-                unit: Unit = "MB" if figure == "moved" else "s"
-                bars += (
-                    [(f"{figure}, {words}, {size}", float(ours.value))]
-                    if isinstance(ours, Ours) and unit == "s"
-                    else []
-                )
-                cells.append(
-                    TableCell(row=f"{words}, batch {size}", figure=figure, unit=unit, published=None, ours=ours)
-                )
+            for figure, unit in EXCHANGE_UNITS.items():
+                ours = derive(_measure_exchange, run, figure)
+                cells.append(TableCell(row=f"{words}, batch {size}", figure=figure, unit=unit, ours=ours))
+                bars += list_points(f"{figure}, {words}, {size}", ours) if unit == "s" else []
     notes = [f"{NO_NUMBERS}: compression shortens sending and receiving at every batch size."]
     drawing = Drawing(title="2023, figure 5: sending and receiving, by batch size", x="seconds", bars=bars)
     return found.section(cells, drawings=[drawing] if bars else [], notes=notes)
@@ -161,8 +139,8 @@ def fill_figure_6(found: FoundRuns) -> Section:
     cells, curves = [], []
     for mode in runs_2023.MODES:
         measurement = runs_2023.make_barrier_run(mode)
-        run, size = found.run(measurement), found.describe_size(measurement)
-        ours = run if isinstance(run, NoFigure) else find_best_accuracy(run, size, cut=found.is_cut(measurement))
+        run = found.run(measurement)
+        ours = derive(find_best_accuracy, run, found.describe_size(measurement), found.is_cut(measurement))
         printed = 0.843 if mode == "synchronous" else None
         cells.append(TableCell(row=mode, figure="accuracy", unit="share", published=printed, ours=ours))
         curves += [] if isinstance(run, NoFigure) else [Curve(label=mode, points=paper_cells.curve(run, "epoch"))]
@@ -177,8 +155,8 @@ def fill_figure_6(found: FoundRuns) -> Section:
     return found.section(cells, drawings=[drawing] if curves else [], notes=notes)
 
 
-def find_best_accuracy(run: RunFolder, size: str, *, cut: bool) -> Ours:
-    """Return the best accuracy of a run. `size`: its size in words."""
+def find_best_accuracy(run: RunFolder, size: str, cut: bool) -> Ours:
+    """Return the best accuracy of a run. `size`: its size in words; `cut`: whether it is smaller than the paper's."""
     note = f"the best of {paper_cells.epochs(run)} epochs on CIFAR-10; {size}"
     return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
 
@@ -199,11 +177,9 @@ def instance_batch_s(found: FoundRuns, size: int) -> Ours | NoFigure:
     run = found.run(runs_2023.make_gradients_run("p2p_instance", size))
     if not isinstance(run, NoFigure):
         return make_measured(_mean_batch_s(run), f"mean of {paper_cells.peer_minibatches(run)} batches")
-    known = found.run(runs_2023.make_gradients_run("p2p_instance", MEASURED_SIZE))
-    if isinstance(known, NoFigure):
-        return known
     note = f"in proportion to measured batches of {MEASURED_SIZE}"
-    return make_projected(_mean_batch_s(known) * size / MEASURED_SIZE, note)
+    known = runs_2023.make_gradients_run("p2p_instance", MEASURED_SIZE)
+    return found.derive(known, lambda run: make_projected(_mean_batch_s(run) * size / MEASURED_SIZE, note))
 
 
 def functions_s(found: FoundRuns, size: int) -> Ours | NoFigure:
@@ -217,8 +193,11 @@ def functions_s(found: FoundRuns, size: int) -> Ours | NoFigure:
         found.run(runs_2023.make_gradients_run("p2p_serverless", MEASURED_SIZE)),
         instance_batch_s(found, size),
     )
-    if isinstance(known, NoFigure) or isinstance(batch_s, NoFigure):
-        return known if isinstance(known, NoFigure) else run
+    return derive(_project_function_s, known, run if isinstance(batch_s, NoFigure) else batch_s)
+
+
+def _project_function_s(known: RunFolder, batch_s: Ours) -> Ours:
+    """Return the seconds of a function, from those of a batch on the instance and of a measured run of functions."""
     around_s = paper_cells.function_s(known) - paper_cells.stage(known, "compute")["wall_s"]
     note = f"a batch as on the instance, and {around_s:.3g} s that a function of {MEASURED_SIZE} images takes around it"
     return make_projected(around_s + float(batch_s.value), note)
@@ -228,15 +207,13 @@ def fill_table_2(found: FoundRuns) -> Section:
     """Fill Table II: gradients in functions."""
     cells: list[TableCell] = []
     for row in runs_2023.load_rows("Table II"):
-        seconds, price = functions_s(found, row.figures["batch_size"]), _lambda_usd_per_s(row)
-        cells.append(make_printed_cell(row, "compute_s", "s", seconds))
-        cells.append(
-            make_printed_cell(
-                row, "lambda_usd_per_s", "USD/s", make_projected(price, "the formula: MB / 1,024 x 0.0000133334")
-            )
-        )
-        usd = seconds if isinstance(seconds, NoFigure) else _serverless_usd(row, float(seconds.value))
-        cells.append(make_printed_cell(row, "peer_usd", "USD", usd))
+        seconds = functions_s(found, row.figures["batch_size"])
+        ours = {
+            "compute_s": seconds,
+            "lambda_usd_per_s": make_projected(_lambda_usd_per_s(row), "the formula: MB / 1,024 x 0.0000133334"),
+            "peer_usd": derive(_serverless_usd, seconds, row),
+        }
+        cells += make_row_cells(row, {"compute_s": "s", "lambda_usd_per_s": "USD/s", "peer_usd": "USD"}, ours)
     return found.section(cells)
 
 
@@ -245,11 +222,14 @@ def _lambda_usd_per_s(row: Row) -> float:
     return bill.lambda_usd_per_s(row.figures["memory_mb"])
 
 
-def _serverless_usd(row: Row, seconds: float) -> Ours:
+def _serverless_usd(seconds: Ours, row: Row) -> Ours:
     """Return a peer's dollars with functions, by the paper's equation 1."""
     f = row.figures
     usd = bill.peer_serverless_usd(
-        seconds, batches=f["batches"], lambda_usd_per_s=_lambda_usd_per_s(row), ec2_usd_per_s=f["ec2_usd_per_s"]
+        float(seconds.value),
+        batches=f["batches"],
+        lambda_usd_per_s=_lambda_usd_per_s(row),
+        ec2_usd_per_s=f["ec2_usd_per_s"],
     )
     return make_projected(usd, "equation 1 over our seconds, with the paper's memory and prices")
 
@@ -259,29 +239,31 @@ def fill_table_3(found: FoundRuns) -> Section:
     cells: list[TableCell] = []
     batches = {row.figures["batch_size"]: row.figures["batches"] for row in runs_2023.load_rows("Table II")}
     for row in runs_2023.load_rows("Table III"):
-        batch_s = instance_batch_s(found, row.figures["batch_size"])
-        if isinstance(batch_s, NoFigure):
-            cells += [
-                make_printed_cell(row, "compute_s", "s", batch_s),
-                make_printed_cell(row, "peer_usd", "USD", batch_s),
-            ]
-            continue
-        count, each_s = batches[row.figures["batch_size"]], float(batch_s.value)
-        note = f"{count} x {each_s:.3g} s of a batch, {batch_s.label}: {batch_s.note}"
-        usd = bill.peer_instance_usd(count * each_s, ec2_usd_per_s=row.figures["ec2_usd_per_s"])
-        cells.append(make_printed_cell(row, "compute_s", "s", make_projected(count * each_s, note)))
-        cells.append(make_printed_cell(row, "peer_usd", "USD", make_projected(usd, "equation 2 over our seconds")))
+        size = row.figures["batch_size"]
+        ours = derive(_project_instance, instance_batch_s(found, size), row, batches[size])
+        cells += make_row_cells(row, {"compute_s": "s", "peer_usd": "USD"}, ours)
     return found.section(cells)
+
+
+def _project_instance(batch_s: Ours, row: Row, count: int) -> Mapping[str, Ours]:
+    """Return a peer's seconds and dollars on the instance. `batch_s`: seconds of a batch; `count`: number of batches."""
+    seconds = count * float(batch_s.value)
+    note = f"{count} x {float(batch_s.value):.3g} s of a batch, {batch_s.label}: {batch_s.note}"
+    usd = bill.peer_instance_usd(seconds, ec2_usd_per_s=row.figures["ec2_usd_per_s"])
+    return {
+        "compute_s": make_projected(seconds, note),
+        "peer_usd": make_projected(usd, "equation 2 over our seconds"),
+    }
 
 
 def _both_s(found: FoundRuns, size: int, *, peers: int = PEERS) -> tuple[float, float] | NoFigure:
     """Return the seconds to compute a peer's gradients of an epoch: (with functions, on the instance)."""
-    functions, batch = functions_s(found, size), instance_batch_s(found, size)
-    if isinstance(functions, NoFigure):
-        return functions
-    if isinstance(batch, NoFigure):
-        return batch
-    return float(functions.value), float(batch.value) * -(-MNIST_IMAGES // (peers * size))
+    batches = -(-MNIST_IMAGES // (peers * size))
+    return derive(
+        lambda functions, batch: (float(functions.value), float(batch.value) * batches),
+        functions_s(found, size),
+        instance_batch_s(found, size),
+    )
 
 
 def fill_figure_3(found: FoundRuns) -> Section:
@@ -292,19 +274,20 @@ def fill_figure_3(found: FoundRuns) -> Section:
         for size in reversed(BATCH_SIZES):
             both = _both_s(found, size, peers=peers)
             for place, name in enumerate(BOTH):
-                row, known = f"{peers} peers, batch {size}", _find_printed_s(peers, size, place)
-                ours = (
-                    both
-                    if isinstance(both, NoFigure)
-                    else make_projected(both[place], "from one peer's measured batches")
-                )
-                points[place] += [(float(size), float(ours.value))] if isinstance(ours, Ours) else []
-                cells.append(TableCell(row=row, figure=name, unit="s", published=known, ours=ours))
+                ours = derive(_project_gradients_s, both, place)
+                row, printed = f"{peers} peers, batch {size}", _find_printed_s(peers, size, place)
+                cells.append(TableCell(row=row, figure=name, unit="s", published=printed, ours=ours))
+                points[place] += list_points(float(size), ours)
         curves = [Curve(label=name, points=points[place], dashed=True) for place, name in enumerate(BOTH)]
         title = f"2023, figure 3: computing gradients, {peers} peers (projected)"
         drawn.append(Drawing(title=title, x="batch size", y="seconds", curves=curves, log_x=True))
     notes = [f"{NO_NUMBERS}; for {PEERS} peers Tables II and III have them."]
     return found.section(cells, drawings=drawn, notes=notes)
+
+
+def _project_gradients_s(both: tuple[float, float], place: int) -> Ours:
+    """Return the seconds of all gradients. `place`: 0 with functions, 1 on the instance."""
+    return make_projected(both[place], "from one peer's measured batches")
 
 
 def _find_printed_s(peers: int, size: int, place: int) -> float | None:
@@ -321,29 +304,26 @@ def fill_text(found: FoundRuns) -> Section:
     for row in runs_2023.load_rows("Text"):
         f = row.figures
         if "accuracy" in f:
-            measurement = runs_2023.make_barrier_run("synchronous")
-            run, size, cut = found.run(measurement), found.describe_size(measurement), found.is_cut(measurement)
-            accuracy = run if isinstance(run, NoFigure) else find_best_accuracy(run, size, cut=cut)
-            epochs = run if isinstance(run, NoFigure) else make_measured(float(paper_cells.epochs(run)), size, cut=cut)
-            cells.append(make_printed_cell(row, "accuracy", "share", accuracy))
-            cells.append(make_printed_cell(row, "epochs", "x", epochs))
+            wanted = runs_2023.make_barrier_run("synchronous")
+            run, size, cut = found.run(wanted), found.describe_size(wanted), found.is_cut(wanted)
+            accuracy = derive(find_best_accuracy, run, size, cut)
+            epochs = derive(
+                lambda run, size, cut: make_measured(float(paper_cells.epochs(run)), size, cut=cut), run, size, cut
+            )
+            cells += make_row_cells(row, {"accuracy": "share", "epochs": "x"}, {"accuracy": accuracy, "epochs": epochs})
             continue
         both = _both_s(found, f["batch_size"], peers=f.get("workers", PEERS))
         if "cost_ratio" in f:
-            cells.append(
-                make_printed_cell(
-                    row, "cost_ratio", "x", both if isinstance(both, NoFigure) else _compute_cost_ratio(row, both)
-                )
-            )
+            cells.append(make_printed_cell(row, "cost_ratio", "x", derive(_compute_cost_ratio, both, row)))
         else:
-            less = both if isinstance(both, NoFigure) else make_projected(1 - both[0] / both[1], "from our seconds")
+            less = derive(lambda both: make_projected(1 - both[0] / both[1], "from our seconds"), both)
             cells.append(make_printed_cell(row, "reduction", "share", less))
     return found.section(cells)
 
 
-def _compute_cost_ratio(row: Row, both: tuple[float, float]) -> Ours:
+def _compute_cost_ratio(both: tuple[float, float], row: Row) -> Ours:
     """Return the cost with functions divided by that on the instance."""
     (functions,) = [r for r in runs_2023.load_rows("Table II") if r.figures["batch_size"] == row.figures["batch_size"]]
     instance_usd = bill.peer_instance_usd(both[1], ec2_usd_per_s=bill.PEER_USD_PER_S["t2.large"])
-    ratio = float(_serverless_usd(functions, both[0]).value) / instance_usd
+    ratio = float(_serverless_usd(make_projected(both[0], ""), functions).value) / instance_usd
     return make_projected(ratio, "both by the paper's equations over our seconds")

@@ -1,6 +1,7 @@
 """Tables and figures of the 2025 paper: epochs, convergence, communication."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from crossover.reports import bill, published
 from crossover.reports.folder import RunFolder
@@ -15,16 +16,20 @@ from crossover.study.paper_cells import (
     Section,
     TableCell,
     Unit,
+    derive,
+    list_points,
     make_measured,
     make_printed_cell,
     make_projected,
-    read_figure,
+    make_row_cells,
 )
 from crossover.study.runs_2025 import BATCH, MINIBATCHES, WORKERS
 
 # --- communication 2025 -----------------------------------------------------------------------------------------------
 
 SHARED_CORES = "waits for peers that share this machine's cores included"
+COMPUTES = ("fetch", "in_database")  # SPIRT's arithmetic, by the fields of config/published.yaml without their unit
+FILTER_UNITS: Mapping[str, Unit] = {"without_filter_s": "s", "with_filter_s": "s", "speedup": "x"}
 SAME_ROUNDS = "of the same rounds; the paper's until convergence"
 
 
@@ -35,28 +40,26 @@ def fill_section_4_2(found: FoundRuns) -> Section:
         if "stage" in row.figures:
             cells += _make_averaging_cells(row, found)
         elif "with_filter_s" in row.figures:
-            cells += _make_filter_cells(row, found)
+            cells += make_row_cells(row, FILTER_UNITS, _measure_filter(found))
         else:
             words = f"communication, {row.figures.get('workers', '4 to 16')} workers"
-            cells.append(
-                make_printed_cell(row, "communication_s", "s", _measure_communication(row, found), words=words)
-            )
+            seconds = _measure_communication(row, found)
+            cells.append(make_printed_cell(row, "communication_s", "s", seconds, words=words))
     notes = ["Averaging: of as many gradients as the cut leaves of 24; the ratio of the two ways is what to compare."]
     return found.section(cells, notes=notes)
 
 
-def _make_averaging_cells(row: Row, found: FoundRuns) -> Iterator[TableCell]:
-    """Yield the cells of a row on SPIRT's averaging or update in the database."""
-    stage = "average" if row.figures["stage"] == "averaging" else "update"
-    values: list[float] = []
-    for figure, compute in (("fetch_s", "fetch"), ("in_database_s", "in_database")):
-        run = found.run(runs_2025.make_averaging_run(compute))
-        yield make_printed_cell(row, figure, "s", read_figure(run, lambda run: _measure_stage(run, stage)))
-        values += [] if isinstance(run, NoFigure) else [paper_cells.stage(run, stage)["wall_s"]]
-    if len(values) == 2 and values[0]:
+def _make_averaging_cells(row: Row, found: FoundRuns) -> list[TableCell]:
+    """Return the cells of a row on SPIRT's averaging or update in the database."""
+    read = partial(_measure_stage, stage="average" if row.figures["stage"] == "averaging" else "update")
+    ours = {f"{compute}_s": found.derive(runs_2025.make_averaging_run(compute), read) for compute in COMPUTES}
+    cells = make_row_cells(row, dict.fromkeys(ours, "s"), ours)
+    fetch, inside = (cell.value for cell in cells)
+    if fetch and inside is not None:
         ratio = row.figures["in_database_s"] / row.figures["fetch_s"]
-        ours = make_measured(values[1] / values[0])
-        yield TableCell(row=row.row, figure="in_database / fetch", unit="x", published=ratio, ours=ours)
+        quotient = make_measured(float(inside) / float(fetch))
+        cells.append(TableCell(row=row.row, figure="in_database / fetch", unit="x", published=ratio, ours=quotient))
+    return cells
 
 
 def _measure_stage(run: RunFolder, stage: str) -> Ours:
@@ -65,25 +68,16 @@ def _measure_stage(run: RunFolder, stage: str) -> Ours:
     return make_measured(paper_cells.stage(run, stage)["wall_s"], note)
 
 
-def _make_filter_cells(row: Row, found: FoundRuns) -> Iterator[TableCell]:
-    """Yield the cells of a row on MLLess's filter."""
-    without, filtering = (found.run(runs_2025.make_filter_run(threshold)) for threshold in runs_2025.FILTER_THRESHOLDS)
-    for figure, run in (("without_filter_s", without), ("with_filter_s", filtering)):
-        yield make_printed_cell(
-            row,
-            figure,
-            "s",
-            read_figure(run, lambda run: make_measured(run.result["duration_s"], SAME_ROUNDS, cut=True)),
-        )
-    faster = (
-        without if isinstance(without, NoFigure) else read_figure(filtering, lambda run: _compute_speedup(without, run))
-    )
-    yield make_printed_cell(row, "speedup", "x", faster)
-
-
-def _compute_speedup(without: RunFolder, filtering: RunFolder) -> Ours:
-    """Return the duration without the filter divided by that with it."""
-    return make_measured(without.result["duration_s"] / filtering.result["duration_s"], SAME_ROUNDS, cut=True)
+def _measure_filter(found: FoundRuns) -> Mapping[str, Ours | NoFigure]:
+    """Return the seconds of MLLess without its filter and with it, and their quotient."""
+    measured = partial(make_measured, note=SAME_ROUNDS, cut=True)
+    durations = [
+        found.derive(runs_2025.make_filter_run(threshold), lambda run: float(run.result["duration_s"]))
+        for threshold in runs_2025.FILTER_THRESHOLDS
+    ]
+    without, filtering = (derive(measured, each) for each in durations)
+    speedup = derive(lambda a, b: measured(a / b), *durations)
+    return {"without_filter_s": without, "with_filter_s": filtering, "speedup": speedup}
 
 
 def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
@@ -92,8 +86,9 @@ def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
     counts = [f["workers"]] if "workers" in f else runs_2025.list_worker_counts(found.scale, f["model"])
     runs = {n: found.run(runs_2025.make_exchange_run(f["architecture"], f["model"], n)) for n in counts}
     seconds = {n: _communication_s(run) for n, run in runs.items() if not isinstance(run, NoFigure)}
-    if not seconds:
-        return read_figure(runs[counts[0]], lambda run: make_measured(0.0))  # why it is missing
+    first = runs[counts[0]]
+    if isinstance(first, NoFigure) and not seconds:
+        return first
     slowest = max(seconds, key=lambda n: seconds[n])
     return make_measured(seconds[slowest], f"a round with {slowest} workers, {SHARED_CORES}")
 
@@ -111,15 +106,12 @@ def fill_figure_2(found: FoundRuns) -> Section:
         for architecture, name in (("all_reduce", "AllReduce"), ("scatter_reduce", "ScatterReduce")):
             points = []
             for workers in runs_2025.list_worker_counts(found.scale, model):
-                run = found.run(runs_2025.make_exchange_run(architecture, model, workers))
-                ours = read_figure(run, lambda run: make_measured(_communication_s(run), SHARED_CORES))
-                points += [(float(workers), float(ours.value))] if isinstance(ours, Ours) else []
-                row, figure = f"{name} / {words}", f"{workers} workers"
-                cells.append(TableCell(row=row, figure=figure, unit="s", published=None, ours=ours))
-            curves.append(Curve(label=name, points=points))
-            curves.append(
-                Curve(label=f"{name}, printed", points=_find_printed_points(architecture, model), dashed=True)
-            )
+                run = runs_2025.make_exchange_run(architecture, model, workers)
+                ours = found.derive(run, lambda run: make_measured(_communication_s(run), SHARED_CORES))
+                cells.append(TableCell(row=f"{name} / {words}", figure=f"{workers} workers", unit="s", ours=ours))
+                points += list_points(float(workers), ours)
+            printed = _find_printed_points(architecture, model)
+            curves += [Curve(label=name, points=points), Curve(label=f"{name}, printed", points=printed, dashed=True)]
         title = f"2025, figure 2: communication, {words}"
         drawn.append(Drawing(title=title, x="workers", y="seconds", curves=curves))
     note = (
@@ -141,15 +133,15 @@ def fill_figure_3(found: FoundRuns) -> Section:
     for threshold in runs_2025.FILTER_THRESHOLDS:
         run = found.run(runs_2025.make_filter_run(threshold))
         row = f"threshold {threshold:g}" if threshold else "without the filter"
-        moved = read_figure(
-            run, lambda run: make_measured(paper_cells.moved_bytes(run, "tensor_store") / 1e6, "shared database")
+        moved = derive(
+            lambda run: make_measured(paper_cells.moved_bytes(run, "tensor_store") / 1e6, "shared database"), run
         )
-        spent = read_figure(
-            run, lambda run: make_measured(paper_cells.per_round_s(run, "store", "synchronise", "filter"), SHARED_CORES)
+        spent = derive(
+            lambda run: make_measured(paper_cells.per_round_s(run, "store", "synchronise", "filter"), SHARED_CORES), run
         )
-        bars += [(row, float(moved.value))] if isinstance(moved, Ours) else []
-        cells.append(TableCell(row=row, figure="moved", unit="MB", published=None, ours=moved))
-        cells.append(TableCell(row=row, figure="communication of a round", unit="s", published=None, ours=spent))
+        cells.append(TableCell(row=row, figure="moved", unit="MB", ours=moved))
+        cells.append(TableCell(row=row, figure="communication of a round", unit="s", ours=spent))
+        bars += list_points(row, moved)
     drawing = Drawing(title="2025, figure 3: bytes through the database", x="MB", bars=bars)
     notes = ["The figure prints no numbers; what the text says of it stands in section 4.2."]
     return found.section(cells, drawings=[drawing] if bars else [], notes=notes)
@@ -158,6 +150,7 @@ def fill_figure_3(found: FoundRuns) -> Section:
 # --- convergence 2025 -------------------------------------------------------------------------------------------------
 # Table 3 and figure 4 of the 2025 paper: accuracy, and how long it takes.
 
+CONVERGENCE_UNITS: Mapping[str, Unit] = {"minutes": "min", "accuracy": "share"}
 NO_GPU = NoFigure(
     reason="seconds of GPU workers on a CPU say nothing",
     command="crossover run config/gpu-cifar10.yaml --set recipe=fast --on aws",
@@ -170,25 +163,26 @@ def fill_table_3(found: FoundRuns) -> Section:
     for row in runs_2025.load_rows("Table 3"):
         on_cpu = row.figures["architecture"] == "gpu" and not found.has_gpu
         wanted = runs_2025.make_convergence_run(row.figures["architecture"])
-        run, size, cut = found.run(wanted), found.describe_size(wanted), found.is_cut(wanted)
-
-        def minutes(run: RunFolder, size: str = size, cut: bool = cut) -> Ours:
-            """Return the minutes of the run."""
-            note = f"to the last of {paper_cells.epochs(run)} epochs; {size}"
-            return make_measured(run.result["duration_s"] / 60, note, cut=cut)
-
-        def accuracy(run: RunFolder, size: str = size, cut: bool = cut) -> Ours:
-            """Return the best accuracy of the run."""
-            note = f"the best of {paper_cells.epochs(run)} epochs; {size}"
-            return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
-
-        there = NO_GPU if on_cpu and not isinstance(run, NoFigure) else run
-        cells.append(make_printed_cell(row, "minutes", "min", read_figure(there, minutes)))
-        cells.append(make_printed_cell(row, "accuracy", "share", read_figure(run, accuracy)))
+        read = partial(_measure_convergence, size=found.describe_size(wanted), cut=found.is_cut(wanted))
+        ours = found.derive(wanted, read)
+        if on_cpu and not isinstance(ours, NoFigure):
+            ours = {**ours, "minutes": NO_GPU}
+        cells += make_row_cells(row, CONVERGENCE_UNITS, ours)
     notes = [
         "All with recipe: fast. Cut down, an accuracy is that of a cut-down training, and no statement about the paper's."
     ]
     return found.section(cells, notes=notes)
+
+
+def _measure_convergence(run: RunFolder, size: str, *, cut: bool) -> dict[str, Ours | NoFigure]:
+    """Return the minutes of a run and its best accuracy. `size`: its size in words; `cut`: whether it is smaller than the paper's."""
+    epochs = paper_cells.epochs(run)
+    return {
+        "minutes": make_measured(run.result["duration_s"] / 60, f"to the last of {epochs} epochs; {size}", cut=cut),
+        "accuracy": make_measured(
+            paper_cells.best_accuracy(run) or 0.0, f"the best of {epochs} epochs; {size}", cut=cut
+        ),
+    }
 
 
 def fill_figure_4(found: FoundRuns) -> Section:
@@ -198,8 +192,8 @@ def fill_figure_4(found: FoundRuns) -> Section:
     for row in rows:
         wanted = runs_2025.make_convergence_run(row.figures["architecture"])
         run, note = found.run(wanted), f"of the curve; {found.describe_size(wanted)}"
-        epochs = read_figure(run, lambda run, note=note: make_measured(float(paper_cells.epochs(run)), note))  # type: ignore[misc]
-        cells.append(TableCell(row=row.row, figure="epochs", unit="x", published=None, ours=epochs))
+        epochs = derive(lambda run, note: make_measured(float(paper_cells.epochs(run)), note), run, note)
+        cells.append(TableCell(row=row.row, figure="epochs", unit="x", ours=epochs))
         curves += [] if isinstance(run, NoFigure) else [Curve(label=row.row, points=paper_cells.curve(run))]
     for row in rows:
         end = (60 * row.figures["minutes"], row.figures["accuracy"])
@@ -246,33 +240,27 @@ def fill_table_1(found: FoundRuns) -> Section:
     """Fill Table 1: the stages of an epoch."""
     cells = []
     for row in runs_2025.load_rows("Table 1"):
-        gpu = row.figures["architecture"] == "gpu"
+        stages = GPU_STAGES if row.figures["architecture"] == "gpu" else STAGES
         run = found.run(runs_2025.make_mobilenet_run(row.figures["architecture"]))
-        for figure, stages in (GPU_STAGES if gpu else STAGES).items():
-            ours = read_figure(run, lambda run, stages=stages: make_measured(_describe_stages(run, stages)))  # type: ignore[misc]
-            cells.append(make_printed_cell(row, figure, "text", ours))
+        ours = {figure: derive(_describe_stages, run, names) for figure, names in stages.items()}
+        cells += make_row_cells(row, dict.fromkeys(stages, "text"), ours)
     return found.section(cells, notes=["Ours: the stages of a run, with their mean seconds; MobileNet."])
 
 
-def _describe_stages(run: RunFolder, stages: Sequence[str]) -> str:
+def _describe_stages(run: RunFolder, stages: Sequence[str]) -> Ours:
     """Return the stages of the run with their mean seconds, as text."""
     parts = [f"{name} {found['wall_s']:.3g} s" for name in stages if (found := paper_cells.stage(run, name))["count"]]
-    return ", ".join(parts) or "no stage of its own"
+    return make_measured(", ".join(parts) or "no stage of its own")
 
 
 def fill_table_2(found: FoundRuns) -> Section:
     """Fill Table 2: time, memory and cost of an epoch."""
     cells: list[TableCell] = []
     for row in runs_2025.load_rows("Table 2"):
-        run = found.run(runs_2025.make_epoch_run(row))
-        gpu = row.figures["architecture"] == "gpu"
-        if isinstance(run, NoFigure):
-            cells += [
-                make_printed_cell(row, figure, unit, run)
-                for figure, unit in (GPU_UNITS if gpu else FUNCTION_UNITS).items()
-            ]
-        else:
-            cells += _make_gpu_cells(row, run) if gpu else _make_function_cells(row, run)
+        units, measure = (
+            (GPU_UNITS, _measure_gpu) if row.figures["architecture"] == "gpu" else (FUNCTION_UNITS, _measure_functions)
+        )
+        cells += make_row_cells(row, units, derive(measure, found.run(runs_2025.make_epoch_run(row)), row))
     return found.section(
         cells,
         notes=[
@@ -284,14 +272,14 @@ def fill_table_2(found: FoundRuns) -> Section:
     )
 
 
-def _make_function_cells(row: Row, run: RunFolder) -> Iterator[TableCell]:
-    """Yield the cells of a row on functions."""
+def _measure_functions(run: RunFolder, row: Row) -> Mapping[str, Ours]:
+    """Return our figures of a row on functions."""
     size, peak_mb, count = paper_cells.batch_size(run), paper_cells.peak_mb(run), row.figures["functions_per_worker"]
     first = _measure_function(run, size)
     seconds = float(first.value)
     usd = bill.lambda_usd(seconds, memory_mb=peak_mb)
     of_fewer = "" if size == BATCH else f", {size} images"
-    values: Mapping[str, Ours] = {
+    return {
         "function_s": first,
         "memory_mb": make_measured(peak_mb, f"peak of the process{of_fewer}"),
         "function_usd": make_projected(usd, "seconds x GB x 0.0000166667"),
@@ -299,8 +287,6 @@ def _make_function_cells(row: Row, run: RunFolder) -> Iterator[TableCell]:
         "worker_usd": make_projected(count * usd, f"{count} x"),
         "total_usd": make_projected(count * WORKERS * usd, f"{count} x {WORKERS} x"),
     }
-    for figure, unit in FUNCTION_UNITS.items():
-        yield make_printed_cell(row, figure, unit, values[figure])
 
 
 def _measure_function(run: RunFolder, size: int) -> Ours:
@@ -315,16 +301,14 @@ def _measure_function(run: RunFolder, size: int) -> Ours:
     return make_projected(seconds + more, note)
 
 
-def _make_gpu_cells(row: Row, run: RunFolder) -> Iterator[TableCell]:
-    """Yield the cells of a row on GPUs."""
+def _measure_gpu(run: RunFolder, row: Row) -> Mapping[str, Ours]:
+    """Return our figures of a row on GPUs."""
     share = paper_cells.peer_minibatches(run) / MINIBATCHES
     seconds = float(run.result["epochs"][0]["wall_s"]) / share
     whole = make_measured(seconds, "on this machine's GPU")
     cut = make_projected(seconds, f"{share:.3g} of an epoch on this machine's GPU, taken {1 / share:.3g}-fold")
-    values = {
+    return {
         "epoch_s": whole if share == 1 else cut,
         "worker_usd": make_projected(bill.gpu_usd(seconds), "at the paper's $0.526 an hour"),
         "total_usd": make_projected(bill.gpu_usd(seconds, instances=WORKERS), f"{WORKERS} instances"),
     }
-    for figure, unit in GPU_UNITS.items():
-        yield make_printed_cell(row, figure, unit, values[figure])
