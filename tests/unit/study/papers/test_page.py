@@ -104,6 +104,13 @@ def test_tables_ii_and_iii_by_the_papers_equations() -> None:
     assert one("2023-table-II", "batch 128", "peer_usd").ours.value == pytest.approx(usd)  # type: ignore[union-attr]
 
 
+def test_figure_3_shows_the_printed_seconds_of_tables_ii_and_iii_for_four_peers() -> None:
+    printed = {(cell.row, cell.figure): cell.published for cell in cells("2023-figure-3")}
+    assert printed["4 peers, batch 1024", "with functions"] == 41.2
+    assert printed["4 peers, batch 64", "on the instance"] == 394.8
+    assert {seconds for (row, _), seconds in printed.items() if not row.startswith("4 peers")} == {None}
+
+
 def test_what_is_not_run_says_why_and_how(tmp_path: Path) -> None:
     without = filled(without=("epoch-mlless-mobilenet",))
     cell = one("2025-table-2", "MobileNet / MLLess", "function_s", without)
