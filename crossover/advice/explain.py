@@ -123,7 +123,7 @@ def list_notes(found: Advice) -> list[str]:
     outside = {limit for outcome in found.winner.outcomes for limit in outcome.outside}
     rules = "; ".join(f"{name}: {rule}" for name, rule in RULES.items())
     lines.append(f"of the candidates that keep to deadline and budget (of all, if none does) {rules}")
-    return [*lines, *(f"outside what was measured: {limit}" for limit in sorted(outside))]
+    return [*lines, *(f"beyond the measured range: {limit}" for limit in sorted(outside))]
 
 
 def price_notes(found: Advice) -> list[str]:

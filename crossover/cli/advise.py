@@ -52,7 +52,7 @@ def print_projected_sizes(experiment: Experiment) -> None:
             display.usd(each.outcome.usd) if each.outcome else display.DASH,
             ", ".join(
                 [
-                    *(["as the file says"] if each.own else []),
+                    *(["as in the file"] if each.own else []),
                     *(["cheapest"] if each is best.get(each.step) else []),
                     *([each.problem] if each.problem else []),
                 ]
@@ -60,12 +60,12 @@ def print_projected_sizes(experiment: Experiment) -> None:
         ]
         for each in found
     ]
-    head = ["function", "MB", "time of the run", "dollars of the run", ""]
-    tables.show(TextTable("[projected] one function at a time", head, rows))
+    head = ["function", "MB", "run time", "run cost", ""]
+    tables.show(TextTable("[projected] memory of one function changed at a time", head, rows))
     for note in notes:
         tables.show(f"note: {note}")
     sizes_ = ", ".join(f"{name}: {each.memory_mb}" for name, each in best.items())
-    tables.show(f"[projected] cheapest, each by itself: functions.memory_mb: {{{sizes_}}}")
+    tables.show(f"[projected] cheapest size of each function: functions.memory_mb: {{{sizes_}}}")
 
 
 def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
@@ -81,7 +81,7 @@ def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, as
 
     if budget_usd is None:
         raise UserError(
-            "--on aws: invokes functions, which costs; --budget says how many dollars at most, such as --budget 0.25"
+            "--on aws: measuring invokes functions and costs money; give the most dollars it may cost, such as --budget 0.25"
         )
     question, sizes, _ = question_.build_question(experiment)
     step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
@@ -100,14 +100,14 @@ def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, as
             ):
                 found.append(each)
     except measuring.BudgetTooSmall as dear:
-        tables.show(f"note: {len(found)} of {len(chosen)} sizes tried: {dear}")
+        tables.show(f"note: {len(found)} of {len(chosen)} sizes were measured: {dear}")
     except measuring.NotRestored:
         as_it_was = False
         raise
     finally:  # what was paid for is told whatever ended it
         if found:
             _print_sizes(found, step, label)
-        left = "sizes and time limit are as they were; " if as_it_was else ""
+        left = "memory sizes and timeouts are restored; " if as_it_was else ""
         tables.show(f"note: {left}spent at most ${budget.spent_usd:.4f} of ${budget_usd:g}")
 
 
@@ -126,99 +126,114 @@ def _print_sizes(found: "Sequence[Measured | Unmeasured]", step: str, label: str
         ]
         for each in sizes
     ]
-    head = ["MB", "invocations", "billed", "dollars of one", "peak MB"]
+    head = ["MB", "invocations", "billed time", "cost of one", "peak MB"]
     tables.show(TextTable(f"[{label}] {step}, one round", head, rows))
     for each in found:
         if isinstance(each, Unmeasured):
-            tables.show(f"note: nothing measured at {each.memory_mb:,} MB: {each.reason}")
+            tables.show(f"note: no measurement at {each.memory_mb:,} MB: {each.reason}")
     if sizes:
         cheapest = min(sizes, key=lambda each: each.usd)
-        tables.show(f"[{label}] cheapest: functions.memory_mb: {{{step}: {cheapest.memory_mb}}}")
+        tables.show(f"[{label}] cheapest size: functions.memory_mb: {{{step}: {cheapest.memory_mb}}}")
 
 
 # --- advise -----------------------------------------------------------------------------------------------------------
-# `crossover advise`: how should I train this, by when, for how much. Every figure is projected.
+# `crossover advise`: the recommended way to train, with its time and cost. Every figure is projected.
 
-PROBE_S, SHORT_PROBE_S = 45.0, 3.0  # of minibatches of one's own, asked for and unasked
-NOTHING_HOLDS = 3  # the exit status of an answer that holds no wish
+PROBE_S, SHORT_PROBE_S = (
+    45.0,
+    3.0,
+)  # time for measuring the user's minibatches: with --probe, and by default for a model alone
+NOTHING_HOLDS = 3  # exit status if no candidate meets the constraints
 
-Deadline = Annotated[str | None, typer.Option(help="Until the model must be there, such as 45min or 2h; held at p95.")]
-BudgetOption = Annotated[str | None, typer.Option(help="Dollars that one run may cost in full; held at p95.")]
-Target = Annotated[float | None, typer.Option(help="What the metric on the validation set must reach; needs evidence.")]
+Deadline = Annotated[
+    str | None, typer.Option(help="Time limit for one run, such as 45min or 2h. It must hold at the 95th percentile.")
+]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(help="Most dollars that one run may cost (total AWS bill). It must hold at the 95th percentile."),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(help="Validation metric that must be reached, such as 0.85. Needs --runs or results as evidence."),
+]
 Runs = Annotated[
     list[Path] | None,
-    typer.Option(help="Folders of finished runs that show after how many epochs a target is reached."),
+    typer.Option(help="Folders of finished runs: evidence of how many epochs --target takes."),
 ]
-OnHand = Annotated[str | None, typer.Option(help="What you may use, of lambda,ec2,gpu,spot.", show_default="all")]
+OnHand = Annotated[str | None, typer.Option(help="What you may use: any of lambda,ec2,gpu,spot.", show_default="all")]
 AskedFile = Annotated[
     Path,
     typer.Argument(
-        help="An experiment, for example config/spirt.yaml; or a model alone, model.py:factory, with --data.",
+        help="The experiment's YAML file, such as config/spirt.yaml; or a model (model.py:factory) together with --data.",
         show_default=False,
     ),
 ]
 DataOption = Annotated[
     str | None,
-    typer.Option(
-        "--data", help="With a model alone: a CSV of numbers, or module:loader. How it is read is reported in one line."
-    ),
+    typer.Option("--data", help="Data of a model given as model.py:factory. A CSV file of numbers, or module:loader."),
 ]
 LabelOption = Annotated[
     str | None,
-    typer.Option("--label", metavar="COLUMN", help="Of a CSV: the label's name or number.", show_default="guessed"),
+    typer.Option(
+        "--label", metavar="COLUMN", help="CSV: name or number of the label's column.", show_default="guessed"
+    ),
 ]
 ClassesOption = Annotated[
     bool | None,
-    typer.Option("--classes/--numbers", help="Of a CSV: what the label is.", show_default="guessed"),
+    typer.Option(
+        "--classes/--numbers",
+        help="CSV: the label is a class (classification) or a number (regression).",
+        show_default="guessed",
+    ),
 ]
 HeaderOption = Annotated[
     bool | None,
     typer.Option(
         "--header/--no-header",
-        help="Of a CSV: whether row 1 names the columns.",
+        help="CSV: row 1 has the columns' names, or has none.",
         show_default="guessed",
     ),
 ]
 DropOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--drop", metavar="COLUMN", help="Of a CSV: leave this column out, too; none: leave out nothing else."
+        "--drop", metavar="COLUMN", help="CSV: ignore this column as well. Repeatable; `none` keeps all columns."
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="How many epochs.", show_default="the file's, or 10")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Number of epochs.", show_default="the file's, or 10")]
 ProbeOption = Annotated[
-    bool, typer.Option("--probe", help="Measure your model and data on this machine for a minute first.")
+    bool, typer.Option("--probe", help="First measure your model and data on this machine for about a minute.")
 ]
 MeasuredOption = Annotated[
     Path | None,
     typer.Option(
-        help="A row of `crossover probe`: seconds of your model's steps on a GPU, instead of the projected ones."
+        help="File that `crossover probe` wrote: use your model's measured GPU steps instead of projected ones."
     ),
 ]
 Often = Literal["hour", "day", "week", "once"]
 EveryOption = Annotated[
     Often,
-    typer.Option(help="How often the model is trained: adds dollars a month, start-up counted each time."),
+    typer.Option(help="How often you train the model. Adds the cost per month, with every start-up."),
 ]
 GpuQuota = Annotated[
     str | None,
     typer.Option(
         metavar="none|VCPUS",
-        help="vCPUs of GPU instances that the account may run; `crossover doctor` names them.",
-        show_default="not known, as none",
+        help="The account's quota of GPU vCPUs (`crossover doctor` prints it).",
+        show_default="unknown, treated as none",
     ),
 ]
 Tune = Annotated[
     Literal["memory"] | None,
-    typer.Option(help="Instead: dollars and time of this experiment over the memory of each function."),
+    typer.Option(help="Compare memory sizes of each Lambda function of this experiment, instead of giving advice."),
 ]
 MeasureOnAws = Annotated[
     Literal["aws"] | None,
     typer.Option(
-        help="With --tune memory: measure the deployed experiment's dearest function at five sizes, within --budget."
+        help="With --tune memory: measure the most expensive deployed function at five sizes, within --budget."
     ),
 ]
-OutFolder = Annotated[Path, typer.Option(help="Folder for the YAML files, advice.html, advice.csv and advice.json.")]
+OutFolder = Annotated[Path, typer.Option(help="Folder for advice.html, advice.csv, advice.json and the YAML files.")]
 
 
 def advise(
@@ -246,7 +261,7 @@ def advise(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Say how to train an experiment's model: which architecture, how many workers, what memory; by when, for how much."""
+    """Recommend how to train a model: which architecture, how many workers and how much memory, with projected time and cost."""
     from crossover.advice import question as asking
 
     wished = asking.parse_constraints(deadline, budget, target, on_hand, gpu_quota)
@@ -255,7 +270,7 @@ def advise(
     config, probe_s = _find_experiment_file(config, data, epochs, table, probe=probe)
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
-        raise ConfigError("--on aws: measures for --tune memory, which is not given; advice itself is projected")
+        raise ConfigError("--on aws: works only with --tune memory; advice itself is projected and never measured")
     experiment = _load_with_first_estimate(config, override, None if tune else wished)
     if tune:
         others: dict[str, object] = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
@@ -286,7 +301,9 @@ def advise(
     else:
         print_tables(found, notes)
         terminal.show(*_verdict_lines(found), *(f"[projected] every {every}, {each.words}" for each in monthly))
-    page.write_files(due, answer, found)  # the answer is given by now: files that are in the way do not cost it
+    page.write_files(
+        due, answer, found
+    )  # after the answer was printed, so that a refusal to overwrite files does not lose it
     report = page.write_page(found, out, notes, due.paths[0])
     if not as_json:
         terminal.show(f"written: {', '.join(map(str, due.paths))}", f"report: {report}")
@@ -296,23 +313,23 @@ def advise(
 
 INIT_QUESTIONS = {
     "--model": ("Which model? A Python file, or file.py:factory", "mine.py"),
-    "--data": ("Which data? A CSV, or module:loader", "data.csv"),
-    "--every": ("How often is it trained? once, hour, day or week", "once"),
+    "--data": ("Which data? A CSV file, or module:loader", "data.csv"),
+    "--every": ("How often do you train it? once, hour, day or week", "once"),
     "--gpu-quota": (
-        "Which GPU quota has the account? none, or vCPUs (AWS console: Service Quotas, EC2, G instances)",
+        "What is the account's GPU quota? none, or a number of vCPUs (AWS console: Service Quotas, EC2, G instances)",
         "none",
     ),
 }
 
 
 def init(
-    model: Annotated[str | None, typer.Option(help="A Python file that defines the model, or file.py:factory.")] = None,
-    data: Annotated[str | None, typer.Option(help="A CSV of numbers, or module:loader.")] = None,
-    every: Annotated[Often | None, typer.Option(help="How often it is trained.")] = None,
+    model: Annotated[str | None, typer.Option(help="Python file that defines the model, or file.py:factory.")] = None,
+    data: Annotated[str | None, typer.Option(help="CSV file of numbers, or module:loader.")] = None,
+    every: Annotated[Often | None, typer.Option(help="How often you train it.")] = None,
     gpu_quota: GpuQuota = None,
     debug: Debug = False,
 ) -> None:
-    """Ask four questions, write the experiment's YAML, and say which command answers them. Options answer a question beforehand."""
+    """Ask four questions, write the experiment's YAML file, and print the command to run next. Each option answers one question."""
     from crossover.advice import own_model
     from crossover.advice import question as asking
 
@@ -320,13 +337,13 @@ def init(
     for option in [each for each, answer in answers.items() if answer is None]:
         if not sys.stdin.isatty():
             raise ConfigError(
-                f"{option}: is missing, and nobody can be asked: standard input is no terminal; expected it as an option"
+                f"{option}: missing, and standard input is not a terminal, so no question can be asked; give it as an option"
             )
         words, usual = INIT_QUESTIONS[option]
         answers[option] = typer.prompt(words, default=usual)
     often, quota = str(answers["--every"]), str(answers["--gpu-quota"])
     if often not in get_args(Often):
-        raise ConfigError(f"--every: {often!r} is unknown; expected once, hour, day or week")
+        raise ConfigError(f"--every: {often!r} is not allowed; expected once, hour, day or week")
     asking.parse_constraints(None, None, None, None, quota)
     named = str(answers["--model"])
     chosen = named if own_model.is_model(named) else str(documents.only_factory(Path(named)))
@@ -359,8 +376,8 @@ def _load_with_first_estimate(config: Path, override: list[str], wished: "Constr
     experiment = load_experiment(config, override)
     if experiment.training.steps is not None:
         raise ConfigError(
-            f"training.steps: {experiment.training.steps} are other numbers of samples with the other minibatches and workers that advise "
-            "compares; leave it out: whole epochs are expected"
+            f"training.steps: {experiment.training.steps} steps train different numbers of samples with the different minibatches and "
+            "numbers of workers that advise compares; leave it out and set training.epochs"
         )
     if wished is not None:
         _print_first_estimate(explain.estimate_of_known(experiment, wished))
@@ -411,7 +428,7 @@ def _search(
         shown, said = evidence.settings_reaching(experiment, runs, target)
         settings = [each.experiment for each in shown]
     elif runs:
-        raise ConfigError("--runs: is evidence for --target, which is not given; expected both, or neither")
+        raise ConfigError("--runs: needs --target, for which the runs are evidence; give both or neither")
     measured = None
     told = bool(explain.estimate_of_known(experiment, wished))  # before torch was imported
     if probe_s:
@@ -419,7 +436,7 @@ def _search(
 
         if not told:
             told = _print_first_estimate(explain.first_estimate(*subject.build_question(experiment)[:2], wished))
-        with show_waiting("measuring this model beside MobileNet"):
+        with show_waiting("measuring this model and, for comparison, MobileNet"):
             measured = probing.probe(experiment, most_s=probe_s)
     try:
         each = list[tuple[Advice, list[str]]]()
@@ -440,7 +457,7 @@ def _search(
 def _print_first_estimate(words: str) -> bool:
     """Print a first estimate to standard error, unless `words` is empty. Returns True: no further one is needed."""
     if words:
-        terminal.show(f"[projected] a first estimate: {words}. All ways are searched now.", stderr=True)
+        terminal.show(f"[projected] first estimate: {words}. Searching all options now.", stderr=True)
     return True
 
 
@@ -459,16 +476,16 @@ def _find_experiment_file(
             return _find_experiment_file(documents.only_factory(config), data, epochs, table, probe=probe)
         if data is not None:
             raise ConfigError(
-                f"--data: {config} says what its data is; expected --data with a model alone, model.py:factory"
+                f"--data: {config} already names its data; --data is only for a model given as model.py:factory"
             )
         if table != Table():
             raise ConfigError(
-                f"--label, --classes, --numbers, --header, --drop: {config} says how its data is read; expected "
+                f"--label, --classes, --numbers, --header, --drop: {config} already defines how its data is read; use "
                 "--set data.table.label=..., data.table.kind, data.table.header or data.table.drop"
             )
         return config, PROBE_S * probe
     path = own_model.write_experiment(str(config), data, epochs, table)
-    terminal.show(f"the experiment: {path}", stderr=True)
+    terminal.show(f"experiment: {path}", stderr=True)
     return path, PROBE_S if probe else SHORT_PROBE_S
 
 
@@ -482,7 +499,7 @@ def _tune_memory(
     """
     if told := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
-            f"{told[0]}: says nothing to --tune memory, which takes the file as it is; leave one of them out"
+            f"{told[0]}: has no effect with --tune memory, which compares sizes for the file as it is; leave one of them out"
         )
 
     print_measured_sizes(experiment, budget_usd, asks=asks) if on else print_projected_sizes(experiment)
@@ -494,10 +511,12 @@ def print_tables(found: "Advice", notes: list[str]) -> None:
     """
     from crossover.advice import explain
 
-    terminal.show(TextTable("[projected] which one", explain.CARDS_HEAD, explain.card_rows(found)))
+    terminal.show(
+        TextTable("[projected] recommendation and alternatives", explain.CARDS_HEAD, explain.card_rows(found))
+    )
     terminal.show(
         TextTable(
-            "[projected] the Pareto front of dollars against time with start-up",
+            "[projected] Pareto front of cost and time (start-up included)",
             explain.FRONT_HEAD,
             explain.front_rows(found.front),
         )
@@ -505,12 +524,16 @@ def print_tables(found: "Advice", notes: list[str]) -> None:
     if found.unknown:
         terminal.show(
             TextTable(
-                "[projected] accuracy unknown: other updates", explain.FRONT_HEAD, explain.front_rows(found.unknown)
+                "[projected] accuracy unknown: these train with a different algorithm",
+                explain.FRONT_HEAD,
+                explain.front_rows(found.unknown),
             )
         )
     terminal.show(
         TextTable(
-            "[projected] the best of each other architecture", explain.REJECTED_HEAD, explain.rejected_rows(found)
+            "[projected] best configuration of each other architecture",
+            explain.REJECTED_HEAD,
+            explain.rejected_rows(found),
         )
     )
     for note in [*notes, *explain.list_notes(found)]:

@@ -82,7 +82,7 @@ def format_wait(what: str, done: int, given: int, seconds: float, *, whole: bool
 # --- progress ---------------------------------------------------------------------------------------------------------
 # A run as it goes: one line an epoch, and on a terminal a bar below them.
 
-WHERE = {"local": "on the cloud on this machine", "inline": "in this process", "aws": "on AWS"}
+WHERE = {"local": "on this machine's local cloud", "inline": "in this process", "aws": "on AWS"}
 
 
 @contextmanager
@@ -98,9 +98,8 @@ def show_progress(
     console = console or Console(emoji=False, highlight=False, soft_wrap=True)
     started = time.monotonic()
     epochs, training = experiment.training.epochs, experiment.training
-    work = (
-        f"{training.model} on {experiment.data.dataset}, {experiment.workers} workers, at most {training.epochs} epochs"
-    )
+    size = f"{display.count(experiment.workers, 'worker')}, at most {display.count(epochs, 'epoch')}"
+    work = f"{training.model} on {experiment.data.dataset}, {size}"
     console.print(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}")
     with _bar(console, epochs=epochs) as (advance, close):
 
@@ -117,9 +116,9 @@ def show_progress(
 
 
 def format_epoch(progress: "Progress") -> str:
-    """Return the line that reports an epoch, with its loss, metric, seconds and dollars by AWS's prices.
+    """Return the line that reports an epoch, with its loss, metric, seconds and dollars at AWS's prices.
 
-    `epoch 3/20 loss 0.4121 validation loss 0.3902 accuracy 91.20 % 12.3 s $0.0012 by AWS's prices`
+    `epoch 3/20 loss 0.4121 validation loss 0.3902 accuracy 91.20 % 12.3 s $0.0012 at AWS's prices`
     """
     width = len(str(progress.epochs))
     parts = [
@@ -128,7 +127,7 @@ def format_epoch(progress: "Progress") -> str:
         f"validation loss {progress.val_loss:.4f}",
         f"{progress.metric.words} {_format_metric(progress)}",
         f"{progress.seconds:7.1f} s",
-        "" if progress.usd is None else f"${progress.usd:.4f} by AWS's prices",
+        "" if progress.usd is None else f"${progress.usd:.4f} at AWS's prices",
     ]
     return "  ".join(part for part in parts if part)
 
@@ -161,16 +160,21 @@ def _bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], Non
 # --- arguments --------------------------------------------------------------------------------------------------------
 # Arguments that several commands share, and the experiment that they make.
 
-Config = Annotated[Path, typer.Argument(help="An experiment, for example config/spirt.yaml.", show_default=False)]
+Config = Annotated[
+    Path, typer.Argument(help="The experiment's YAML file, such as config/spirt.yaml.", show_default=False)
+]
 Override = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field, for example training.epochs=3.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="A.B=C", help="Override a field of the YAML file, such as training.epochs=3. Repeatable."
+    ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="JSON on standard output and nothing else; crossover schema says its form.")
+    bool, typer.Option("--json", help="Print only JSON. `crossover schema COMMAND` prints its JSON Schema.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before changing anything on AWS.")]
-TakeOver = Annotated[bool, typer.Option("--take-over", help="Go on although the stack is another owner's.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Change AWS resources without asking.")]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Use the stack even if it belongs to another owner.")]
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -199,8 +203,8 @@ def is_checkout() -> bool:
 
 
 NEEDS_CHECKOUT = (
-    "needs a checkout of the project, and this is an installed wheel: get one with `git clone` of the project's repository, run "
-    "`make setup` in it, and use its .venv/bin/crossover"
+    "needs a checkout of the project, and this is an installed wheel: clone the project's repository with `git clone`, run "
+    "`make setup` there, and use its .venv/bin/crossover"
 )
 
 

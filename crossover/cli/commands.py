@@ -98,7 +98,7 @@ def _read_help(module: str, function: str) -> str:
 
 app = typer.Typer(
     cls=_CommandGroup,
-    epilog="Exit status: 0 done; 1 a run or check failed; 2 yours to mend; 3 nothing holds what advise was asked; 130 Ctrl-C.",
+    epilog="Exit status: 0 success; 1 a run or check failed; 2 an error that you can fix; 3 no option meets advise's limits; 130 Ctrl-C.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -118,4 +118,4 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """One training job on seven distributed architectures: deployed, measured, compared, torn down."""
+    """Deploy, measure and compare one training job on seven distributed architectures, on AWS or on this machine."""

@@ -76,14 +76,14 @@ def check_docker(experiment: Experiment) -> None:
     failure = _run_program(program, "info")[0]
     if failure:
         raise MissingTool(
-            f"functions.packaging: image is built with {program} when it is deployed, and {failure}; start it, {OTHERWISE}"
+            f"functions.packaging: image needs {program} to build the image at deployment, but {failure}; start it, {OTHERWISE}"
         )
     failure, words = _run_program(program, "buildx", "inspect")
     platforms = re.search(r"^Platforms:(.*)$", words, re.MULTILINE)
     if platform.machine() in ARM or failure or not platforms or "linux/arm64" in platforms[1]:
         return
     raise MissingTool(
-        f"functions.packaging: image is built for linux/arm64, and {program} here builds for{platforms[1]} alone; let it emulate ARM "
+        f"functions.packaging: image needs linux/arm64 images, but {program} here builds only for{platforms[1]}; let it emulate ARM "
         f"(docker run --privileged --rm tonistiigi/binfmt --install arm64), {OTHERWISE}"
     )
 
@@ -95,7 +95,7 @@ def _run_program(*command: str) -> tuple[str, str]:
             command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
         )
     except FileNotFoundError:
-        return "it is not on this machine", ""
+        return "it is not installed", ""
     except subprocess.TimeoutExpired:
         return f"it did not answer in {_PATIENCE_S:.0f} s", ""
     if done.returncode:
@@ -105,19 +105,19 @@ def _run_program(*command: str) -> tuple[str, str]:
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------
-# `crossover doctor`: what a run on this machine, or a deployment on AWS, needs, and whether it is there.
+# `crossover doctor`: checks of what a run on this machine, or a deployment on AWS, needs.
 
 
 def doctor(
     config: Config,
     on: Annotated[
-        Literal["local", "aws"], typer.Option(help="local: this machine; aws: the account as well.")
+        Literal["local", "aws"], typer.Option(help="local: check this machine; aws: check the AWS account as well.")
     ] = "local",
     override: Override = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Check what the experiment needs, on this machine or on AWS; nothing is changed, and each line says how to mend it."""
+    """Check that this machine or the AWS account has what the experiment needs. Changes nothing; each line says how to fix a problem."""
     experiment = load_runnable(config, override)
     findings = list(check_machine(experiment) if on == "local" else check_account(experiment))
     missing = [finding.name for finding in findings if not finding.holds]
@@ -127,9 +127,9 @@ def doctor(
         for each in findings:
             tables.show(f"{each.word:<7}  {each.name}: {each.detail}")
     if missing and on == "local":
-        raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say what to do")
+        raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say how to fix it")
     if missing:
-        raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say what to do")
+        raise UserError(f"the account is not ready: {', '.join(missing)}; the lines above say how to fix it")
     if not as_json and all(finding.asked for finding in findings):
         tables.show(f"ready: crossover {'run' if on == 'local' else 'deploy'} {command_words(config, override)}")
 
@@ -208,13 +208,13 @@ def _check_built_file(name: str, path: Path, mend: str) -> Finding:
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
-# `crossover status`: which of an experiment's stacks stand on AWS, what is alive in them, what that costs, and until when.
+# `crossover status`: an experiment's stacks on AWS, their resources, hourly costs and expiry.
 
 HEAD = ("stack", "state", "since", "ends")
 
 
 def status(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show the experiment's stacks on AWS, their time to live, what is alive and what it costs by the hour."""
+    """Show the experiment's stacks on AWS: their time to live, running resources and cost per hour."""
     experiment = load(config, override or [])
     import boto3  # a tenth of a second that other commands need not wait for
 
@@ -261,13 +261,13 @@ def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterato
 
 
 def time_to_live(ends: datetime | None, *, now: datetime) -> str:
-    """Return in words when a stack expires: `in 7.5 h`, or `2.0 h ago: being deleted`; "" if it has no expiry. `ends`:
+    """Return in words when a stack expires: `in 7.5 h`, or `expired 2.0 h ago: being deleted`; "" if it has no expiry. `ends`:
     time of the expiry.
     """
     if ends is None:
         return ""
     hours = (ends - now).total_seconds() / 3_600
-    return f"in {hours:.1f} h" if hours > 0 else f"{-hours:.1f} h ago: being deleted"
+    return f"in {hours:.1f} h" if hours > 0 else f"expired {-hours:.1f} h ago: being deleted"
 
 
 def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
@@ -276,8 +276,8 @@ def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
     """
     counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
-    yield f"alive: {listed}" if listed else "alive: nothing that is billed by the hour"
-    yield from (f"not provably ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
+    yield f"running: {listed}" if listed else "running: nothing that is billed by the hour"
+    yield from (f"possibly not ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
 
 
 def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
@@ -303,39 +303,45 @@ def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: dat
     try:
         run, cost = runs.load_run_with_cost(found, experiment, session, now=now.timestamp())
     except CrossoverError as error:
-        yield f"running: {found.run}; what it has cost cannot be told: {error}"
+        yield f"run {found.run}: its cost so far is unknown: {error}"
         return
     began = datetime.fromtimestamp(run.facts["created_at"], UTC)
     done = run.decisions[-1]["epoch"] if run.decisions else 0
     yield (
-        f"running: {found.run} since {began:%Y-%m-%d %H:%M} UTC, {done} of {run.experiment.training.epochs} epochs; "
-        f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers' method "
+        f"run {found.run}: started {began:%Y-%m-%d %H:%M} UTC, {done} of {run.experiment.training.epochs} epochs done; "
+        f"so far {display.usd(cost.full_usd)} (total AWS bill), {display.usd(cost.paper_method_usd)} by the papers' method "
         f"({prices.load().basis})"
     )
 
 
 # --- destruction ------------------------------------------------------------------------------------------------------
-# `crossover destroy`: say what goes and what stays, ask, remove it; --verify proves it.
+# `crossover destroy`: announce what is deleted and what stays, ask, delete; --verify checks it.
 
 
 def destroy(
     config: Config,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Prove by type and by tag that nothing is left; fail if something is.")
+        bool,
+        typer.Option(
+            "--verify", help="Afterwards check by resource type and by tag that nothing is left; fail otherwise."
+        ),
     ] = False,
     shared: Annotated[
-        bool, typer.Option("--shared", help="The project's network and broker too, once no other experiment stands.")
+        bool,
+        typer.Option(
+            "--shared", help="Also delete the project's network and broker, if no other experiment is deployed."
+        ),
     ] = False,
     yes: Yes = False,
     take_over: TakeOver = False,
     override: Override = None,
     debug: Debug = False,
 ) -> None:
-    """Delete the experiment from AWS: stack, orphans and all. The shared network and broker stay for others."""
+    """Delete the experiment from AWS, with everything that its stack left behind. Other experiments' shared network and broker stay."""
     experiment = load(config, override or [])
     check_credentials()
     if not yes and not sys.stdin.isatty():
-        raise UserError("destroy: nobody to ask, since the input is no terminal; add --yes")
+        raise UserError("destroy: cannot ask for confirmation, because standard input is not a terminal; add --yes")
     import boto3
 
     session = boto3.Session()
@@ -345,8 +351,8 @@ def destroy(
             account.check_owner(session, f"{experiment.project}-{name}", owner=experiment.owner, command=command)
         for line in announce_removal(session, experiment, shared=shared):
             print_line(line)
-    if not yes and not typer.confirm("Remove this?"):
-        raise UserError("destroy: nothing was removed")
+    if not yes and not typer.confirm("Delete all this?"):
+        raise UserError("destroy: nothing was deleted")
     delete_experiment(session, experiment)
     if shared:
         delete_shared(session, experiment)
@@ -363,7 +369,7 @@ def destroy(
 def deploy(
     config: Config, yes: Yes = False, take_over: TakeOver = False, override: Override = None, debug: Debug = False
 ) -> None:
-    """Deploy the experiment on AWS, with the shared network and broker where they are missing."""
+    """Deploy the experiment on AWS, and the shared network and broker if they do not exist yet."""
     require_checkout("deploy")
     experiment, named = load_runnable(config, override), command_words(config, override)
     check_deployment(experiment)
@@ -371,7 +377,7 @@ def deploy(
     check_docker(experiment)
     check_credentials()
     if not yes and not sys.stdin.isatty():
-        raise UserError("deploy: nobody to ask, since the input is no terminal; add --yes")
+        raise UserError("deploy: cannot ask for confirmation, because standard input is not a terminal; add --yes")
     with aws_errors_explained():
         for each in (experiment, *baseline_experiments(experiment)):  # baselines are deployed by the same command
             check_before_deploying(each, config=named, tell=print_line, take_over=take_over)

@@ -27,11 +27,11 @@ SchemaOf = Literal["experiment", "advise", "compare", "doctor", "plan", "project
 
 def schema(
     of: Annotated[
-        SchemaOf, typer.Argument(help="An experiment's file, or what a command says with --json.")
+        SchemaOf, typer.Argument(help="`experiment` for experiment files, or a command for its --json output.")
     ] = "experiment",
     debug: Debug = False,
 ) -> None:
-    """Print the JSON Schema of experiment files, for editors: > config/experiment.schema.json; or of a command's --json."""
+    """Print the JSON Schema of experiment files, which editors use, or of a command's --json output."""
     if of == "experiment":
         from crossover.validation.fields import schema_text
 
@@ -41,7 +41,7 @@ def schema(
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------
-# `crossover examples`: the experiments and the worked example that come with the project, in a folder of the user's.
+# `crossover examples`: copies the project's experiments and its worked example into a folder.
 
 NO_EXPERIMENTS = (
     "pricing.yaml",
@@ -53,9 +53,9 @@ EXAMPLES = PACKED if PACKED.is_dir() else ROOT / "examples"
 
 
 def examples(
-    out: Annotated[Path, typer.Argument(help="Folder to write them into.")] = Path("examples"), debug: Debug = False
+    out: Annotated[Path, typer.Argument(help="Folder to create.")] = Path("examples"), debug: Debug = False
 ) -> None:
-    """Write the example experiments, and the example of a model and data of your own, into a folder."""
+    """Copy the example experiments, and an example with its own model and data, into a folder."""
     files = {path.name: path for path in sorted((ROOT / "config").glob("*.yaml")) if path.name not in NO_EXPERIMENTS}
     files["experiment.schema.json"] = ROOT / "config" / "experiment.schema.json"
     files |= {
@@ -74,32 +74,34 @@ def examples(
 
 
 # --- new --------------------------------------------------------------------------------------------------------------
-# `crossover new`: the files of an architecture of one's own, drafted after one that is there. They run as they are.
+# `crossover new`: creates the files of a new architecture from an existing one. They run as they are.
 
 TO_DO = """\
-# Drafted by `crossover new {name} --like {like}`: it runs as it is. What to fill in, from top to bottom:
-# - what the architecture is, and who published it: the first lines of this file;
-# - the steps: each is one invocation. It names the services that it reaches (uses=) and says whether it computes (torch=True) or waits for
-#   others (waits=True). What needs torch is imported inside of it;
-# - the tree: what follows on what, what runs side by side, what is repeated;
-# - ARCHITECTURE: where tensors lie (tensor_hosts), where a run that failed finds its state (state), a section of the YAML (settings).
-#   `simulation` names what a projection takes it for, without it there is none; `claims` what our tests may hold it to.
+# Created by `crossover new {name} --like {like}`; it runs as it is. What to fill in, from top to bottom:
+# - the first lines of this file: what the architecture is, and who published it;
+# - the steps: each is one invocation. Declare the services that it uses (uses=), and whether it computes (torch=True) or waits for
+#   others (waits=True). Import everything that needs torch inside the function;
+# - the tree: which steps run one after another, in parallel or repeatedly;
+# - ARCHITECTURE: where tensors are stored (tensor_hosts), where a failed run finds its state (state), its section of the YAML (settings).
+#   `simulation` names the architecture that a projection treats it as; without it there is no projection. `claims`: what tests check.
 """
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Its name, such as parameter_server.", show_default=False)],
-    like: Annotated[str, typer.Option(help="The architecture that it begins as.")] = "scatter_reduce",
+    name: Annotated[
+        str, typer.Argument(help="Name of the new architecture, such as parameter_server.", show_default=False)
+    ],
+    like: Annotated[str, typer.Option(help="Existing architecture to start from.")] = "scatter_reduce",
     debug: Debug = False,
 ) -> None:
-    """Write the files of an architecture of your own, as one that is there: they say what to fill in."""
-    require_checkout("new", otherwise="docs/extending.md has how an architecture lives in a package of your own")
+    """Create the files of a new architecture as a copy of an existing one. Comments in them say what to fill in."""
+    require_checkout("new", otherwise="docs/extending.md explains how to put an architecture into your own package")
     files = draft_files(name, like)
     _write_files(ROOT, files)
     for file in files:
         print(f"written: {file}")
     if load(like).settings:
-        print("next: crossover schema > config/experiment.schema.json, so that editors know its settings")
+        print("next: crossover schema > config/experiment.schema.json (for editors)")
     print(f"next: crossover run config/{_hyphenate(name)}.yaml --on inline")
 
 
@@ -113,7 +115,9 @@ def draft_files(name: str, like: str) -> dict[str, str]:
     module, model = name.replace("-", "_"), load(like)
     like = model.name
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
-        raise UserError(f"name: {name!r} is no name of a module; use lower-case letters, digits and _, a letter first")
+        raise UserError(
+            f"name: {name!r} is not a module name; use lower-case letters, digits and _, starting with a letter"
+        )
     ours = {*architectures(), *(each.name for each in fields(Experiment)), "network", "broker", "p2p"}
     if module in ours or user_code.find_name_owner(module):
         raise UserError(f"name: {name!r} is taken; choose another one")
@@ -134,7 +138,7 @@ def draft_files(name: str, like: str) -> dict[str, str]:
         text = re.sub(rf"^{like}:", f"{module}:", text, flags=re.MULTILINE)
     files[f"config/{_hyphenate(module)}.yaml"] = re.sub(
         r"^# (?!yaml).*$",
-        f"# {name}, begun as {like}: say here what is trained, and how.",
+        f"# {name}, copied from {like}: describe here what is trained, and how.",
         text,
         count=1,
         flags=re.MULTILINE,
@@ -190,7 +194,7 @@ def _write_files(root: Path, files: Mapping[str, str]) -> None:
     already.
     """
     if there := [file for file in files if (root / file).exists()]:
-        raise UserError(f"{there[0]} is there already; choose another name, or move it away")
+        raise UserError(f"{there[0]} exists already; choose another name, or move it")
     made: list[Path] = []
     try:
         for file, text in files.items():

@@ -1,4 +1,4 @@
-"""`crossover plan`: what would be deployed, what it would cost, and its first estimates."""
+"""`crossover plan`: the resources that a deployment would create, their costs, and estimates of a run."""
 
 import json
 import os
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # --- estimates --------------------------------------------------------------------------------------------------------
 
 HERE = "this machine's seconds at AWS's prices"
-# With which an epoch takes as long and moves as much; what they make dearer by the hour is priced anew.
+# Settings that change neither an epoch's time nor its traffic. Their hourly costs are priced anew.
 _ALIKE = re.compile(
     r"(name|project|owner|seed|recipe|baseline|(faults|lifetime|network)\..*|data\.directory|database\.image_generation"
     r"|training\.(epochs|learning_rate|nesterov|weight_decay|label_smoothing|schedule|warm_up|plateau_\w+|early_stopping"
@@ -83,7 +83,7 @@ def estimate_run(
     except NoProjection as unknown:
         if earlier is None:
             raise
-        return replace(earlier, spread=f"how sure: not known: {unknown}")
+        return replace(earlier, spread=f"uncertainty unknown: {unknown}")
     if earlier is None:
         return simulated
     if not earlier.on_aws:
@@ -93,7 +93,7 @@ def estimate_run(
         earlier,
         minutes=_scale_band(earlier.minutes.p50, simulated.minutes),
         usd=_scale_band(earlier.usd.p50, simulated.usd),
-        spread=f"{simulated.spread}, around what the earlier run took",
+        spread=f"{simulated.spread}, around the earlier run's time and cost",
     )
 
 
@@ -121,7 +121,7 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
         boot_minutes=_longest_boot_minutes(experiment),
         usd=found.band("usd"),
         lines=[line for line in found.run.lines if line.usd > 0],
-        words=f"a simulation, call by call (crossover project), calibration: {found.run.calibration.name}",
+        words=f"a simulation of every call (crossover project), calibration: {found.run.calibration.name}",
         spread=found.words,
         problems=found.problems,
         outside=found.run.outside,
@@ -218,11 +218,11 @@ def _settings_of_work(experiment: Experiment) -> dict[str, Any]:
 
 
 # --- plan -------------------------------------------------------------------------------------------------------------
-# `crossover plan`: what an experiment is made of, before anything is deployed.
+# `crossover plan`: an experiment's resources, before they are deployed.
 
 
 def plan(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show the functions, state machines and hosts that `deploy` would make."""
+    """Show what `deploy` would create, what it costs per hour, and the projected time and cost of a run."""
     experiment = load_runnable(config, override)
     check_deployment(experiment)
     processors.check_fits(experiment)
@@ -308,8 +308,10 @@ def describe_deployment(experiment: Experiment, architecture: Architecture) -> s
     """Return one line about a deployment: its architecture, workers and stacks."""
     stack = f"stack {experiment.project}-{experiment.name}"
     shared = shared_stacks(experiment, architecture)
-    beside = f"beside the project's {' and '.join(shared)}" if shared else "alone: no network, no broker, no database"
-    return f"{experiment.name}: {experiment.architecture}, {experiment.workers} workers, {stack} {beside}"
+    beside = f"that uses the project's {' and '.join(shared)}" if shared else "without network, broker or database"
+    return (
+        f"{experiment.name}: {experiment.architecture}, {display.count(experiment.workers, 'worker')}, {stack} {beside}"
+    )
 
 
 def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
@@ -332,11 +334,11 @@ def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dic
 
 def _describe_base_weights(found: dict[str, Any]) -> str:
     """Return one line about what `base_weights_cost` returned."""
-    once = f"base: {display.bytes_(found['bytes'])}, staged once"
+    once = f"pretrained weights: {display.bytes_(found['bytes'])}, uploaded once"
     if not found["read_s"]:
-        return f"{once}; each program reads it when it begins"
+        return f"{once}; each program reads them when it starts"
     read = ", ".join(f"{name} {display.seconds(seconds)}" for name, seconds in found["read_s"].items())
-    return f"{once}; added to what a cold start takes: {read}  [projected]"
+    return f"{once}; they lengthen each cold start: {read}  [projected]"
 
 
 def costs_table(experiment: Experiment) -> TextTable:
@@ -344,8 +346,8 @@ def costs_table(experiment: Experiment) -> TextTable:
     resting = running_costs.list_hourly_costs(experiment)
     during = [line for line in running_costs.list_hourly_costs(experiment, running=True) if line not in resting]
     rows = [[line.item, f"{line.usd:.4f}"] for line in resting]
-    rows += [[f"{line.item}, while a run lasts", f"{line.usd:.4f}"] for line in during]
-    return TextTable("Costs while it stands", ["an hour of", "USD"], rows)
+    rows += [[f"{line.item}, during a run", f"{line.usd:.4f}"] for line in during]
+    return TextTable("Cost per hour while deployed", ["resource", "USD"], rows)
 
 
 def find_users_region() -> str:
@@ -376,15 +378,15 @@ def describe_hourly_costs(experiment: Experiment) -> list[str]:
     gb_month = prices.load().of("s3.gb_month").usd
     most = resting * ttl_h + (during - resting) * min(run_h, ttl_h)
     here = find_users_region() or prices.load().region
-    other = f"; your region is {here}, whose prices differ" if here != prices.load().region else ""
+    other = f"; your region is {here}, and its prices differ" if here != prices.load().region else ""
     lines = [
-        f"standing: ${resting:.2f} an hour, ${during:.2f} while a run lasts, functions apart ({prices.load().basis}{other})",
-        f"besides: its bucket, ${gb_month:g} a month for each GB that runs leave in it, and looks whether its time is over, "
-        f"${running_costs.usd_of_expiry_polls():.3f} an hour",
-        f"if nobody destroys it: ${most:.2f} in its {ttl_h:g} hours at most, functions and those apart",
+        f"cost per hour: ${resting:.2f} while deployed, ${during:.2f} during a run, without functions ({prices.load().basis}{other})",
+        f"plus its bucket, ${gb_month:g} per GB and month, and its expiry checks, "
+        f"${running_costs.usd_of_expiry_polls():.3f} per hour",
+        f"unless you destroy it earlier: at most ${most:.2f} in its {ttl_h:g} hours to live, without functions, bucket and checks",
     ]
     if experiment.lifetime.budget_usd is None:
-        lines.append("no budget: lifetime.budget_usd would stop a run before it passes it")
+        lines.append("no budget: set lifetime.budget_usd to stop a run before it exceeds that many dollars")
     return lines
 
 
@@ -393,33 +395,34 @@ def describe_run(experiment: Experiment) -> list[str]:
     try:
         found = estimate_run(experiment)
     except NoProjection as unknown:
-        basis = f"crossover run on this machine once (results/{experiment.name}) gives a basis"
-        return [f"a run: no projection: {unknown}; {basis}"]
-    boot = f" and {found.boot_minutes:.1f} until its instances are up" if found.boot_minutes else ""
+        basis = f"one `crossover run` on this machine (results/{experiment.name}) makes one possible"
+        return [f"no projection of a run: {unknown}; {basis}"]
+    boot = f" after {display.seconds(60 * found.boot_minutes)} of starting instances" if found.boot_minutes else ""
     most = sorted(found.lines, key=lambda line: -line.usd)[:3]
     minutes, usd = found.minutes, found.usd
-    between = [f"  ({minutes.p5:.1f} to {minutes.p95:.1f} minutes, ${usd.p5:.4f} to ${usd.p95:.4f}: p5 to p95)"]
+    times = [display.seconds(60 * each) for each in minutes]
+    between = [f"  p5 to p95: {times[0]} to {times[2]}, {display.usd(usd.p5)} to {display.usd(usd.p95)}"]
     lines = [
-        f"a run of {found.epochs} epochs: about {minutes.p50:.1f} minutes{boot}, ${usd.p50:.4f}  [projected]",
+        f"a run of {display.count(found.epochs, 'epoch')}: about {times[1]}{boot}, {display.usd(usd.p50)}  [projected]",
         *(between if minutes.p5 < minutes.p95 else []),
-        *(f"  ${line.usd:.4f}  {line.item}" for line in most),
+        *(f"  {display.usd(line.usd)}  {line.item}" for line in most),
         f"  from {found.words}",
         *([f"  {found.spread}"] if found.spread else []),
         *([f"  an earlier run: {found.earlier_run}"] if found.earlier_run else []),
-        *(f"  outside what was measured: {limit}" for limit in found.outside),
-        *(f"! would not run so on AWS: {problem}" for problem in found.problems),
+        *(f"  beyond the measured range: {limit}" for limit in found.outside),
+        *(f"! AWS would not run this: {problem}" for problem in found.problems),
     ]
     lifetime = experiment.lifetime
     most_minutes = 60 * lifetime.maximum_run_hours - found.boot_minutes
     if minutes.p95 > most_minutes:
-        would = "would" if minutes.p50 > most_minutes else f"could (p95 is {minutes.p95:.1f} minutes)"
+        would = "would" if minutes.p50 > most_minutes else f"could (p95 is {times[2]})"
         lines.append(
-            f"! longer than lifetime.maximum_run_hours, {lifetime.maximum_run_hours:g}: its instances {would} end first"
+            f"! exceeds lifetime.maximum_run_hours ({lifetime.maximum_run_hours:g}): its instances {would} stop before the run ends"
         )
     if lifetime.budget_usd is not None and usd.p95 > lifetime.budget_usd:
-        would = "would" if usd.p50 > lifetime.budget_usd else f"could (p95 is ${usd.p95:.4f})"
+        would = "would" if usd.p50 > lifetime.budget_usd else f"could (p95 is {display.usd(usd.p95)})"
         lines.append(
-            f"! dearer than lifetime.budget_usd, {lifetime.budget_usd:g}: the run {would} be stopped before its end"
+            f"! exceeds lifetime.budget_usd ({lifetime.budget_usd:g}): the run {would} be stopped before it ends"
         )
     return lines
 
@@ -433,8 +436,8 @@ def warn_of_slow_init(experiment: Experiment, architecture: Architecture) -> str
     if init_s <= limit_s or not computing or experiment.functions.snap_start:
         return None
     return (
-        f"INIT of {', '.join(computing)}: about {init_s:g} s with torch, and Lambda ends one after {limit_s:g} s: it begins anew "
-        f"within the first invocation, and a cold start takes {calibration.cold_start_s(init_s):g} s; functions.snap_start: true "
+        f"{', '.join(computing)}: loading torch takes about {init_s:g} s, and Lambda stops an INIT after {limit_s:g} s and repeats it "
+        f"in the first invocation, so that a cold start takes {calibration.cold_start_s(init_s):g} s; functions.snap_start: true "
         "starts from a snapshot instead"
     )
 
@@ -468,9 +471,9 @@ def describe_hosts(experiment: Experiment, architecture: Architecture) -> list[s
     if hosts := database_hosts(experiment, architecture):
         lines.append(f"database hosts: {hosts} x {experiment.database.instance_type}")
     if architecture.tensor_hosts == "per_worker" and (lacking := list_missing_commands(experiment)):
-        lines.append(f"computed by functions: the database has no command for {' and '.join(lacking)}")
+        lines.append(f"functions compute {' and '.join(lacking)}, because the database has no command for it")
     if architecture.program:
         asked = architecture.program.instances(experiment)
-        lines.append(f"instances while a run lasts: {asked.count} x {asked.instance_type}")
-    lines.append(f"deleted by itself {experiment.lifetime.ttl_hours:g} hours after deployment")
+        lines.append(f"instances during a run: {asked.count} x {asked.instance_type}")
+    lines.append(f"deletes itself {experiment.lifetime.ttl_hours:g} hours after deployment")
     return lines

@@ -1,4 +1,4 @@
-"""What AWS charges, as dated data."""
+"""Refresh the AWS prices that every estimate uses."""
 
 import os
 from datetime import UTC, datetime
@@ -16,10 +16,10 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 @app.command()
 def refresh(
-    region: Annotated[str, typer.Option(help="Whose prices; by default the region that the file has.")] = "",
+    region: Annotated[str, typer.Option(help="AWS region of the prices.", show_default="the file's region")] = "",
     debug: Debug = False,
 ) -> None:
-    """Ask AWS for today's prices and write them into config/pricing.yaml with today's date; what it does not list keeps its own."""
+    """Get today's prices from AWS and write them, with today's date, into config/pricing.yaml. Prices that AWS does not list stay."""
     require_checkout("prices refresh")
     import boto3
 
@@ -32,7 +32,7 @@ def refresh(
             path.read_text("utf-8"), boto3.Session(), region=region, now=datetime.now(UTC)
         )
     if len(kept) == len(listed_now.items):
-        raise CrossoverError(f"no price could be refreshed, {path.name} stays; the first: {kept[0]}")
+        raise CrossoverError(f"no price could be refreshed, and {path.name} is unchanged; the first reason: {kept[0]}")
     part = path.with_suffix(".part")
     part.write_text(text, "utf-8")
     prices.load(part)  # whole and readable, or the old one stays
@@ -40,4 +40,6 @@ def refresh(
     for line in [*changes, *(f"kept  {reason}" for reason in kept)]:
         print(line)
     asked = len(listed_now.items) - len(kept)
-    print(f"{len(changes)} of {asked} prices changed in {region}, dated today; {len(kept)} keep figure and date")
+    print(
+        f"{len(changes)} of {asked} prices changed in {region} and are dated today; {len(kept)} keep their price and date"
+    )

@@ -13,37 +13,45 @@ from crossover.errors import ConfigError
 
 
 def probe(
-    model: Annotated[str, typer.Argument(help="Your model, file.py:factory; or a built-in one.", show_default=False)],
-    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="What to measure.")] = "cuda",
+    model: Annotated[
+        str, typer.Argument(help="Your model (file.py:factory) or the name of a built-in model.", show_default=False)
+    ],
+    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="Device to measure.")] = "cuda",
     precision: Annotated[
-        Literal["fp32", "fp16", "bf16"], typer.Option(help="What training.precision will be; fp16 needs a GPU.")
+        Literal["fp32", "fp16", "bf16"],
+        typer.Option(help="The value of training.precision that you will train with. fp16 needs a GPU."),
     ] = "fp32",
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="LOADER", help="Your samples, file.py:loader. Needed for tokens.", show_default="random numbers"
+            metavar="LOADER",
+            help="Your samples (file.py:loader). Required for models of tokens.",
+            show_default="random numbers",
         ),
     ] = None,
     input: Annotated[
         str | None,
         typer.Option(
             metavar="SHAPE",
-            help="Shape of a random sample: the columns of a table, or an image's.",
+            help="Shape of a random sample, such as 3x32x32; for a table, its number of columns.",
             show_default="3x32x32",
         ),
     ] = None,
     classes: Annotated[
         int | None, typer.Option(min=1, help="Number of classes of random labels.", show_default="10")
     ] = None,
-    numbers: Annotated[bool, typer.Option("--numbers", help="Random labels are numbers, not classes.")] = False,
+    numbers: Annotated[
+        bool, typer.Option("--numbers", help="Random labels are numbers (regression), not classes.")
+    ] = False,
     batch: Annotated[
-        str | None, typer.Option(metavar="SIZES", help="Such as 32,128,512.", show_default="by device")
+        str | None,
+        typer.Option(metavar="SIZES", help="Minibatch sizes, such as 32,128,512.", show_default="chosen by device"),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.0, help="To measure, after the warm-up.")] = 20.0,
-    out: Annotated[Path | None, typer.Option(help="File for the row.", show_default="standard output")] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to measure after the warm-up.")] = 20.0,
+    out: Annotated[Path | None, typer.Option(help="File for the JSON line.", show_default="standard output")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Measure a training step of a model on this machine's GPU and print it as JSON, for `crossover advise --measured`."""
+    """Measure a model's training steps on this machine's GPU and print them as a line of JSON for `crossover advise --measured`."""
     from crossover.advice import gpu_probe
 
     located = gpu_probe.locate_model(model)
@@ -53,7 +61,7 @@ def probe(
         source = gpu_probe.draw_samples(shape, None if numbers else classes or 10)
     elif input is not None or classes is not None or numbers:
         raise ConfigError(
-            f"--input, --classes, --numbers: describe random samples; {data} brings its own; leave one of them out"
+            f"--input, --classes, --numbers: describe random samples, but {data} supplies samples; leave out one of the two"
         )
     else:
         source = gpu_probe.load_samples(data, located)

@@ -1,4 +1,4 @@
-"""`crossover breakeven` and `crossover project`: what a run would take on AWS, by simulation. Every figure is projected."""
+"""`crossover breakeven` and `crossover project`: simulated time, cost and traffic of runs on AWS. Every figure is projected."""
 
 import json
 import shlex
@@ -26,27 +26,31 @@ if TYPE_CHECKING:
     from crossover.simulation.repetitions import Projection
 
 Configs = Annotated[
-    list[Path], typer.Argument(metavar="CONFIG...", help="Experiments that train the same model.", show_default=False)
+    list[Path],
+    typer.Argument(
+        metavar="CONFIG...", help="YAML files of experiments that train the same model.", show_default=False
+    ),
 ]
 Calibrated = Annotated[
     list[str] | None,
     typer.Option(
         "--calibration",
-        help="Folders of runs whose records say how fast computing is; or comparison-2025 or p2p-2023: fitted to that paper; or "
-        "aws-2026-08: functions outside a VPC by the network rule of August 2026.",
+        help="Calibration: folders of runs that measured the speed of computing; comparison-2025 or p2p-2023 (fitted to that paper); "
+        "or aws-2026-08 (functions outside a VPC have the network of August 2026).",
     ),
 ]
 
 Repetitions = Annotated[
     int,
     typer.Option(
-        help="How often a run is simulated, each time in another session and with other stragglers: p5, p50 and p95 come from them.",
+        help="Number of simulations of each run, with different AWS conditions and stragglers. p5, p50 and p95 are taken over them.",
         min=20,
     ),
 ]
 
 Play = Annotated[
-    bool, typer.Option("--play", help="Also play.html: sliders for epochs, model size, workers, deadline.")
+    bool,
+    typer.Option("--play", help="Also write play.html, with sliders for epochs, model size, workers and deadline."),
 ]
 
 
@@ -61,7 +65,7 @@ def breakeven(
     play: Play = False,
     debug: Debug = False,
 ) -> None:
-    """Project where an architecture overtakes the cheapest of one function, one machine, one GPU and the GPU fleet."""
+    """Project when an architecture beats the cheapest baseline: one function, one machine, one GPU or a GPU fleet."""
     from crossover.advice.question import sizes
     from crossover.reports import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
@@ -69,26 +73,26 @@ def breakeven(
 
     experiments = [load_runnable(config, override) for config in configs]
     cloud = _choose_calibration(calibration, experiments[0].architecture)
-    with show_waiting(f"{repetitions} repetitions of each run, over four axes"):
+    with show_waiting(f"{repetitions} simulations of each run, over four axes"):
         found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
     for axis in page.AXES:
         if found.points_of_axis(axis):
             tables.show(
                 TextTable(
-                    f"[projected] over {axis}: p50 (p5/p95)", page.axis_head(found, axis), page.axis_rows(found, axis)
+                    f"[projected] by {axis}: p50 (p5/p95)", page.axis_head(found, axis), page.axis_rows(found, axis)
                 )
             )
     leads = page.crossing_rows(found)
     if leads:
-        tables.show(TextTable("[projected] where one overtakes the other", page.CROSSINGS_HEAD, leads))
+        tables.show(TextTable("[projected] break-even points", page.CROSSINGS_HEAD, leads))
     else:
-        tables.show("[projected] nowhere in these ranges does one overtake the other")
+        tables.show("[projected] no break-even point in these ranges")
     for note in page.list_notes(found):
         tables.show(f"note: {note}")
     if play:
         from crossover.simulation import breakeven_page
 
-        with show_waiting(f"{repetitions} repetitions of each run, over a grid"):
+        with show_waiting(f"{repetitions} simulations of each run, over a grid"):
             cells = breakeven_page.simulate_grid(
                 experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0])
             )
@@ -98,15 +102,15 @@ def breakeven(
     tables.show(page.describe_winner(found))
     given = {each.name for each in experiments}
     if not any(point.would_run for point in found.here if point.name in given):
-        raise NoProjection("AWS would run none of these as its file says; the notes above say why")
+        raise NoProjection("AWS would run none of these experiments with its settings; the notes above say why")
 
 
 Workers = Annotated[
-    int | None, typer.Option(help="So many workers, also more than 64; each keeps its share of the data.", min=1)
+    int | None, typer.Option(help="Number of workers, which may exceed 64. Each keeps its amount of data.", min=1)
 ]
-Parameters = Annotated[int | None, typer.Option(help="A model of so many parameters.", min=1)]
+Parameters = Annotated[int | None, typer.Option(help="Number of parameters of the model.", min=1)]
 Concurrency = Annotated[
-    int | None, typer.Option(help="Concurrent executions that the account allows; 0: as many as needed.", min=0)
+    int | None, typer.Option(help="The account's quota of concurrent executions; 0: no limit.", min=0)
 ]
 
 
@@ -137,11 +141,11 @@ def project(
     if workers is not None:
         gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
         experiment = replace(experiment, workers=workers, gpu=gpu)
-    with show_waiting(f"{repetitions} repetitions"):
+    with show_waiting(f"{repetitions} simulations"):
         found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     if not found.would_run:
         why = "; ".join(found.problems)
-        raise NoProjection(f"{experiment.name}: AWS would not run it so, and there is no total: {why}")
+        raise NoProjection(f"{experiment.name}: AWS would not run this, so there is no projection: {why}")
     print_json(found.as_json()) if as_json else _print_projection(found)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +164,7 @@ def _choose_calibration(given: list[str] | None, architecture: str) -> "Calibrat
     given = given or []
     named = [name for name in given if name in PAPERS or name in NAMED]
     if len(named) > 1:
-        raise ConfigError(f"--calibration: {' and '.join(named)} are deployments of their own; give one of them")
+        raise ConfigError(f"--calibration: {' and '.join(named)} exclude each other; give one of them")
     base = AWS if not named else NAMED[named[0]] if named[0] in NAMED else calibration_of(named[0], architecture)
     return calibrate_from_runs([Path(name) for name in given if name not in named], base)
 
@@ -171,14 +175,16 @@ def _print_projection(found: "Projection") -> None:
 
     run = found.run
     experiment = run.experiment
-    size = f", {experiment.workers:,} workers, {experiment.training.epochs} epochs"
+    size = f", {display.count(experiment.workers, 'worker')}, {display.count(experiment.training.epochs, 'epoch')}"
     tables.show(f"[projected] {experiment.name}: {run.workload.model}{size}")
     steps = [
         [use.step, f"{use.invocations:,}", f"{use.cold:,}", display.seconds(use.mean_s), display.seconds(use.longest_s)]
         for use in run.steps.values()
     ]
     tables.show(
-        TextTable("[projected] steps, in the middle session", ["step", "invocations", "cold", "mean", "longest"], steps)
+        TextTable(
+            "[projected] steps, in the median simulation", ["step", "invocations", "cold", "mean", "longest"], steps
+        )
     )
     lines = [
         [line.item, display.usd(line.usd), display.number(line.quantity), line.unit, line.as_of]
@@ -186,7 +192,7 @@ def _print_projection(found: "Projection") -> None:
     ]
     tables.show(
         TextTable(
-            f"[projected] cost, in the middle session, {prices.load().basis}",
+            f"[projected] cost, in the median simulation, {prices.load().basis}",
             ["item", "dollars", "quantity", "unit", "price as of"],
             lines,
         )
@@ -200,13 +206,13 @@ def _print_projection(found: "Projection") -> None:
     tables.show(f"bands: {found.words}")
     tables.show(f"calibration: {run.calibration.name}: {'; '.join(run.calibration.basis)}")
     for limit in run.outside:
-        tables.show(f"outside what was measured: {limit}")
+        tables.show(f"beyond the measured range: {limit}")
     for problem in found.problems:
-        tables.show(f"would not run so on AWS: {problem}")
+        tables.show(f"AWS would not run this: {problem}")
     tables.show(
         f"[projected] {display.band(display.seconds, *found.band('seconds'))}; "
-        f"{display.band(display.usd, *found.band('usd'))} in full; {display.bytes_(run.moved_bytes)} moved; "
-        f"at most {run.concurrency:,} functions at once"
+        f"{display.band(display.usd, *found.band('usd'))} (total AWS bill); {display.bytes_(run.moved_bytes)} moved; "
+        f"at most {display.count(run.concurrency, 'function')} at once"
     )
 
 
@@ -216,10 +222,10 @@ def _bands_table(found: "Projection") -> TextTable:
         [words, *(shown(each) for each in found.band(name))]
         for words, name, shown in (
             ("time", "seconds", display.seconds),
-            ("time of an epoch", "epoch_s", display.seconds),
-            ("dollars in full", "usd", display.usd),
-            ("dollars by the papers' method", "paper_method_usd", display.usd),
+            ("time per epoch", "epoch_s", display.seconds),
+            ("total AWS bill", "usd", display.usd),
+            ("cost by the papers' method", "paper_method_usd", display.usd),
         )
     ]
-    title = f"[projected] how sure, by {len(found.outcomes)} repetitions"
+    title = f"[projected] uncertainty, from {len(found.outcomes)} simulations"
     return TextTable(title, ["", "p5", "p50", "p95"], rows)

@@ -45,19 +45,22 @@ if TYPE_CHECKING:
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.", show_default=False)],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Results folders of runs.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(help="Folder for report.html and comparison.csv.")] = Path("results/comparison"),
     at: Annotated[
         float | None,
         typer.Option(
-            help="Who is there first: a value of the metric, such as 0.85.", show_default="the target of all runs"
+            help="Show which run reaches this value of the metric first, such as 0.85.",
+            show_default="the runs' common target",
         ),
     ] = None,
-    mixed: Annotated[bool, typer.Option("--mixed", help="Show different data or models side by side.")] = False,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Allow runs with different data or models.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs: one table, report.html and a CSV file. Who won is said of settings with runs of three seeds or more."""
+    """Compare runs in a table, report.html and a CSV file. A winner is named only among settings with at least three seeds each."""
     from crossover.reports import comparison as comparing
     from crossover.reports import tables
     from crossover.reports.report_pages import write_comparison
@@ -73,7 +76,7 @@ def compare(
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
-# `crossover run`: train once, show each epoch as it ends, leave a folder with the results.
+# `crossover run`: trains once, shows each epoch when it ends, and writes a folder with the results.
 
 
 class LogTo(StrEnum):
@@ -90,28 +93,32 @@ def run(
     config: Config,
     on: Annotated[
         Where,
-        typer.Option(help="local: the cloud on this machine; inline: this process alone; aws: what `deploy` made."),
+        typer.Option(
+            help="local: AWS's services simulated on this machine; inline: only this process; aws: the stack that `deploy` created."
+        ),
     ] = "local",
     override: Override = None,
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; by default results/<name>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="results/<name>")] = None,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER|RUN", help="Go on with the failed run in this folder; --on aws: with this run."),
+        typer.Option(
+            metavar="FOLDER|RUN", help="Resume the unfinished run in this folder; with --on aws, the run of this name."
+        ),
     ] = None,
     log: Annotated[
         list[LogTo] | None,
-        typer.Option(help="Also write the curves for this tool, into <out>/<tool>."),
+        typer.Option(help="Also write the curves for this tool to <out>/<tool>. Repeatable."),
     ] = None,
     take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
-    """Train, and leave result.json, metrics.jsonl, the model and report.html in a folder."""
-    here = Path.cwd()  # before any of the user's own code runs, which may go elsewhere
+    """Train a model, and write result.json, metrics.jsonl, the model and report.html into a folder."""
+    here = Path.cwd()  # before any user code runs, which may change the current folder
     overrides = [*(override or []), *_data_override(data)]
     experiment, named = load_runnable(config, overrides, travels=on != "inline"), command_words(config, overrides)
     if on == "local":
-        require_checkout("run --on local", otherwise="`--on inline` trains in this process, without one")
+        require_checkout("run --on local", otherwise="`--on inline` trains in this process and needs none")
     asked = _find_resume_folder(resume, out) if resume and on != "aws" else out or Path("results") / experiment.name
     folder = here / asked
     _check_folder(asked)
@@ -149,7 +156,7 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
         case "local":
             return running.run_local(experiment, out, on_progress, resume=bool(resume))
         case "aws":
-            with aws_errors_explained():  # a permission that is lacking shows itself at the first call that needs it
+            with aws_errors_explained():  # a missing permission is noticed only at the first call that needs it
                 return running.run_aws(experiment, out, on_progress, resume=resume)
 
 
@@ -162,7 +169,7 @@ def _find_resume_folder(resume: str, out: Path | None) -> Path:
 
     folder = Path(resume)
     if out is not None and out.resolve() != folder.resolve():
-        raise UserError(f"--out {out}: results go to the folder that is resumed, {folder}; leave --out away")
+        raise UserError(f"--out {out}: a resumed run keeps its folder, {folder}; leave out --out")
     if not inline.has_unfinished_run(folder):
         resumption.find_unfinished(folder)
     return folder
@@ -186,8 +193,8 @@ def _print_resume_command(config: str, on: Where, folder: Path) -> None:
 
     if on != "aws" and inline.has_unfinished_run(folder):
         again = f"crossover run {config} --on {on} --resume {folder}"
-        kept = f"{folder} holds an unfinished run; with the code that it was started with, this goes on: {again}"
-        print(kept, file=sys.stderr, flush=True)  # an earlier one's, where this run failed before it began
+        kept = f"{folder} holds an unfinished run; to resume it (with unchanged code): {again}"
+        print(kept, file=sys.stderr, flush=True)  # possibly an earlier run's, if this one failed before it began
 
 
 def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> Experiment:
@@ -210,7 +217,7 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
         running_costs.check_prices(session, experiment)
         deploying.check_unchanged(session, experiment, config=config)
         if found := running.find_run_under_way(experiment, session):
-            print(f"taking up {found.run}, which is under way", flush=True)
+            print(f"resuming {found.run}, which is still running", flush=True)
     if experiment.lifetime.budget_usd is None:
         return experiment
     left = running_costs.find_budget_left(experiment, stack, now=now, config=config)
@@ -254,10 +261,10 @@ def _check_folder(folder: Path) -> None:
     written to. A folder with other files is refused, so that they are not mixed with those of a run.
     """
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--out {folder}: is a file; expected a folder")
+        raise ConfigError(f"--out {folder}: this is a file; expected a folder")
     if folder.is_dir() and not (folder / "result.json").exists() and not all(map(is_ours, folder.iterdir())):
         raise ConfigError(
-            f"--out {folder}: holds other files; expected a new or empty folder, or one of an earlier run"
+            f"--out {folder}: this folder holds other files; expected a new or empty folder, or one of an earlier run"
         )
     try:
         with _create_temporarily(folder), tempfile.TemporaryFile(dir=folder):
@@ -298,7 +305,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             os.close(held)
             raise UserError(
-                f"{folder}: another run is at work there; wait until it has ended, or give another --out"
+                f"{folder}: another run is using this folder; wait until it ends, or give another --out"
             ) from None
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), lock.stat()):
@@ -330,5 +337,5 @@ def _open_lock(lock: Path, folder: Path) -> int:
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise UserError(
-            f"{folder}: nothing can be written beside it ({lock}: {error.strerror}); give another --out"
+            f"{folder}: the lock file beside this folder cannot be created ({lock}: {error.strerror}); give another --out"
         ) from None

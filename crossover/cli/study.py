@@ -30,27 +30,34 @@ if TYPE_CHECKING:
 
 
 def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY", help="A study: docs/using.md.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY", help="The study's YAML file; docs/using.md describes it.", show_default=False),
+    ],
     on: Annotated[
-        Where, typer.Option(help="Where its trials run, as of crossover run; aws: their stacks come and go.")
+        Where,
+        typer.Option(
+            help="Where the trials run, as for `crossover run`; aws: stacks are deployed for them and deleted afterwards."
+        ),
     ] = "local",
-    out: Annotated[Path | None, typer.Option(help="Folder for tables and runs; by default results/<name>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for tables and runs.", show_default="results/<name>")] = None,
     budget: Annotated[
-        float | None, typer.Option(metavar="USD", help="What all trials together may cost at AWS's prices, at most.")
+        float | None,
+        typer.Option(metavar="USD", help="Most dollars that all trials together may cost at AWS's prices."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be run, for how long and for how much.")
+        bool, typer.Option("--dry-run", help="Only print which trials would run, with their projected time and cost.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study that the folder holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished study in the folder.")] = False,
     bundle: Annotated[
         bool,
         typer.Option(
-            "--bundle", help="Also one archive of file, versions, digests and records, for crossover reproduce."
+            "--bundle", help="Also write an archive (study file, versions, digests, records) for `crossover reproduce`."
         ),
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Run a grid or a search over seeds: study.csv, and study.html with intervals and the comparisons that were named beforehand."""
+    """Run a grid or a search over seeds, and write study.csv and study.html with confidence intervals and the declared comparisons."""
     from crossover.reports import tables
     from crossover.reports.tables import TextTable
     from crossover.study import bundle as bundles
@@ -69,7 +76,7 @@ def study(
     if dry_run:
         return
     if on == "local":
-        require_checkout("study --on local", otherwise="`--on inline` runs its trials in this process, without one")
+        require_checkout("study --on local", otherwise="`--on inline` runs the trials in this process and needs none")
     folder = out or Path("results") / asked.name
     with lock_folder(folder), stop_on_signals():
         end = carry_out(plan, folder.absolute(), where=on, budget_usd=budget, resume=resume, tell=print_line)
@@ -80,7 +87,7 @@ def study(
         tables.show(f"bundle: {bundles.write(folder, end.rows)}")
     if end.failed:
         raise RunFailed(
-            f"{len(end.failed)} of {asked.count} trials failed, the page says why; --resume tries them again: "
+            f"{len(end.failed)} of {asked.count} trials failed; the report says why, and --resume runs them again: "
             + ", ".join(end.failed)
         )
 
@@ -88,46 +95,50 @@ def study(
 def check_dollars(budget: float | None) -> None:
     """Raise ConfigError unless `budget` is None or a positive, finite number of dollars."""
     if budget is not None and not 0 < budget < math.inf:
-        raise ConfigError(f"--budget {budget:g}: expected dollars, more than 0")
+        raise ConfigError(f"--budget {budget:g}: expected a number of dollars above 0")
 
 
 # --- reproduce --------------------------------------------------------------------------------------------------------
-# `crossover reproduce`: count a study's results again from its bundle, or run its trials again.
+# `crossover reproduce`: recomputes a study's results from its bundle, or runs its trials again.
 
-MAX_SHOWN = 3  # trials, and figures of one, that are shown as differing
-MARKER_FILE = "reproduction.json"  # of which bundle a folder's trials were run again
+MAX_SHOWN = 3  # most differing trials that are printed, and most differing figures of one trial
+MARKER_FILE = "reproduction.json"  # names the bundle that a folder reproduces
 
 
 def reproduce(
-    bundle: Annotated[Path, typer.Argument(help="What crossover study --bundle wrote.", show_default=False)],
+    bundle: Annotated[Path, typer.Argument(help="Archive that `crossover study --bundle` wrote.", show_default=False)],
     run: Annotated[
-        bool, typer.Option("--run", help="Run every trial again; else its records are counted again.")
+        bool,
+        typer.Option("--run", help="Run every trial again. Without --run, results are recomputed from the records."),
     ] = False,
     on: Annotated[
         Where | None,
-        typer.Option(help="With --run: where, as of crossover study; by default inline.", show_default=False),
+        typer.Option(help="With --run: where the trials run, as for `crossover study`.", show_default="inline"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="With --run: a new folder for it; by default results/<name>-again.")
+        Path | None, typer.Option(help="With --run: a new folder for the results.", show_default="results/<name>-again")
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(metavar="USD", help="With --run: as of crossover study; --on aws needs one.")
+        float | None,
+        typer.Option(metavar="USD", help="With --run: most dollars that all trials may cost. Required with --on aws."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="With --run: go on with the same bundle's.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="With --run: resume an unfinished reproduction of the same bundle.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
-    """Make a study's tables again, and say of every cell: equal bits, within the interval, or not."""
+    """Recompute a study's tables from its bundle, and report for each cell if it is identical, within the interval, or not reproduced."""
     from crossover.reports import tables as tables_
     from crossover.study import bundle as bundles
     from crossover.study import own_modules, report
 
     options = {"--on": on, "--out": out, "--budget": budget, "--resume": resume or None}
     if not run and (given := [name for name, value in options.items() if value is not None]):
-        raise ConfigError(f"{', '.join(given)}: of trials that are run again; expected --run beside it")
+        raise ConfigError(f"{', '.join(given)}: works only with --run; add --run or leave it out")
     check_dollars(budget)
     if on == "aws" and budget is None:
         raise ConfigError(
-            "--on aws: somebody else's trials on your account; expected --budget USD, beyond which none begins"
+            "--on aws: runs someone else's trials at your expense; expected --budget USD, a limit after which no trial starts"
         )
     found = bundles.read(bundle)
     versions = ", ".join(f"{escape_controls(name)} {escape_controls(value)}" for name, value in found.versions.items())
@@ -184,17 +195,17 @@ def _compare_with_records(found: "Bundle") -> list[str]:
         tables_.show(f"and {len(untrue) - MAX_SHOWN} more trials whose results differ from their records")
     agree = len(found.recounts) - len(untrue)
     tables_.show(
-        f"counted again from the records: seconds, bytes, dollars and invocations of {agree} of {len(found.recounts)} trials agree with "
-        "their result.json; accuracies are not in the records, --run makes them again"
+        f"recomputed from the records: seconds, bytes, dollars and invocations of {agree} of {len(found.recounts)} trials agree with "
+        "their result.json; accuracies are not in the records, and only --run reproduces them"
     )
     for why in sorted({each.unchecked for each in found.recounts.values() if each.unchecked}):
-        tables_.show(escape_controls(f"dollars are not counted again: {why}"))
+        tables_.show(escape_controls(f"dollars are not recomputed: {why}"))
     if others := found.list_other_code():
         more = f" and {len(others) - MAX_SHOWN} more" if len(others) > MAX_SHOWN else ""
         named = f"{', '.join(others[:MAX_SHOWN])}{more}"
         tables_.show(
             escape_controls(
-                f"code: {len(others)} of {len(found.code)} files that computed it are not those of this version: {named}"
+                f"code: {len(others)} of the {len(found.code)} files that computed the study differ in this version: {named}"
             )
         )
     for line in [*found.undigested, *found.other_bytes[:MAX_SHOWN]]:
@@ -205,7 +216,7 @@ def _compare_with_records(found: "Bundle") -> list[str]:
     if untrue:
         failures.append(f"{len(untrue)} of {len(found.recounts)} trials' results do not follow from their records")
     if found.other_bytes:
-        failures.append(f"{len(found.other_bytes)} files are not those that digests.json names")
+        failures.append(f"{len(found.other_bytes)} files differ from their digests in digests.json")
     return failures
 
 
@@ -219,9 +230,7 @@ def _default_folder(name: str) -> Path:
     strangers.
     """
     if not re.fullmatch(r"\w[\w .+=~-]*", name):
-        raise ConfigError(
-            f"study {escape_controls(name)!r} has no name for a folder; expected --out FOLDER beside --run"
-        )
+        raise ConfigError(f"study {escape_controls(name)!r} cannot be a folder's name; add --out FOLDER")
     return Path("results") / f"{name}-again"
 
 
@@ -243,14 +252,16 @@ def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | Non
     with lock_folder(folder), stop_on_signals():
         if not resume and (folder / runner.STATE).exists():
             raise ConfigError(
-                f"--out {folder}: holds a study, whose trials would be counted as run again; give another folder, or --resume "
-                "where it is this bundle's"
+                f"--out {folder}: this folder holds a study, whose trials would count as reproduced; give another folder, or --resume "
+                "if it is an unfinished reproduction of this bundle"
             )
         if not resume:
             runner.begin_study(found.study, folder, where=on, resume=False)
             write_atomically(mark, body)
         elif not mark.is_file() or mark.read_bytes() != body:
-            raise ConfigError(f"--resume: {folder} is no reproduction of this bundle; leave it away, or give its --out")
+            raise ConfigError(
+                f"--resume: {folder} does not hold a reproduction of this bundle; leave out --resume, or give the right --out"
+            )
         end = carry_out(plan, folder, where=on, budget_usd=budget_usd, resume=True, tell=print_line)
     return report.make_cells(found.study, end.rows)
 
@@ -263,7 +274,7 @@ def _format_cell(cell: "StudyCell | None") -> str:
 
 
 # --- replicate --------------------------------------------------------------------------------------------------------
-# `crossover replicate`: every table and figure of the papers, with ours beside the printed figures.
+# `crossover replicate`: every table and figure of the papers, with our values beside the published ones.
 
 
 def replicate(
@@ -271,7 +282,7 @@ def replicate(
         list[str] | None,
         typer.Argument(
             metavar="[TABLE|FIGURE|all]...",
-            help="For example 2025-table-2 or 2023-figure-5; all; a year.",
+            help="Tables and figures, such as 2025-table-2 or 2023-figure-5; a year; or all.",
             show_default="all",
         ),
     ] = None,
@@ -280,15 +291,15 @@ def replicate(
     ),
     scale: Annotated[
         float,
-        typer.Option(help="How much of the published size is run; 0.02 takes about a quarter of an hour on 2 cores."),
+        typer.Option(help="Share of the published size that is run; 0.02 takes about 15 minutes on 2 cores."),
     ] = 0.02,
     data: Annotated[Path | None, typer.Option(help="Folder with the data sets' files.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "--list", help="Only say what would be run, and for how long.")
+        bool, typer.Option("--dry-run", "--list", help="Only print which runs are needed, with their expected time.")
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Run the papers' tables and figures anew, and set ours beside the printed ones. Finished runs are kept: a second call goes on."""
+    """Reproduce the papers' tables and figures, beside the published values. Finished runs are kept, so that a second call resumes."""
     from crossover.study import papers
     from crossover.study.paper_runs import Runner, Scale
     from crossover.study.papers import choose_parts, list_measurements
@@ -301,7 +312,7 @@ def replicate(
         _print_forecast(runner, parts, wanted)
         return
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is a file; expected a folder")
+        raise ConfigError(f"--out {out}: this is a file; expected a folder")
     outcome = runner.run(wanted)
     line = " ".join(["crossover replicate", *names, f"--scale {scale:g}", f"--out {out}"])
     made = papers.fill_book(parts, outcome, size, command=line)
@@ -310,7 +321,7 @@ def replicate(
     print(papers.summarize_book(made.sections))
     if outcome.failed:
         raise RunFailed(
-            f"{len(outcome.failed)} of {len(wanted)} runs failed, the page says why; the same command tries them again: "
+            f"{len(outcome.failed)} of {len(wanted)} runs failed; the report says why, and the same command runs them again: "
             + ", ".join(outcome.failed)
         )
 
@@ -354,15 +365,15 @@ def _print_forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence
     unable = sum(row[1].startswith("not run") for row in rows)
     able = f"{len(wanted) - unable} can run here; " if unable else ""
     able += f"{generated} of them on generated images; " if generated else ""
-    total = f"{able}about {display.seconds(total_s)} on {cores} undisturbed cores"
+    total = f"{able}about {display.seconds(total_s)} on {cores} otherwise idle cores"
     tables.show(
         tables.TextTable("", ["run", "about", "for"], rows),
         f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
     )
     for dataset, why in absent.items():
-        print(f"{dataset} cannot be had: {why}")
+        print(f"{dataset} is not available: {why}")
     if absent:
         print(
-            "Generated images take the place of a data set if only seconds, bytes and requests count. Accuracies need the data set itself, "
+            "Generated images replace the data set in runs that only measure time, bytes and requests. Accuracies need the data set, "
             "and so does MLLess, whose bytes depend on the gradients."
         )

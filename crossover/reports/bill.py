@@ -408,9 +408,9 @@ def _interpolate_counts(before: Any, after: Any, share: float) -> Any:
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
-# A run's cost from its own records, both ways: by the papers' formulas, and as AWS would bill it, line by line.
+# A run's cost, computed from its records: by the papers' formulas, and as lines of the AWS bill.
 #
-# Seconds of a local run are not AWS's seconds: its cost is labelled `projected`, whoever prints it.
+# The cost of a local run is always labelled `projected`, because its seconds are not AWS's seconds.
 
 LOG_BYTES = 1_000  # platform.start, platform.report and what a step writes itself: assumed
 PROJECTED = "projected from local seconds"

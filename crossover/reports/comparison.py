@@ -93,7 +93,7 @@ def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float
         return at, "--at"
     targets = {run["experiment"].get("training", {}).get("target") for run in results if run["outcome"] == "finished"}
     target = targets.pop() if len(targets) == 1 else None
-    return (None, "") if target is None else (float(target), "the target of all runs")
+    return (None, "") if target is None else (float(target), "the runs' common target")
 
 
 def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
@@ -154,18 +154,20 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
     value to reach; `why`: origin of the goal; `dollars`: whether dollars may be compared too.
     """
     if goal is None:
-        return "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85); the curves are shown side by side."
+        return "no winner by measured time: the runs have no common target and --at is not given (such as --at 0.85)."
     racers = [entry for entry in entries if entry.competes]
     left = {
-        e.name: " (never there)" if e.outcome == "finished" and e.complete else "" for e in entries if not e.competes
+        e.name: " (target not reached)" if e.outcome == "finished" and e.complete else ""
+        for e in entries
+        if not e.competes
     }
     if len(racers) < 2:
-        return f"no verdict: fewer than two finished, complete runs to compare.{_left_out_sentence(left)}"
+        return f"no winner: fewer than two finished and complete runs.{_left_out_sentence(left)}"
     if len({entry.label for entry in racers}) > 1:
-        return f"no verdict: seconds and dollars of different labels are not comparable.{_left_out_sentence(left)}"
+        return f"no winner: seconds and dollars with different labels are not comparable.{_left_out_sentence(left)}"
     starving = _find_starved(racers)
     left |= {
-        name: f" (its computing had a core for {display.percent(share)} of its time)"
+        name: f" (had a core for only {display.percent(share)} of its computing time)"
         for name, share in starving.items()
     }
     settings = _raced_settings([entry for entry in racers if entry.name not in starving])
@@ -176,7 +178,9 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
     seeds = sorted(set.intersection(*map(set, settings.values()))) if settings else []
     if len(settings) < 2 or len(seeds) < SEEDS:
         counts = ", ".join(f"{name}: {' '.join(map(str, sorted(runs)))}" for name, runs in settings.items())
-        least = f"no verdict on measured seconds: it takes two settings with {SEEDS} seeds or more in common (--set seed=...)"
+        least = (
+            f"no winner by measured time: at least two settings with {SEEDS} common seeds are needed (--set seed=...)"
+        )
         return f"{least}; seeds of {counts or 'none'}.{_left_out_sentence(left)}"
     at = (
         "At the mean of all gradients"
@@ -190,11 +194,13 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
 
     soonest = _compare_settings(draws(lambda entry: entry.goal_s), "soonest", "sooner", OF_TIME)
     if not dollars:
-        return f"{at}: {soonest}. Dollars are not compared: their prices differ.{_left_out_sentence(left)}"
-    projected = " Dollars are projected from local seconds." if racers[0].cost_label == "projected" else ""
+        return f"{at}: {soonest}. Dollars are not compared, because their prices differ.{_left_out_sentence(left)}"
+    projected = " Dollars: this machine's seconds at AWS's prices." if racers[0].cost_label == "projected" else ""
     # Cheaper on AWS is said of paired draws alone, not of local seconds.
     most, more = ("lowest", "less") if projected else ("cheapest", "cheaper")
-    cheapest = _compare_settings(draws(lambda entry: entry.goal_full_usd), f"{most} in full", more, OF_DOLLARS)
+    cheapest = _compare_settings(
+        draws(lambda entry: entry.goal_full_usd), f"{most} by total AWS bill", more, OF_DOLLARS
+    )
     return f"{at}: {'; '.join(filter(None, (soonest, cheapest)))}.{projected}{_left_out_sentence(left)}"
 
 
@@ -344,9 +350,9 @@ def lost_records(run: RunFolder) -> str:
     """Return in words how a run's metrics.jsonl differs from the records that its result.json was made from; empty if it does not."""
     counted, there = int(run.result["invocations"]["count"]), len(run.records)
     if counted != there:
-        return f"metrics.jsonl has {there} records, result.json was made from {counted}"
+        return f"metrics.jsonl has {there} records, but result.json was computed from {counted}"
     ids = {record["run"] for record in run.records if "run" in record}
-    return f"metrics.jsonl has records of {len(ids)} runs" if len(ids) > 1 else ""
+    return f"metrics.jsonl contains records of {len(ids)} runs" if len(ids) > 1 else ""
 
 
 def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
@@ -411,7 +417,7 @@ class Comparison:
     goal: float | None
     marks: tuple[str, ...]
     verdict: str
-    on_aws: Mapping[str, OnAws]  # by name, of those that could be simulated
+    on_aws: Mapping[str, OnAws]  # by name; only runs that could be simulated
 
     @property
     def to_goal(self) -> str:
@@ -446,14 +452,14 @@ def compare_runs(
     twice, or different data or models.
     """
     if not runs:
-        raise ConfigError("compare: no run was given; give the folders of at least one run")
+        raise ConfigError("compare: no run given; give the folder of at least one run")
     results, names = [run.result for run in runs], run_names(runs)
     if len(twice := {run.path.resolve() for run in runs}) < len(runs):
-        raise ConfigError(f"compare: {len(runs)} folders are {len(twice)} runs; give each once")
+        raise ConfigError(f"compare: {len(runs)} folders contain only {len(twice)} different runs; give each run once")
     apart = list_mismatches(runs, names)
     if apart and not mixed:
         raise ConfigError(
-            f"compare: these runs cannot be compared: {'; '.join(apart)}. --mixed shows them side by side, without a verdict"
+            f"compare: these runs cannot be compared: {'; '.join(apart)}. --mixed shows them side by side without naming a winner"
         )
     goal, why = race_goal(results, at)
     entries = tuple(_build_entry(run, name, goal) for run, name in zip(runs, names, strict=True))
@@ -465,7 +471,7 @@ def compare_runs(
         entries=entries,
         goal=goal,
         marks=(*apart, *list_caveats(runs, names)),
-        verdict="no verdict: different data or models"
+        verdict="no winner: data or models differ"
         if apart
         else " ".join(filter(None, (here, describe_winners(on_aws)))),
         on_aws=on_aws,

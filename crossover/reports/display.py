@@ -131,6 +131,11 @@ def number(value: float | None) -> str:
     return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.2e}"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number of things as text: `1 worker`, `4 workers`, `2,000 trials`. `noun`: the thing, in the singular."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def times(ratio: float) -> str:
     """Return a ratio as text, such as `1.52x`."""
     return f"{ratio:.2f}x" if ratio < 9.95 else f"{ratio:.0f}x"

@@ -86,7 +86,7 @@ def _missing_records(records: Sequence[Record], *, expected: Mapping[str, int], 
             present += len({cell_of(record) for record in by_step[step]} - done)
         if present < count:
             where = _describe_holes(by_step[step])
-            sentences.append(f"{step}: {count - present} of {count} records missing{where}")
+            sentences.append(f"{step}: {count - present} of {count} records are missing{where}")
     unknown = sorted(
         step for step in by_step if step not in expected and any(r["outcome"] == "ok" for r in by_step[step])
     )
@@ -266,9 +266,9 @@ def read(path: Path) -> RunFolder:
     """Return the run stored in the folder `path`. Raises DataError that names the file and what is wrong with it."""
     result = _parse((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
-        state = "is not a run's result" if result is not None else "is not there"
+        state = "not the result of a run" if result is not None else "no such file"
         earlier = max((each for each in path.glob("*") if (each / RESULT).is_file()), default=None)
-        other = f"{earlier}, which is an earlier one" if earlier else "results/spirt"
+        other = f"{earlier}, an earlier run" if earlier else "results/spirt"
         raise DataError(f"{path / RESULT}: {state}; give the folder of a run, such as {other}")
     if result.get("format", FORMAT) != FORMAT:
         told = f"format {result['format']!r} is unknown, this version reads {FORMAT}"
@@ -283,10 +283,10 @@ def read(path: Path) -> RunFolder:
         what = (
             f"{path / MODEL}" if isinstance(error, SafetensorError) else f"{path / RESULT}: experiment, or started_at"
         )
-        raise DataError(f"{what}: {error}; it is damaged, or another version wrote it: run it again") from error
+        raise DataError(f"{what}: {error}; the file is damaged, or another version wrote it; run again") from error
     metrics = path / METRICS
     if not metrics.is_file():
-        raise DataError(f"{metrics}: is not there; the run's folder is incomplete")
+        raise DataError(f"{metrics}: no such file; the run's folder is incomplete")
     with metrics.open("rb") as file:
         lines = [(f"{metrics}, line {n}", line) for n, line in enumerate(file, start=1)]
         records = [_check_shape(_parse(line, where=where), RECORD, where=where) for where, line in lines]
@@ -329,7 +329,7 @@ def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
     """Return the value, or raise DataError if it does not have the shape. `where`: file name for the error."""
     for wrong in encoding.find_misfits(value, shape):
         said = wrong.removeprefix(".")
-        raise DataError(f"{where}: {said}: it is damaged, or another version wrote it; run it again")
+        raise DataError(f"{where}: {said}: the file is damaged, or another version wrote it; run again")
     return value
 
 
@@ -342,7 +342,7 @@ def _parse(text: bytes, *, where: str) -> Any:
 
 
 # --- result -----------------------------------------------------------------------------------------------------------
-# result.json from a run's own records: nothing in it comes from anywhere else, and what is missing is said.
+# result.json is computed only from a run's records, and lists missing records.
 
 Label = Literal["measured-local", "measured-aws", "published", "projected"]
 
@@ -396,7 +396,7 @@ def build(
         "data": dict(data or {}),
         "epochs": _epoch_rows(epochs, run),
         "unrecorded": asdict(unrecorded) if unrecorded else None,
-        "completeness": "checked" if expected is not None else "not checked: nobody counted the executed steps",
+        "completeness": "checked" if expected is not None else "not checked: the executed steps were not counted",
         "incomplete": list_missing(records, expected=expected, epochs=epochs, span=span, failed=bool(failure)),
         **sum_records(records),
         "dropped": [dict(each) for each in dropped],

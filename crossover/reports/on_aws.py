@@ -37,8 +37,8 @@ class OnAws:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Reasons why AWS would not run it, and assumptions that lie outside what was measured."""
-        return (*self.problems, *(f"outside what was measured: {limit}" for limit in self.outside))
+        """Reasons why AWS would not run it, and assumptions beyond the measured range."""
+        return (*self.problems, *(f"beyond the measured range: {limit}" for limit in self.outside))
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -71,4 +71,4 @@ def describe_winners(known: Mapping[str, OnAws]) -> str:
             {name: each.seconds for name, each in running.items()}, "soonest", "sooner", display.seconds
         ),
     )
-    return f"On AWS, whole runs, projected: {'; '.join(filter(None, parts))}." if any(parts) else ""
+    return f"Projected for whole runs on AWS: {'; '.join(filter(None, parts))}." if any(parts) else ""

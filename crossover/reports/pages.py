@@ -153,7 +153,7 @@ def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
         ]
         for epoch in result["epochs"]
     ]
-    head = ["epoch", "time", metric.words, "training loss", "validation loss", "papers' method", "in full"]
+    head = ["epoch", "time", metric.words, "training loss", "validation loss", "papers' method", "AWS bill"]
     return [Sheet(title="Epochs", head=head, rows=rows, words=0, folded=True, label=result["label"])] if rows else []
 
 
@@ -170,7 +170,7 @@ def stages_sheet(result: Mapping[str, Any]) -> Sheet:
         ]
         for row in result["stages"]
     ]
-    note = "Sums over all invocations, which run side by side. Memory is the peak of the process that ran the stage."
+    note = "Sums over all invocations, which partly run in parallel. Memory: peak of the process that ran the stage."
     return Sheet(
         title="Stages",
         head=["stage", "count", "wall", "mean", "cpu", "peak memory"],
@@ -196,18 +196,18 @@ def steps_sheet(result: Mapping[str, Any]) -> Sheet:
         for row in result["steps"]
     ]
     head = ["step", "invocations", "cold", "failed", "billed", "wall", "init", "waited for a core"]
-    note = "Billed: wall and INIT of every attempt, each rounded up to a millisecond; waits for a core are not billed."
+    note = "Billed: wall time and INIT of every attempt, each rounded up to a millisecond. Waiting for a core is not billed."
     return Sheet(title="Steps", head=head, rows=rows, note=note, label=result["label"])
 
 
-def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost, line by line") -> Sheet:
+def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost by item") -> Sheet:
     """Return a table of a run's bill, the most expensive line first."""
     cost = result["cost"]
     rows = [
         [line["item"], display.usd(line["usd"]), display.number(line["quantity"]), line["unit"], line["as_of"]]
         for line in sorted(cost["lines"], key=lambda line: -line["usd"])
     ]
-    rows.append(["all", display.usd(cost["full_usd"]), "", "", ""])
+    rows.append(["total", display.usd(cost["full_usd"]), "", "", ""])
     note = (
         f"{cost['basis'].capitalize()}; on-demand prices of {cost['region']}, without free tier. By the papers' method: "
         f"{display.usd(cost['paper_method_usd'])} ({cost['paper_method']})."
@@ -227,7 +227,7 @@ def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
         ]
         for channel, moved in result["traffic"].items()
     ]
-    note = "Payload that steps received and sent, without protocol framing."
+    note = "Payload that steps received and sent, without protocol overhead."
     return Sheet(
         title="Traffic", head=["channel", "received", "sent", "requests"], rows=rows, note=note, label=result["label"]
     )

@@ -51,7 +51,8 @@ class Prices:
         )
         if not old:
             return ""
-        return f"Prices of {' and '.join(old)} are more than {self.stale_after} days old: crossover prices refresh asks AWS for today's."
+        dates = " and ".join(old)
+        return f"Prices of {dates} are more than {self.stale_after} days old: `crossover prices refresh` gets today's."
 
     def of(self, item: str) -> Price:
         """Return the price of `item`. Raises ConfigError that names similar items: a cost is never guessed."""

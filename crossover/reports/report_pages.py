@@ -87,7 +87,7 @@ def _files(path: Path, *names: tuple[str, str]) -> list[tuple[str, str]]:
 
 def _warn_if_refused(on_aws: OnAws | None) -> list[str]:
     """Return a warning, in a list, if AWS would not run the run; otherwise an empty list."""
-    return [] if on_aws is None or on_aws.would_run else [f"AWS would not run it: {'; '.join(on_aws.problems)}"]
+    return [] if on_aws is None or on_aws.would_run else [f"AWS would not run this: {'; '.join(on_aws.problems)}"]
 
 
 def answer(result: Result, on_aws: OnAws | None = None) -> str:
@@ -95,19 +95,19 @@ def answer(result: Result, on_aws: OnAws | None = None) -> str:
     otherwise where it ran.
     """
     metric, value = display.metric_of(result), _final_metric(result)
-    reached = f"{display.format_metric(value, metric)} {metric.words} after {display.epochs_of(result)} epochs"
+    reached = f"{display.format_metric(value, metric)} {metric.words} after {display.count(display.epochs_of(result), 'epoch')}"
     begins = (
         f"{result['architecture']} reached {reached}"
         if value is not None
-        else f"{result['architecture']} reached nothing yet"
+        else f"{result['architecture']} has no result yet"
     )
     if on_aws is not None and on_aws.would_run:
         time, dollars = on_aws.shown
-        return f"{begins}: on AWS in {time} for {dollars}, by simulation."
+        return f"{begins}; on AWS it takes {time} and costs {dollars}, by simulation."
     time, dollars = display.seconds(result["duration_s"]), display.usd(result["cost"]["full_usd"])
     if place_of(result) == HERE:
-        return f"{begins}: on this machine in {time}, which AWS's prices put at {dollars} in full."
-    return f"{begins}: on AWS in {time} for {dollars} in full."
+        return f"{begins}, in {time} on this machine ({dollars} at AWS's prices)."
+    return f"{begins}, in {time} on AWS for {dollars} (total AWS bill)."
 
 
 def _final_metric(result: Result) -> float | None:
@@ -134,10 +134,10 @@ def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
     if on_aws is not None and on_aws.would_run:
         simulated = [
             _middle("time", on_aws.time, display.seconds),
-            _middle("dollars in full", on_aws.dollars, display.usd),
+            _middle("total AWS bill", on_aws.dollars, display.usd),
         ]
     time, dollars, where = display.seconds(result["duration_s"]), display.usd(cost["full_usd"]), place_of(result)
-    priced = "dollars in full" if where == AWS else "its seconds at AWS's prices"
+    priced = "total AWS bill" if where == AWS else "its seconds at AWS's prices"
     return [
         *simulated,
         judged,
@@ -158,8 +158,8 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
     requests = sum(channel["requests"] for channel in result["traffic"].values())
     rows = [
         ["time where it ran", display.seconds(result["duration_s"]), result["label"], "first start to last end"],
-        ["dollars in full", display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
-        ["papers' method", display.usd(cost["paper_method_usd"]), cost["label"], cost["basis"]],
+        ["total AWS bill", display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
+        ["cost by the papers' method", display.usd(cost["paper_method_usd"]), cost["label"], cost["basis"]],
         [
             "moved",
             display.bytes_(display.sum_moved_bytes(result["traffic"])),
@@ -172,9 +172,9 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
         time, dollars = on_aws.shown
         rows += [["on AWS", f"{time}; {dollars}", "projected", "; ".join((on_aws.words, *on_aws.limits))]]
     if stale := result.get("staleness"):
-        rows.append(["staleness", f"{stale['mean']:.2f}", "", f"rounds in the mean, {stale['max']:.0f} at most"])
+        rows.append(["staleness", f"{stale['mean']:.2f}", "", f"rounds on average, {stale['max']:.0f} at most"])
     rows += [
-        ["dropped", f"worker {worker}", "", f"from {rounds}: its contribution was not finite"]
+        ["excluded", f"worker {worker}", "", f"from {rounds}, because its contribution was not finite"]
         for worker, rounds in display.describe_dropped(result).items()
     ]
     return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4)
@@ -187,11 +187,11 @@ def _plots(result: Result) -> list[Plot]:
         return []
     metric = display.metric_of(result)
     clock = f"seconds{_clock_suffix(result)}"
-    projected = " (projected from local seconds)" if result["cost"]["label"] == "projected" else ""
+    projected = " (this machine's seconds at AWS's prices)" if result["cost"]["label"] == "projected" else ""
     in_time = {"validation": [(e["elapsed_s"], e["val_metric"]) for e in epochs]}
     in_usd = {
         "papers' method": [(e["paper_method_usd"], e["val_metric"]) for e in epochs],
-        "in full": [(e["full_usd"], e["val_metric"]) for e in epochs],
+        "total AWS bill": [(e["full_usd"], e["val_metric"]) for e in epochs],
     }
     losses = {
         "training": [(e["epoch"], e["train_loss"]) for e in epochs if e["train_loss"] is not None],
@@ -286,13 +286,17 @@ def _timeline(run: RunFolder) -> list[Plot]:
     started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
     epochs = run.result["epochs"]
     first = plots.opening(run.records, epochs, started_at=started_at)
-    merged = " Too many for a screen: neighbours are drawn as one, the first epochs follow singly." if first else ""
+    merged = (
+        " Neighbouring invocations are merged, because there are too many for a screen; the next plot shows the first epochs unmerged."
+        if first
+        else ""
+    )
     found = [
         plot(
             "Every invocation",
             plots.draw(run.records, started_at=started_at, epochs=epochs, name="tl"),
-            caption=f"{len(run.records):,} invocations, one row per worker. INIT lies before its step; a wait for a "
-            f"core of this machine is drawn where its step begins. metrics.jsonl has each with its figures.{merged}",
+            caption=f"{len(run.records):,} invocations, one row per worker. INIT is drawn before its step, and a wait for a "
+            f"core of this machine at the step's start. metrics.jsonl has the figures of each invocation.{merged}",
             wide=True,
             label=run.result["label"],
         )
@@ -301,9 +305,9 @@ def _timeline(run: RunFolder) -> list[Plot]:
         drawn = plots.draw(first, started_at=started_at, epochs=[], name="tf")
         found.append(
             plot(
-                "The first epochs",
+                "Invocations of the first epochs",
                 drawn,
-                caption=f"The first {len(first):,} of them, singly.",
+                caption=f"The first {len(first):,} invocations.",
                 wide=True,
                 label=run.result["label"],
             )
@@ -321,9 +325,9 @@ def printed(architectures: Sequence[str]) -> list[Sheet]:
         if row.figures.get("architecture") in architectures and shown & (row.figures.keys() - {"model"}):
             figures = ", ".join(f"{name} {value}" for name, value in row.figures.items() if name in shown)
             rows.append([row.row, figures, row.note, f"{row.paper}, {row.table}"])
-    note = "Other models, data and machines than this run's, unless the row says so: to stand beside, not to race."
+    note = "Context, not a fair comparison: unless a row says so, models, data and machines differ from this run's."
     head = ["row", "figures", "note", "source"]
-    title = "What the papers printed"
+    title = "Published results"
     sheet = Sheet(title=title, head=head, rows=rows, note=note, words=4, folded=True, label="published")
     return [sheet] if rows else []
 
@@ -354,7 +358,7 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     at = [] if found.goal is None else ["--at", f"{found.goal:g}"]
     priced = dict.fromkeys(prices_of(run.result) for run in found.runs)
-    facts = f"{display.describe_subject(found.runs[0].result)}, {len(found.runs)} runs; {', '.join(priced)}"
+    facts = f"{display.describe_subject(found.runs[0].result)}, {display.count(len(found.runs), 'run')}; {', '.join(priced)}"
     return Page(
         kind="Comparison",
         title=_answer(found),
@@ -424,11 +428,11 @@ def _points(found: Comparison, figure: str) -> Points:
 def _curves(found: Comparison) -> list[Plot]:
     """Return the plots of a comparison: the metric against time, dollars and epochs."""
     projected = any(entry.cost_label == "projected" for entry in found.entries)
-    basis = " (projected from local seconds)" if projected else ""
+    basis = " (this machine's seconds at AWS's prices)" if projected else ""
     name = found.metric.words.capitalize()
     wanted: list[tuple[str, str, str, Callable[[float], str] | None]] = [
         (f"{name} against time", "elapsed_s", f"seconds{_common_clock_suffix(found)}", None),
-        (f"{name} against dollars, in full", "full_usd", f"dollars{basis}", display.usd_tick),
+        (f"{name} against total AWS bill", "full_usd", f"dollars{basis}", display.usd_tick),
         (f"{name} against dollars, papers' method", "paper_method_usd", f"dollars{basis}", display.usd_tick),
         (f"{name} against epochs", "epoch", "epoch", None),
     ]
@@ -464,7 +468,7 @@ def _comparison_bars(found: Comparison) -> list[Plot]:
     full = [(entry.name, entry.full_usd) for entry in entries]
     return [
         plot(
-            "Cost of the whole run, in full",
+            "Total AWS bill of each run",
             plots.bars(
                 full, x="dollars", name="full", shown=display.usd, tick=display.usd_tick, title="Cost", looks=looks
             ),
@@ -478,8 +482,8 @@ def _table(found: Comparison) -> Sheet:
     goal = found.to_goal
     head = [
         "run", "label", f"best {found.metric.words}",
-        *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
-        "time", "papers' method", "in full", "moved", "invocations",
+        *([f"time {goal}", f"papers' method {goal}", f"AWS bill {goal}"] if goal else []),
+        "time", "papers' method", "AWS bill", "moved", "invocations",
     ]  # fmt: skip
     rows = [
         [
@@ -496,7 +500,7 @@ def _table(found: Comparison) -> Sheet:
         for entry in found.entries
     ]
     kinds = {entry.cost_label for entry in found.entries}
-    note = "Dollars are projected from local seconds." if "projected" in kinds else ""
+    note = "Dollars: this machine's seconds at AWS's prices." if "projected" in kinds else ""
     return Sheet(title="Side by side", head=head, rows=rows, words=2, note=note)
 
 
@@ -506,8 +510,8 @@ def _on_aws(found: Comparison) -> list[Sheet]:
         return []
     rows = [[name, *known.shown, "; ".join(known.limits)] for name, known in found.on_aws.items()]
     words = next(iter(found.on_aws.values())).words
-    note = f"p50 (p5 to p95) of a simulation of each run with the epochs that it had: {words}."
-    head = ["run", "time", "in full", ""]
+    note = f"p50 (p5 to p95) of simulations of each run, with its number of epochs: {words}."
+    head = ["run", "time", "total AWS bill", ""]
     return [Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, words=1, label="projected")]
 
 

@@ -41,7 +41,7 @@ def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) ->
         return ""
     return (
         f"stopped at ${usd:.4f}: training until the next evaluation costs up to ${dearest_usd:.4f}, and lifetime.budget_usd is "
-        f"{limit_usd:g}; a larger one, fewer training.epochs or smaller instances let the run go on"
+        f"{limit_usd:g}; to continue, raise it, or choose fewer training.epochs or smaller instances"
     )
 
 
@@ -50,7 +50,7 @@ def check_budget(limit_usd: float, usd: float) -> None:
     if usd >= limit_usd:
         raise BudgetReached(
             f"stopped at ${usd:.4f}: lifetime.budget_usd is {limit_usd:g}; "
-            "a larger one, fewer training.epochs or smaller instances let the run go on"
+            "to continue, raise it, or choose fewer training.epochs or smaller instances"
         )
 
 

@@ -217,21 +217,23 @@ def _figures(result: Result) -> TextTable:
     metric = display.metric_of(result)
     value = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     waited_s = sum(step["slot_wait_s"] for step in result["steps"])
-    waits = f"functions waited {display.seconds(waited_s)} in all for a core of this machine" if waited_s > 0.05 else ""
+    waits = (
+        f"functions waited {display.seconds(waited_s)} in total for a core of this machine" if waited_s > 0.05 else ""
+    )
     add(metric.words, display.format_metric(value, metric), "on the validation set")
     add("time", display.seconds(result["duration_s"]), waits)
     add(
-        "cost, papers' method",
+        "cost by the papers' method",
         display.usd(cost["paper_method_usd"]),
         Text.assemble(label(cost["label"]), f" {cost['paper_method']}"),
     )
-    add("cost, in full", display.usd(cost["full_usd"]), basis)
+    add("total AWS bill", display.usd(cost["full_usd"]), basis)
     add("invocations", f"{made['count']:,}", display.describe_attempts(result))
     if stale := result.get("staleness"):
-        rounds = f"rounds old at most, {stale['mean']:.2f} in the mean of {stale['gradients']:,} of peers' gradients"
+        rounds = f"rounds at most, {stale['mean']:.2f} on average over {stale['gradients']:,} gradients of peers"
         add("staleness", f"{stale['max']:.0f}", rounds)
     for worker, rounds in display.describe_dropped(result).items():
-        add("dropped", f"worker {worker}", f"from {rounds}, where its contribution was not finite")
+        add("excluded", f"worker {worker}", f"from {rounds}, because its contribution was not finite")
     for channel, moved in result["traffic"].items():
         facts = f"{display.bytes_(moved['bytes_out'])} sent, {moved['requests']:,} requests"
         add(channel.replace("_", " "), display.bytes_(moved["bytes_in"]), f"received, {facts}")
@@ -253,7 +255,7 @@ def comparison(found: Comparison) -> RenderableType:
         "run",
         *(["label"] if apart else []),
         f"best {metric.words}",
-        *([f"time {goal}", f"papers' method {goal}", f"in full {goal}"] if goal else []),
+        *([f"time {goal}", f"papers' method {goal}", f"AWS bill {goal}"] if goal else []),
         "time",
         "in full",
         "moved",
@@ -272,7 +274,7 @@ def comparison(found: Comparison) -> RenderableType:
     ]
     notes = [Text(f"! {mark}", style="yellow") for mark in found.marks]
     if any(entry.cost_label == "projected" for entry in found.entries):
-        notes.append(Text.assemble(label("projected"), " dollars are projected from local seconds"))
+        notes.append(Text.assemble(label("projected"), " dollars: this machine's seconds at AWS's prices"))
     for name, known in found.on_aws.items():
         time, dollars = known.shown
         notes.append(Text.assemble(label("projected"), f" {name} on AWS, by simulation: {time}; {dollars}"))

@@ -34,7 +34,7 @@ def check_installed(to: Logger) -> None:
     """Raise MissingTool if the library of a tracking tool is not installed. Call it before training."""
     if importlib.util.find_spec(to) is None:
         raise MissingTool(
-            f"--log {to}: its library is not installed here; pip install 'crossover[{to}]', or in a checkout "
+            f"--log {to}: its library is not installed; pip install 'crossover[{to}]', or in a checkout "
             f"{os.path.join('.venv', 'bin', 'pip')} install {to}"
         )
 

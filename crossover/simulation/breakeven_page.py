@@ -234,7 +234,7 @@ def _list_extrapolations(found: Breakeven) -> Iterator[str]:
             for limit in point.outcomes[0].outside if axis == "here" or point.value == points[-1].value else ():
                 if (point.name, limit) not in said:
                     said.add((point.name, limit))
-                    yield f"outside what was measured: {point.name}{where}: {limit}"
+                    yield f"beyond the measured range: {point.name}{where}: {limit}"
 
 
 def _describe_leaders(points: Sequence[Point]) -> str:

@@ -131,9 +131,9 @@ def read(path: Path) -> Bundle:
             _check_members(archive, path)
             return _read(archive, path)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; crossover study ... --bundle writes one") from None
+        raise DataError(f"{path}: no such file; `crossover study ... --bundle` writes a bundle") from None
     except (*_DAMAGE, ArithmeticError, Corrupt) as error:
-        raise DataError(f"{path}: is no bundle of a study, or is damaged: {error}") from error
+        raise DataError(f"{path}: not a study's bundle, or damaged: {error}") from error
 
 
 def _check_directory(path: Path) -> None:
@@ -143,7 +143,7 @@ def _check_directory(path: Path) -> None:
         file.seek(max(0, size - 42))
         end = file.read()
     if end[-22:-18] != b"PK\x05\x06" or end[-2:] != b"\0\0":
-        raise DataError(f"{path}: is no bundle of a study: it does not end as an archive without a comment does")
+        raise DataError(f"{path}: not a study's bundle: the end of the ZIP archive is not as expected")
     if end[:4] == b"PK\x06\x07" or int.from_bytes(end[-10:-6], "little") > MOST_DIRECTORY:
         raise DataError(f"{path}: has more members than a bundle of {MAX_TRIALS:,} trials, the most that a study has")
 
@@ -154,19 +154,21 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     if len(members) > MOST_MEMBERS:
         raise DataError(f"{path}: has {len(members):,} members; a bundle has {MOST_MEMBERS:,} at most")
     if twice := [name for name, times in Counter(each.filename for each in members).items() if times > 1]:
-        raise DataError(f"{path}: has {twice[0]!r} twice; expected every file once")
+        raise DataError(f"{path}: contains {twice[0]!r} twice; expected each file once")
     for each in members:
         last = each.filename.rpartition("/")[2]
         if last not in MOST_OF:
-            raise DataError(f"{path}: {each.filename!r} is no file of a bundle; expected {', '.join(MOST_OF)}")
+            raise DataError(f"{path}: {each.filename!r} does not belong in a bundle; expected {', '.join(MOST_OF)}")
         if each.file_size > MOST_OF[last]:
             raise DataError(
                 f"{path}: {each.filename!r} unpacks to {each.file_size:,} bytes; a bundle has {MOST_OF[last]:,} of it at most"
             )
         if each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise DataError(f"{path}: {each.filename!r} is not stored or deflated, as a bundle's files are")
+            raise DataError(
+                f"{path}: {each.filename!r} has an unexpected compression; a bundle's files are stored or deflated"
+            )
     if sum(each.file_size for each in members) > MOST_BYTES:
-        raise DataError(f"{path}: unpacks to more than {MOST_BYTES // 2**30} GiB, which no study's bundle does")
+        raise DataError(f"{path}: unpacks to more than {MOST_BYTES // 2**30} GiB, the most for a bundle")
 
 
 def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
@@ -177,7 +179,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
     encoding.check_shape(state, _STATE, key=STATE)  # a base by name would be a file on the reader's machine
     trials = encoding.read_plain(archive.read(TRIALS), _TRIALS, key=TRIALS)
     if not trials:
-        raise DataError(f"{path}: holds no trial, so it proves nothing")
+        raise DataError(f"{path}: contains no trial, so there is nothing to reproduce")
     if len(trials) > MAX_TRIALS:
         raise DataError(f"{path}: {len(trials):,} trials; a study has {MAX_TRIALS:,} at most")
     study = parse_study(state["study"], path.with_suffix(".yaml"))
@@ -185,14 +187,14 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
         raise DataError(f"{path}: {study.count:,} trials; a study has {MAX_TRIALS:,} at most")
     cells = [StudyCell(**each) for each in encoding.read_plain(archive.read(CELLS), _CELLS, key=CELLS)]
     if twice := [key for key, times in Counter(cell.key for cell in cells).items() if times > 1]:
-        raise DataError(f"{path}: {CELLS} has {', '.join(twice[0])} twice; expected every cell once")
+        raise DataError(f"{path}: {CELLS} contains {', '.join(twice[0])} twice; expected each cell once")
     rows, recounts, codes = list[TrialRow](), dict[str, Recount](), _Codes(path)
     for name, each in trials.items():
         if not _NAME.fullmatch(name):
-            raise DataError(f"{path}: {name!r} is no trial's name")
+            raise DataError(f"{path}: {name!r} is not a valid name of a trial")
         row, recounted = _read_trial(archive, name, varied=each["varied"], seed=each["seed"], codes=codes)
         if any(value is not None and not abs(value) < MOST_FIGURE for value in row.measures.values()):
-            raise DataError(f"{path}: {name}: a figure is not finite or beyond {MOST_FIGURE:g}, and no run writes such")
+            raise DataError(f"{path}: {name}: a figure is not finite or exceeds {MOST_FIGURE:g}")
         rows.append(row)
         recounts[name] = recounted
     return Bundle(
@@ -206,7 +208,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
         other_bytes=list(_list_other_bytes(archive)) if DIGESTS in archive.namelist() else [],
         undigested=[]
         if DIGESTS in archive.namelist()
-        else [f"{DIGESTS} is missing: its files are not checked against digests"],
+        else [f"{DIGESTS} is missing, so files are not checked against digests"],
         own_code=codes.own,
         code=codes.project,
     )
@@ -250,7 +252,7 @@ class _Codes:
         for name, digest in code.get("own", {}).items():
             if self.own.setdefault(name, digest) != digest:
                 raise DataError(
-                    f"{self._path}: {trial} was run with another {name!r} than an earlier trial; expected one"
+                    f"{self._path}: {trial} was run with a different {name!r} than an earlier trial; all must be equal"
                 )
 
 
@@ -260,9 +262,9 @@ def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
     digests = encoding.read_plain(archive.read(DIGESTS), {str: str}, key=DIGESTS)
     for name in sorted({*digests, *there} - {DIGESTS}):
         if name not in digests:
-            yield f"{name}: {DIGESTS} does not name it"
+            yield f"{name}: has no digest in {DIGESTS}"
         elif name not in there:
-            yield f"{name}: is not there, and {DIGESTS} names it"
+            yield f"{name}: listed in {DIGESTS}, but missing"
         elif (found := _digest(archive.open(name))) != digests[name]:
             yield f"{name}: SHA-256 {found[:12]}, {digests[name][:12]} in {DIGESTS}"
 

@@ -26,11 +26,11 @@ MEASURES = {
     "moved_bytes": False,
 }
 RESERVED_FIELDS = {
-    "name": "the study names its trials",
-    "project": "one project holds them all",
-    "owner": "they have one owner",
+    "name": "cannot vary: the study names its trials",
+    "project": "cannot vary: all trials belong to one project",
+    "owner": "cannot vary: all trials have one owner",
 }
-RESERVED_FIELDS |= {"seed": "give seeds: instead, by which trials are paired"}
+RESERVED_FIELDS |= {"seed": "cannot vary here: list seeds under `seeds:`, by which trials are paired"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +90,8 @@ def parse_study(plain: dict[str, Any], path: Path) -> Study:
     """Build the study that plain data describes. `path`: where its file is or was. Raises ConfigError with every fault."""
     if "architecture" in plain and "base" not in plain:
         raise ConfigError(
-            f"{path}: is an experiment; expected a study, whose base: names one, with grid: or search: beside it, as docs/using.md shows. "
-            f"`crossover run {path}` runs the experiment"
+            f"{path}: this is an experiment; expected a study, with `base:` (an experiment) and `grid:` or `search:`, as in docs/using.md. "
+            f"To run the experiment: crossover run {path}"
         )
     faults, known = list[str](), ("name", "base", "grid", "search", "seeds", "metric", "pairs", "order")
     faults += [
@@ -102,21 +102,21 @@ def parse_study(plain: dict[str, Any], path: Path) -> Study:
     base = _parse_base(plain.get("base"), path, faults)
     grid, search = _parse_grid(plain.get("grid"), faults), _parse_search(plain.get("search"), faults)
     if plain.get("grid") and plain.get("search"):
-        faults.append("search: is given together with grid; a study has one of the two")
+        faults.append("search: cannot be combined with grid; keep one of the two")
     metric = plain.get("metric", "final_metric")
     if metric not in MEASURES:
         faults.append(
-            f"metric: {metric!r} is unknown; one of {', '.join(MEASURES)}{did_you_mean(str(metric), list(MEASURES))}"
+            f"metric: {metric!r} is unknown; expected one of {', '.join(MEASURES)}{did_you_mean(str(metric), list(MEASURES))}"
         )
     if search and search.pruner[0] != "NopPruner" and metric not in ("final_metric", "best_metric"):
         faults.append(
-            f"search.pruner: judges epochs, and {metric} is of whole runs; leave it out, or judge by best_metric"
+            f"search.pruner: a pruner judges epochs, but {metric} is known only of whole runs; leave it out, or set metric: best_metric"
         )
     if search and search.pruner[0] != "NopPruner" and plain.get("seeds", 1) != 1:
-        faults.append("search.pruner: judges a setting by one run's epochs; leave it out, or seeds")
+        faults.append("search.pruner: a pruner judges a setting by one run; leave out the pruner or the seeds")
     order = plain.get("order", 1)
     if type(order) is not int:
-        faults.append(f"order: {order!r}; expected a whole number, the seed that draws the order of trials")
+        faults.append(f"order: {order!r}; expected a whole number, the seed for the order of trials")
     name = str(plain.get("name", path.stem))
     seeds, pairs = _parse_seeds(plain.get("seeds", 1), faults), _parse_pairs(plain.get("pairs") or {}, grid, faults)
     if faults:
@@ -140,7 +140,7 @@ def _parse_base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
     if isinstance(given, dict):
         return given
     if not isinstance(given, str):
-        faults.append("base: expected an experiment's file, such as config/spirt.yaml, or its fields")
+        faults.append("base: expected the file of an experiment, such as config/spirt.yaml, or its fields")
         return {}
     places = [path.parent / given, Path(given)]
     try:
@@ -155,7 +155,7 @@ def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
     if given is None:
         return {}
     if not isinstance(given, dict):
-        faults.append("grid: expected fields with lists, such as `training.learning_rate: [0.05, 0.1]`")
+        faults.append("grid: expected fields with lists of values, such as `training.learning_rate: [0.05, 0.1]`")
         return {}
     for name, values in given.items():
         if why := RESERVED_FIELDS.get(name):
@@ -163,9 +163,11 @@ def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
         elif not isinstance(values, list):
             faults.append(f"grid.{name}: {values!r}; expected a list, such as [{values!r}]")
         elif not values:
-            faults.append(f"grid.{name}: is an empty list, with which there is no trial; give values or leave it out")
+            faults.append(
+                f"grid.{name}: the list is empty, so there would be no trial; give values or leave the field out"
+            )
         elif twice := [value for n, value in enumerate(values) if value in values[:n]]:
-            faults.append(f"grid.{name}: {twice[0]!r} is listed twice, and two trials would have one name")
+            faults.append(f"grid.{name}: {twice[0]!r} is listed twice; give each value once")
     return {str(name): values for name, values in given.items() if isinstance(values, list)}
 
 
@@ -174,11 +176,11 @@ def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
     if type(given) is int and given >= 1:
         return tuple(range(1, given + 1))
     if not isinstance(given, list) or not given or any(type(each) is not int for each in given):
-        faults.append(f"seeds: {given!r}; expected how many, such as 5, or a list of whole numbers")
+        faults.append(f"seeds: {given!r}; expected the number of seeds, such as 5, or a list of whole numbers")
         return (1,)
     if twice := sorted({each for each in given if given.count(each) > 1}):
         faults.append(
-            f"seeds: {', '.join(map(str, twice))} repeated; a repeated run is not another sample, give each seed once"
+            f"seeds: {', '.join(map(str, twice))} repeated; a run with the same seed is no new sample, so give each seed once"
         )
     return tuple(given)
 
@@ -189,11 +191,11 @@ def _parse_search(given: Any, faults: list[str]) -> Search | None:
         return None
     known = ("trials", "space", "sampler", "pruner")
     if not isinstance(given, dict) or not given.keys() >= {"trials", "space"} or given.keys() - set(known):
-        faults.append(f"search: expected trials and space, and beside them sampler and pruner; found {given!r}")
+        faults.append(f"search: expected trials and space, and optionally sampler and pruner; found {given!r}")
         return None
     trials, space = given["trials"], given["space"]
     if type(trials) is not int or trials < 1:
-        faults.append(f"search.trials: {trials!r}; expected how many settings to ask for, such as 20")
+        faults.append(f"search.trials: {trials!r}; expected the number of settings to try, such as 20")
     for name, values in space.items() if isinstance(space, dict) else [("space", space)]:
         bounds = (
             isinstance(values, dict)
@@ -204,7 +206,7 @@ def _parse_search(given: Any, faults: list[str]) -> Search | None:
             faults.append(f"search.space.{name}: {why}")
         elif not bounds and not (isinstance(values, list) and values):
             faults.append(
-                f"search.space.{name}: {values!r}; expected low and high, with log or step, or a list of choices"
+                f"search.space.{name}: {values!r}; expected low and high (optionally log or step), or a list of choices"
             )
     named = {part: _parse_optuna_name(part, given[part], faults) for part in ("sampler", "pruner") if part in given}
     return Search(trials=trials, space=space, **named)
@@ -218,7 +220,7 @@ def _parse_optuna_name(part: str, given: Any, faults: list[str]) -> tuple[str, M
         ((name, arguments),) = given.items()
         if isinstance(arguments, dict):
             return str(name), arguments
-    faults.append(f"search.{part}: {given!r}; expected a name of Optuna's, alone or with its arguments")
+    faults.append(f"search.{part}: {given!r}; expected the name of an Optuna class, alone or with its arguments")
     return "", {}
 
 
@@ -228,7 +230,7 @@ def _parse_pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str
     """
     found = dict[str, tuple[Varied, Varied]]()
     if not isinstance(given, dict):
-        faults.append(f"pairs: {given!r}; expected names, each with two settings of the grid")
+        faults.append(f"pairs: {given!r}; expected names, each with a pair of settings from the grid")
         return found
     for name, two in given.items():
         sides = two if isinstance(two, list) and len(two) == 2 and all(isinstance(each, dict) for each in two) else []
@@ -240,7 +242,7 @@ def _parse_pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str
             wrong += [f"pairs.{name}: {key}: {side[key]!r} is not in the grid" for key in side if not alike[key]]
             own.append({key: values[0] for key, values in alike.items() if values})  # 1 finds the grid's 1.0
         if not sides or sides[0] == sides[1] or sides[0].keys() != sides[1].keys():
-            wrong = [f"pairs.{name}: {two!r}; expected two settings that differ, in the same fields of the grid"]
+            wrong = [f"pairs.{name}: {two!r}; expected two different settings with the same fields of the grid"]
         faults += wrong
         if not wrong:
             found[str(name)] = (own[0], own[1])

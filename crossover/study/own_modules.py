@@ -28,19 +28,23 @@ def check(bundle: Bundle, folders: Sequence[Path]) -> list[str]:
             faults.append(str(error))
             continue
         if not files:
-            faults.append(f"{field}: {name!r}: there is no module {module} beside the bundle or in the current folder")
+            faults.append(
+                f"{field}: {name!r}: module {module} was not found beside the bundle or in the current folder"
+            )
         for path, file in files.items():
             digest, then = hashlib.sha256(file.read_bytes()).hexdigest(), bundle.own_code.get(path.as_posix())
             lines.append(f"{field}: {name} imports {file}, SHA-256 {digest}")
             if then is None:
-                faults.append(f"{file}: the bundle has no digest of it, so it may not be the file that was run")
+                faults.append(
+                    f"{file}: the bundle has no digest of this file, so it may differ from the file that was run"
+                )
             elif then != digest:
                 faults.append(
                     f"{file}: SHA-256 {digest[:16]}, the bundle's is {then[:16]}; restore the file that was run"
                 )
     if faults:
         raise ConfigError(
-            "\n".join(["--run: nothing was imported:", *(f"  {fault}" for fault in dict.fromkeys(faults))])
+            "\n".join(["--run: no user code was imported:", *(f"  {fault}" for fault in dict.fromkeys(faults))])
         )
     return list(dict.fromkeys(lines))
 

@@ -132,8 +132,8 @@ class AwsTrials(InlineTrials):
         there = self._find_stack(experiment)
         if there and not (known and has_no_end(known)):
             raise UserError(
-                f"{there.name} exists and is not of this study; it was neither changed nor deleted. Give the study "
-                "another name, or destroy that stack with its own file"
+                f"the stack {there.name} exists and does not belong to this study; it was not changed. Rename the study "
+                "or destroy that stack with its own YAML file"
             )
 
     def release(self, experiment: Experiment) -> None:
@@ -170,7 +170,7 @@ class AwsTrials(InlineTrials):
             if error is not None and has_no_end(each):
                 config = self._out / f"{name}.yaml"
                 self._tell(
-                    f"{name} exists and costs money until it expires: --resume continues the study, crossover destroy {config} deletes it"
+                    f"stack {name} still exists and costs money; --resume continues the study, `crossover destroy {config}` deletes it"
                 )
 
     def idle_usd(self) -> float:
@@ -235,7 +235,7 @@ class StudyPlan:
             tell(line)
         if study.count > MAX_TRIALS:
             raise ConfigError(
-                f"study {study.name}: {study.count:,} trials; it may have {MAX_TRIALS:,} at most: shorten its lists"
+                f"study {study.name}: {study.count:,} trials; at most {MAX_TRIALS:,} are allowed, so shorten its lists"
             )
 
     def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str]) -> Iterable[StudyTrial]:

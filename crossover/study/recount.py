@@ -47,10 +47,10 @@ def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
     for number, line in enumerate(lines, start=1):
         key = f"{name}, line {number}"
         if len(line) > MAX_RECORD_BYTES:
-            raise Corrupt(f"{key}: is longer than {MAX_RECORD_BYTES:,} bytes, which no record is")
+            raise Corrupt(f"{key}: longer than {MAX_RECORD_BYTES:,} bytes, the most for a record")
         record = encoding.read_plain(line, RECORD, key=key)
         if record["request_id"] in seen:
-            raise Corrupt(f"{key}: invocation {record['request_id']!r} has left a record before; expected one of each")
+            raise Corrupt(f"{key}: invocation {record['request_id']!r} has two records; expected one per invocation")
         seen.add(record["request_id"])
         found.append(_reduce_record(record, key=key))
     return found
@@ -78,7 +78,7 @@ def _reduce_traffic(traffic: Mapping[str, Any], *, key: str) -> dict[str, Any]:
     for channel, figures in traffic.items():
         operations = figures.get("operations")
         if len(traffic) > MAX_NAMES or len(operations or ()) > MAX_NAMES:
-            raise Corrupt(f"{key}: traffic: has more than {MAX_NAMES} names, which no record has")
+            raise Corrupt(f"{key}: traffic: more than {MAX_NAMES} names, the most for a record")
         slim: dict[str, Any] = {sys.intern(name): int(figures[name]) for name in FIGURES if name in figures}
         if operations is not None:
             slim["operations"] = {sys.intern(name): int(count) for name, count in operations.items()}
@@ -140,7 +140,7 @@ def _find_other_settings(experiment: Experiment, varied: Mapping[str, Any], seed
     asked = {**{name: value for name, value in varied.items() if not isinstance(value, dict | list)}, "seed": seed}
     for name, value in asked.items():
         if name in made and made[name] != value and not _are_same_name(made[name], value):
-            yield f"{name}: {value!r} by the study, {made[name]!r} in result.json's experiment"
+            yield f"{name}: {value!r} in the study, but {made[name]!r} in result.json"
 
 
 def _are_same_name(one: Any, other: Any) -> bool:
@@ -174,7 +174,7 @@ def _explain_unchecked_dollars(result: Mapping[str, Any], experiment: Experiment
     then = (cost.get("prices_as_of"), cost.get("region"))
     if then != (here.as_of, here.region):
         return (
-            f"its prices are those of {then[0]} in {then[1]}; this version has those of {here.as_of} in {here.region}"
+            f"the trial used prices of {then[0]} in {then[1]}; this version has prices of {here.as_of} in {here.region}"
         )
     return ""
 

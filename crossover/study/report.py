@@ -210,7 +210,7 @@ def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str,
     )
     for trial, reason in missing.items():
         varied, seed = named.get(trial, ({}, trial.rpartition("=")[2]))
-        outcome = "failed" if reason.startswith(FAILED_HERE) else "not begun"
+        outcome = "failed" if reason.startswith(FAILED_HERE) else "not started"
         known = {"trial": trial, **_to_plain(varied), "seed": seed, "outcome": outcome, "reason": reason}
         found.append({name: known.get(name) for name in columns})
     return found
@@ -267,9 +267,9 @@ MEASURE_FORMATS: dict[str, Callable[[float | None], str]] = {"duration_s": displ
 MEASURE_FORMATS |= dict.fromkeys(("full_usd", "paper_method_usd", "goal_full_usd"), display.usd) | {
     "moved_bytes": display.bytes_
 }
-MEASURE_NAMES = {"duration_s": "time", "full_usd": "dollars in full"}
+MEASURE_NAMES = {"duration_s": "time", "full_usd": "total AWS bill"}
 LowMeanHigh = tuple[float, float, float]  # low, mean, high
-MAX_PLOTTED = 200  # settings; more make a plot unreadable
+MAX_PLOTTED = 200  # most settings in a plot; more would be unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,8 +333,8 @@ def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCel
             title="Settings",
             head=["setting", "n", *heads],
             rows=settings,
-            note="Means over seeds with Student's 95 % interval; none of a single run or of equal figures, and cut where no such figure "
-            "can be. *: on the front, where no other setting is better and costs less.",
+            note="Means over seeds with Student's 95 % confidence interval, if there are several runs with different figures. "
+            "Intervals are cut at impossible values. *: on the Pareto front (no other setting is both better and cheaper).",
         )
     ]
     names = list(dict.fromkeys(cell.row for cell in cells if cell.table == PAIRS))
@@ -350,8 +350,8 @@ def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCel
             for name in names
         ]
         note = (
-            f"Differences of {judged}, paired by seed, with Student's 95 % interval; p two-sided, Holm's over all {len(names)} that "
-            "the file named."
+            f"Differences of {judged}, paired by seed, with Student's 95 % confidence interval; two-sided p, corrected by Holm for the "
+            f"{len(names)} pairs that the study declares."
         )
         found.append(
             Sheet(title="Comparisons", head=["pair", "n", "difference", "p", "p, Holm", ""], rows=compared, note=note)
@@ -362,11 +362,11 @@ def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCel
 def _judge_pair(n: float | None, p: float | None) -> str:
     """Return a comparison's verdict in words. `n`: number of common seeds; `p`: after Holm's correction."""
     if not n:
-        return "no seed in common"
+        return "no common seed"
     return (
-        "all differences alike: no test"
+        "all differences equal: no test"
         if p is None
-        else "different"
+        else "significantly different"
         if p <= SIGNIFICANCE_LEVEL
         else "too close to call"
     )
@@ -464,7 +464,9 @@ def _build_page(
             svg = plots.marks(marks, x=MEASURE_NAMES[cost], y=study.metric, name=cost, format_x=shown, log=False)
             pictures.append(
                 plot(
-                    title, svg, caption="Means with their 95 % intervals, ringed on the front; dollars by AWS's prices."
+                    title,
+                    svg,
+                    caption="Means with 95 % intervals. The Pareto front is ringed. Dollars at AWS's prices.",
                 )
             )
     left_out = [[row.trial, row.reason] for row in rows if row not in counted] + [
@@ -483,13 +485,13 @@ def _build_page(
     ]
     found = make_sheets(study, rows, cells)
     if left_out:
-        found.append(Sheet(title="Left out of every mean", head=["trial", "why"], rows=left_out, words=2))
+        found.append(Sheet(title="Excluded from all means", head=["trial", "reason"], rows=left_out, words=2))
     head = ["trial", "seed", "outcome", study.metric, "time", "dollars"]
     found.append(Sheet(title="Trials", head=head, rows=trials, folded=True, note="Dollars of all attempts."))
     return Page(
         kind=f"Study {study.name}",
         title=summarize(study, rows, cells),
-        subtitle=f"varied: {', '.join(study.fields) or 'nothing'}; seeds: {', '.join(map(str, study.seeds))}",
+        subtitle=f"varied fields: {', '.join(study.fields) or 'none'}; seeds: {', '.join(map(str, study.seeds))}",
         links=[(CSV, CSV), (CELLS, CELLS)],
         labels=sorted({row.label for row in rows} | {row.cost_label for row in rows}),
         warnings=_list_warnings(rows),
@@ -509,7 +511,7 @@ def _build_page(
 
 def _describe_dollars(rows: Sequence[TrialRow]) -> str:
     """Return how dollars of trials on this machine are computed; "" for trials on AWS."""
-    return ", by this machine's seconds at AWS's prices" if rows and rows[0].cost_label == "projected" else ""
+    return ", from this machine's seconds at AWS's prices" if rows and rows[0].cost_label == "projected" else ""
 
 
 def _list_warnings(rows: Sequence[TrialRow]) -> list[str]:
@@ -517,5 +519,5 @@ def _list_warnings(rows: Sequence[TrialRow]) -> list[str]:
     three.
     """
     by = {name: {row.code for row in of} for name, of in group_by_setting(rows).items()}
-    mixed = [f"{name}: its trials were run by different code" for name, codes in by.items() if len(codes) > 1]
+    mixed = [f"{name}: its trials ran with different code" for name, codes in by.items() if len(codes) > 1]
     return mixed[:3]

@@ -64,15 +64,15 @@ class StudyForecast:
     def lines(self) -> list[str]:
         """The forecast as text, shown before anything is started."""
         if self.unknown:
-            return [f"{self.trials:,} trials; no projection: {self.unknown}"]
-        of = f", by {self.drawn} settings drawn of them" if self.drawn else ""
+            return [f"{display.count(self.trials, 'trial')}; no projection: {self.unknown}"]
+        of = f" (estimated from {self.drawn} random settings)" if self.drawn else ""
         return [
-            f"[projected] {self.trials:,} trials on AWS{of}, by simulation: "
+            f"[projected] {display.count(self.trials, 'trial')} on AWS{of}, by simulation: "
             f"{display.band(display.seconds, *self.seconds)} one after another; "
-            f"{display.band(display.usd, *self.usd)} in full, without deployment and idle time",
-            f"[projected] a trial: at most {display.usd(self.dearest_p95)} (p95{', of those drawn' if self.drawn else ''}); AWS's "
-            f"default of {AWS.concurrency or 0:,} concurrent executions holds {self.at_once:,} at once",
-            *(f"would not run so on AWS: {problem}" for problem in self.problems),
+            f"{display.band(display.usd, *self.usd)} (total AWS bill without deployment and idle time)",
+            f"[projected] most expensive trial: {display.usd(self.dearest_p95)} (p95{', of those settings' if self.drawn else ''}); AWS's "
+            f"default quota of {AWS.concurrency or 0:,} concurrent executions allows {display.count(self.at_once, 'trial')} at once",
+            *(f"AWS would not run this: {problem}" for problem in self.problems),
         ]
 
 
@@ -138,12 +138,12 @@ def check_budget(found: StudyForecast, budget_usd: float) -> None:
     """
     if found.unknown:
         raise ConfigError(
-            f"--budget {budget_usd:g}: a trial is started only if its p95 fits, and there is no projection: {found.unknown}"
+            f"--budget {budget_usd:g}: a trial starts only if its projected p95 fits, but there is no projection: {found.unknown}"
         )
     if not found.drawn and budget_usd < found.cheapest_p95:
         raise ConfigError(
-            f"--budget {budget_usd:g}: the cheapest trial takes up to {display.usd(found.cheapest_p95)} (p95, projected on AWS): no trial "
-            "would be started; give a larger budget or a smaller experiment"
+            f"--budget {budget_usd:g}: the cheapest trial may cost {display.usd(found.cheapest_p95)} (p95, projected on AWS), so no trial "
+            "would start; raise the budget or make the experiment smaller"
         )
 
 
@@ -197,7 +197,7 @@ def carry_out(
                 tell(f"{line}: {time.monotonic() - began:.0f} s")
                 break
             except (CrossoverError, OSError) as error:  # a busy machine may not start a server in time
-                tell(f"{line}: failed{'' if last else ', tried once more'}: {to_one_line(error)}")
+                tell(f"{line}: failed{'' if last else ', trying once more'}: {to_one_line(error)}")
                 if last:
                     outcome.missing[key] = f"it failed here: {to_one_line(error)}"
                     outcome.failed.append(key)
@@ -381,10 +381,10 @@ class Conductor:
             return f"no projection to compare with the budget: {unknown}"
         if p95 <= left:
             return ""
-        return f"not begun: up to {display.usd(p95)} (p95, projected), and {display.usd(max(0.0, left))} of the budget is left"
+        return f"not started: it may cost {display.usd(p95)} (p95, projected), and {display.usd(max(0.0, left))} of the budget is left"
 
     def _project_idle_usd(self, trial: StudyTrial) -> float:
-        """Return the projected dollars of stacks outside of the run while the trial runs. Raises NoProjection."""
+        """Return the projected dollars that the stacks cost, besides the run itself, while the trial runs. Raises NoProjection."""
         return self.machine.project_idle_usd(trial.experiment, seconds=project_trial(trial).band("seconds").p95)
 
     def _run(self, trial: StudyTrial) -> TrialRow:
@@ -418,7 +418,7 @@ def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None
     return run if spent or why.startswith("pruned") else None
 
 
-# --- which study lies in a folder -------------------------------------------------------------------------------------
+# --- the study of a folder --------------------------------------------------------------------------------------------
 
 
 def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
@@ -435,14 +435,18 @@ def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
     if path.is_file():
         check_state(json.loads(path.read_text(encoding="utf-8")), state, path)
         if not resume:
-            raise ConfigError(f"--out {out}: holds this study already; --resume continues it, or give another folder")
+            raise ConfigError(
+                f"--out {out}: this folder holds the study already; add --resume to continue it, or give another folder"
+            )
         return
     if resume:
         raise ConfigError(
-            f"--resume: {path} is missing, so there is no study to resume; omit --resume, or give its --out"
+            f"--resume: {path} does not exist, so there is no study to resume; leave out --resume, or give the study's --out"
         )
     if out.exists() and (not out.is_dir() or any(not each.name.startswith(f".{STATE}") for each in out.iterdir())):
-        raise ConfigError(f"--out {out}: holds other files; expected a new or empty folder, or one of an earlier study")
+        raise ConfigError(
+            f"--out {out}: this folder holds other files; expected a new or empty folder, or one of an earlier study"
+        )
     out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(path, json.dumps(state, indent=1).encode() + b"\n")
 
@@ -457,12 +461,12 @@ def check_state(there: Any, here: Mapping[str, Any], path: Path) -> None:
     then, now = there["versions"], here["versions"]
     if other := [f"{name} {then.get(name)}, here {now[name]}" for name in now if then.get(name) != now[name]]:
         raise ConfigError(
-            f"{path}: a study of another version ({'; '.join(other)}): its trials would not be comparable; start it in another --out"
+            f"{path}: the study was started with other versions ({'; '.join(other)}), so new trials are not comparable; use another --out"
         )
     if there["where"] != here["where"]:
-        raise ConfigError(f"{path}: was started --on {there['where']}; continue it there")
+        raise ConfigError(f"{path}: the study was started with --on {there['where']}; resume it with that option")
     mine, other_study = json.loads(json.dumps(here["study"])), there["study"]
     if differing := [name for name in mine.keys() | other_study.keys() if mine.get(name) != other_study.get(name)]:
         raise ConfigError(
-            f"{path}: was started with another {', '.join(sorted(differing))}; restore it, or start in another --out"
+            f"{path}: the study file has changed ({', '.join(sorted(differing))}); undo the change, or use another --out"
         )

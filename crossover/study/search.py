@@ -129,11 +129,15 @@ def _make_factory(
     module = getattr(optuna, f"{part}s")
     known = [each for each in module.__all__ if each.endswith(part.capitalize()) and not each.startswith("Base")]
     if name not in known:
-        faults.append(f"search.{part}: {name!r} is not of Optuna {optuna.__version__}; one of {', '.join(known)}")
+        faults.append(
+            f"search.{part}: {name!r} is unknown to Optuna {optuna.__version__}; expected one of {', '.join(known)}"
+        )
         return None
     made = partial(getattr(module, name), **arguments)
     if "seed" in arguments:
-        faults.append(f"search.{part}: seed: comes from order, so that a resumed search stays the same; leave it out")
+        faults.append(
+            f"search.{part}: seed: is derived from `order`, so that a resumed search stays the same; leave it out"
+        )
         return None
     seeds = seeded is not None and "seed" in inspect.signature(getattr(module, name)).parameters
     try:
@@ -165,7 +169,7 @@ def draw_search(found: OptunaSearch) -> list[Plot]:
     names = {"optimization_history": 1, "param_importances": 2}
     made, again = list[Plot](), ""
     if found.repeated:
-        again = f"Of {found.search.trials} settings {found.repeated} were proposed again and not run again; their first results count."
+        again = f"Of {found.search.trials} settings, {found.repeated} were proposed again and not run again; their first results count."
     for name in [name for name, least in names.items() if len(complete) >= least]:
         with plots.styled():
             figure = getattr(drawn, f"plot_{name}")(found.optuna).figure

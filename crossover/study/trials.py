@@ -33,8 +33,8 @@ MAX_TRIALS = 10_000  # more are refused, after the forecast of their cost
 MAX_NAME_LENGTH = 150  # characters of a setting in a folder's name
 NAMED_TRIALS = 3  # trials that an error message names
 NO_BASELINE = (
-    "baseline: a study compares by pairs, and neither forecasts nor caps a baseline's runs; leave it out, and put what it stands for into "
-    "the grid"
+    "baseline: not supported in a study, which neither forecasts nor limits the cost of a baseline's runs; leave it out, and add the "
+    "baseline's settings to the grid"
 )
 # Fields that only a run reads, not a stack: trials that differ in these alone share a stack.
 is_field_of_run = re.compile(
@@ -158,7 +158,7 @@ def make_grid_trials(study: Study, accepting: TrialFactory) -> list[StudyTrial]:
                 faults[line].append(format_setting(varied))
     names = [trial.name for trials in found for trial in trials]
     for name in sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ():
-        faults[f"two trials are called {name}; give values that differ in letters and digits"] = []
+        faults[f"two trials would have the name {name}; use values that differ in letters and digits"] = []
     if faults:
         raise ConfigError(
             "\n".join(

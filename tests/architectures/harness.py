@@ -188,7 +188,7 @@ class Job:
 
 @contextmanager
 def standing(cloud: "LocalCloud", experiment: Experiment, folder: Path) -> Iterator[None]:
-    """Deploy the experiment's stacks on the cloud on this machine for the time of the block. Shared stacks stay afterwards."""
+    """Deploy the experiment's stacks on this machine's local cloud for the time of the block. Shared stacks stay afterwards."""
     from stacks.synthesis import synthesize
 
     cloud.deploy(synthesize(experiment, folder))

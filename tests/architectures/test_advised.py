@@ -94,7 +94,7 @@ def test_it_is_planned_deployed_and_trains_an_epoch(
     experiment = written(found, form, tmp_path / "one.yaml")
     check_deployment(experiment)
     plan.plan(tmp_path / "one.yaml")
-    assert "a run of 1 epochs: about" in capsys.readouterr().out
+    assert "a run of 1 epoch: about" in capsys.readouterr().out
     with standing(cloud, experiment, tmp_path / "assembly"):
         assert_trained(
             run_deployed(experiment, tmp_path / "run", lambda _: None, session=cloud.session(), where="local")

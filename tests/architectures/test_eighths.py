@@ -104,7 +104,9 @@ def test_it_passes_what_make_check_asks(eighth: Eighth) -> None:
 def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
     told = eighth.crossover("plan", eighth.config)
     described = eighth.name == "local_sgd"  # it says whose requests are like its own
-    assert ("a run of 2 epochs: about " if described else f"no projection: architecture: {eighth.name}: ") in told
+    assert (
+        "a run of 2 epochs: about " if described else f"no projection of a run: architecture: {eighth.name}: "
+    ) in told
     one, other = eighth.tree / "results" / "inline", eighth.tree / "results" / "local"
     short = ("--set", "training.epochs=1")
     assert "[measured-local]" in eighth.crossover("run", eighth.config, *short, "--on", "inline", "--out", str(one))

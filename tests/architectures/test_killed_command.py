@@ -96,7 +96,7 @@ def test_killed_at_a_touch_of_its_folder(moment: int, undisturbed: tuple[Path, i
 
 @pytest.fixture(scope="module", params=["spirt", "all_reduce", "p2p_instance"] if WHOLE else ["spirt"])
 def on_local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """As `undisturbed`, of a first run on the cloud on this machine."""
+    """As `undisturbed`, of a first run on this machine's local cloud."""
     folder = tmp_path_factory.mktemp(request.param)
     written(folder)
     ended = command(folder, folder / "out", "--out", str(folder / "out"), on="local")

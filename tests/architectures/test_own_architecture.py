@@ -129,7 +129,7 @@ def test_a_run_is_not_resumed_with_another_state_of_it(config: Callable[..., Pat
 def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert status("plan", str(config())) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "state machines: run, worker, epoch" in told and f"a run: no projection: {UNDESCRIBED}" in told
+    assert "state machines: run, worker, epoch" in told and f"no projection of a run: {UNDESCRIBED}" in told
 
 
 UNDESCRIBED = (

@@ -313,10 +313,10 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
     command = ("run", str(config), "--on", "inline")
     with failing_at(2):
         assert status(*command, "--out", str(out)) == 1
-    kept = f"{out} holds an unfinished run; with the code that it was started with, this goes on: "
+    kept = f"{out} holds an unfinished run; to resume it (with unchanged code): "
     assert f"{kept}crossover run {config} --on inline --resume {out}" in capsys.readouterr().err
     assert status(*command, "--resume", str(out), "--out", str(tmp_path / "elsewhere")) == 2
-    assert "results go to the folder that is resumed" in capsys.readouterr().err
+    assert "a resumed run keeps its folder" in capsys.readouterr().err
     assert status(*command, "--resume", str(out)) == 0
     assert (out / "model.safetensors").exists()
     assert status(*command, "--resume", str(out)) == 2
@@ -331,12 +331,12 @@ def test_nothing_is_promised_of_a_run_whose_damage_was_just_refused(
     config.write_text("name: mine\narchitecture: all-reduce\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
     with failing_at(2):
         assert status("run", str(config), "--on", "inline", "--out", str(out)) == 1
-    assert "this goes on" in capsys.readouterr().err
+    assert "to resume it" in capsys.readouterr().err
     for path in (path for path in (out / "unfinished").rglob("*") if path.is_file() and kind in str(path)):
         path.write_bytes(b"")
     assert status("run", str(config), "--on", "inline", "--resume", str(out)) in (1, 2)
     told = capsys.readouterr().err
-    assert kind in told and "this goes on" not in told
+    assert kind in told and "to resume it" not in told
 
 
 # --- on the cloud on one machine --------------------------------------------------------------------------------------

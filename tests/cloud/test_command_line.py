@@ -60,7 +60,7 @@ def test_an_experiment_comes_runs_and_goes(architecture: str, cloud: LocalCloud,
     config = written(tmp_path, architecture)
     before = snapshot(cloud.session())
     assert "deployed in" in crossover(cloud, "deploy", str(config), "--yes")
-    assert "alive: " in crossover(cloud, "status", str(config))
+    assert "running: " in crossover(cloud, "status", str(config))
     answer, _ = json.JSONDecoder().raw_decode(crossover(cloud, "status", str(config), "--json"))
     form = json.loads(crossover(cloud, "schema", "status"))
     jsonschema.validate(answer, form, jsonschema.Draft202012Validator)

@@ -187,7 +187,7 @@ def test_it_asks_once_having_shown_everything(
     monkeypatch.setattr(typer, "confirm", lambda words: bool(asked.append(words)))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     said = crossover("destroy", status=2)
-    assert "stack crossover-tiny, 1 resources" in said and "nothing was removed" in said and len(asked) == 1
+    assert "stack crossover-tiny, 1 resources" in said and "nothing was deleted" in said and len(asked) == 1
     assert made.stacks(cloud) == {"crossover-tiny"}
 
 

@@ -92,6 +92,10 @@ def test_plan_warns_of_an_init_that_lambda_would_end(monkeypatch: pytest.MonkeyP
     assert plan.warn_of_slow_init(experiment, architecture) is None
     monkeypatch.setattr(calibration, "AWS", replace(calibration.AWS, cold_torch_s=12.0))
     said = plan.warn_of_slow_init(experiment, architecture)
-    assert said is not None and "about 12 s with torch, and Lambda ends one after 10 s" in said and "takes 22 s" in said
+    assert (
+        said is not None
+        and "loading torch takes about 12 s, and Lambda stops an INIT after 10 s" in said
+        and "takes 22 s" in said
+    )
     snapped = replace(experiment, functions=replace(experiment.functions, snap_start=True))
     assert plan.warn_of_slow_init(snapped, architecture) is None

@@ -1,4 +1,4 @@
-"""One flipped bit in what a run that was stopped on the cloud on this machine has left: the resumption is right, or refused by name."""
+"""One flipped bit in what a run that was stopped on this machine's local cloud has left: the resumption is right, or refused by name."""
 
 import random
 import shutil

@@ -67,7 +67,7 @@ def test_run_again_what_computes_has_equal_bits(
     lines = [line.split() for line in said.splitlines() if "final_metric" in line or " difference" in line]
     assert len(lines) == 3 and all(line[-2:] == ["equal", "bits"] for line in lines) and ": kept" not in said
     assert status(*again, *out) == 2
-    assert "holds a study, whose trials would be counted as run again" in capsys.readouterr().err
+    assert "holds a study, whose trials would count as reproduced" in capsys.readouterr().err
     assert status(*again, *out, "--resume") in (0, 1)
     assert capsys.readouterr().out.count(": kept") == 4
 
@@ -75,11 +75,11 @@ def test_run_again_what_computes_has_equal_bits(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--run"], "holds a study, whose trials would be counted as run again"),
+        (["--run"], "holds a study, whose trials would count as reproduced"),
         (["--run", "--resume"], "is no reproduction of this bundle"),
-        (["--run", "--on", "aws"], "--on aws: somebody else's trials on your account; expected --budget"),
-        (["--run", "--on", "aws", "--budget", "0.00001"], "the cheapest trial takes up to $"),
-        (["--run", "--budget", "-1"], "--budget -1: expected dollars"),
+        (["--run", "--on", "aws"], "--on aws: runs someone else's trials at your expense; expected --budget"),
+        (["--run", "--on", "aws", "--budget", "0.00001"], "the cheapest trial may cost $"),
+        (["--run", "--budget", "-1"], "--budget -1: expected a number of dollars"),
         (["--resume", "--on", "local"], "--on, --out, --resume: of trials that are run again; expected --run"),
     ],
 )
@@ -125,9 +125,9 @@ STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where
     ("name", "body", "words"),
     [
         ("study.json", b'{"format": 2}', "format 2 is unknown"),
-        ("trials.json", b'{"../../etc": {"varied": {}, "seed": 1}}', "is no trial's name"),
+        ("trials.json", b'{"../../etc": {"varied": {}, "seed": 1}}', "is not a valid name of a trial"),
         ("trials.json", b'{"a": {"varied": {}, "seed": 1}}', "There is no item named 'runs/a/result.json'"),
-        ("trials.json", b"{}", "holds no trial, so it proves nothing"),
+        ("trials.json", b"{}", "contains no trial, so there is nothing to reproduce"),
         ("cells.json", b'[{"table": 1}]', "cells.json: "),
         ("cells.json", json.dumps([CELL, CELL]).encode(), "cells.json has a, b, c twice"),
         ("study.json", b"[1]", "study.json: "),
@@ -138,7 +138,7 @@ STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where
         ("study.json", json.dumps(STATE | {"where": "mars"}).encode(), "study.json: where: "),
         ("study.json", json.dumps(STATE | {"study": STATE["study"] | {"grid": 7}}).encode(), "grid: expected fields"),
         ("study.json", json.dumps(STATE | {"study": STATE["study"] | {"seeds": 10_001}}).encode(), "10,001 trials"),
-        ("", b"", "is no bundle of a study"),
+        ("", b"", "not a study's bundle"),
     ],
 )
 def test_what_is_no_bundle_is_refused(
@@ -172,7 +172,7 @@ def test_an_encrypted_archive_is_refused(bundled: Path, tmp_path: Path) -> None:
     body[first.header_offset + 6] |= 1
     body[body.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(body)
-    with pytest.raises(UserError, match="is no bundle of a study, or is damaged"):
+    with pytest.raises(UserError, match="not a study's bundle, or damaged"):
         bundles.read(path)
 
 
@@ -241,14 +241,14 @@ def test_files_of_other_bytes_than_their_digests_are_named(
     path = edited(bundled, tmp_path, {name: body.replace(b"{", b"{ ", 1)}, digests=False)
     assert status("reproduce", str(path)) == 1
     said = capsys.readouterr()
-    assert f"{name}: SHA-256 " in said.out and "1 files are not those that digests.json names" in said.err
+    assert f"{name}: SHA-256 " in said.out and "1 files differ from their digests in digests.json" in said.err
 
 
 def test_code_that_is_not_the_studys_is_named(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A path that leads out of this version is none of its files."""
-    assert status("reproduce", str(bundled)) == 0 and "files that computed it" not in capsys.readouterr().out
+    assert status("reproduce", str(bundled)) == 0 and "files that computed the study" not in capsys.readouterr().out
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
     result["code"]["files"] |= {"crossover/errors.py": "0" * 16, "../../etc/passwd": "0" * 16}
@@ -265,16 +265,16 @@ def _line(records: bytes, **changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (lambda records: records + records, "has left a record before"),
-        (lambda records: records + b'{"a": "' + b"x" * 2**20 + b'"}\n', "is longer than 1,048,576 bytes"),
+        (lambda records: records + records, "has two records"),
+        (lambda records: records + b'{"a": "' + b"x" * 2**20 + b'"}\n', "longer than 1,048,576 bytes"),
         (lambda records: records + b"[" * 500_000 + b"\n", "is not JSON"),
         (lambda records: b" " * (64 * 2**20 + 1), "unpacks to 67,108,865 bytes"),
         (lambda records: _line(records, traffic={str(n): {"requests": 1} for n in range(65)}), "more than 64 names"),
         (
             lambda records: _line(records, traffic={"bus": {"requests": "many"}}),
-            "is no bundle of a study, or is damaged",
+            "not a study's bundle, or damaged",
         ),
-        (lambda records: _line(records, wall_s=10**400), "is no bundle of a study, or is damaged"),
+        (lambda records: _line(records, wall_s=10**400), "not a study's bundle, or damaged"),
     ],
 )
 def test_records_that_nobody_writes_are_refused(
@@ -298,9 +298,9 @@ def _archive(path: Path, names: list[str], how: int = zipfile.ZIP_DEFLATED, comm
     [
         ([f"runs/{n}/result.json" for n in range(20_005)], zipfile.ZIP_STORED, b"", "20,005 members"),
         ([f"runs/{n}/result.json" for n in range(66_000)], zipfile.ZIP_STORED, b"", "has more members than a bundle"),
-        (["study.json"], zipfile.ZIP_BZIP2, b"", "is not stored or deflated"),
-        (["study.json"], zipfile.ZIP_LZMA, b"", "is not stored or deflated"),
-        (["study.json"], zipfile.ZIP_STORED, b"a", "an archive without a comment"),
+        (["study.json"], zipfile.ZIP_BZIP2, b"", "has an unexpected compression"),
+        (["study.json"], zipfile.ZIP_LZMA, b"", "has an unexpected compression"),
+        (["study.json"], zipfile.ZIP_STORED, b"a", "the end of the ZIP archive is not as expected"),
         (["study.json", "code.py"], zipfile.ZIP_STORED, b"", "'code.py' is no file of a bundle"),
         (["study.json", "study.json"], zipfile.ZIP_STORED, b"", "has 'study.json' twice"),
     ],
@@ -320,7 +320,7 @@ def test_figures_that_add_up_to_infinity_are_refused(
     result = json.loads(body)
     result["final"]["val_metric"] = 1e308
     assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 2
-    assert "a figure is not finite or beyond 1e+15" in capsys.readouterr().err
+    assert "a figure is not finite or exceeds 1e+15" in capsys.readouterr().err
 
 
 def test_control_characters_of_a_stranger_are_written_out(
@@ -333,7 +333,7 @@ def test_control_characters_of_a_stranger_are_written_out(
     said = capsys.readouterr().out
     assert "study \\x1b]0;owned\\x07\\x1b[2J\\nall is well, " in said and "\x1b" not in said
     assert status("reproduce", str(path), "--run") == 2
-    assert "has no name for a folder; expected --out" in capsys.readouterr().err
+    assert "cannot be a folder's name; add --out" in capsys.readouterr().err
 
 
 OWN = """
@@ -396,7 +396,7 @@ def test_other_own_code_than_the_bundles_is_not_imported(
     words = {
         "other": "restore the file that was run",
         "absent": "there is no module sketch beside the bundle or in the current folder",
-        "unknown": "the bundle has no digest of it",
+        "unknown": "the bundle has no digest of this file",
     }
-    assert words[kind] in said and "nothing was imported" in said
+    assert words[kind] in said and "no user code was imported" in said
     assert not mark.exists() and not os.path.exists(tmp_path / "again")

@@ -71,15 +71,15 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"grid": {"training.learing_rate": [0.1, 0.2]}, "pairs": {}},
         ["training.learing_rate: is unknown", "did you mean learning_rate"],
     ),
-    "empty list": ({"grid": {"training.epochs": []}, "pairs": {}}, ["grid.training.epochs: is an empty list"]),
-    "one name twice": ({"grid": {"training.epochs": [1, 1]}, "pairs": {}}, ["1 is listed twice", "one name"]),
+    "empty list": ({"grid": {"training.epochs": []}, "pairs": {}}, ["grid.training.epochs: the list is empty"]),
+    "one name twice": ({"grid": {"training.epochs": [1, 1]}, "pairs": {}}, ["1 is listed twice", "once"]),
     "names alike": (
         {"grid": {"training.schedule": ["none", "none "]}, "pairs": {}},
         ["training.schedule", "'none '"],
     ),
     "repeated seeds": ({"seeds": [1, 2, 2]}, ["seeds: 2 repeated"]),
-    "no seeds": ({"seeds": 0}, ["seeds: 0; expected how many"]),
-    "seed in the grid": ({"grid": {"seed": [1, 2]}, "pairs": {}}, ["grid.seed: give seeds: instead"]),
+    "no seeds": ({"seeds": 0}, ["seeds: 0; expected the number of"]),
+    "seed in the grid": ({"grid": {"seed": [1, 2]}, "pairs": {}}, ["grid.seed: cannot vary here"]),
     "unknown metric": (
         {"metric": "final_metrics"},
         ["metric: 'final_metrics' is unknown", "did you mean final_metric"],
@@ -90,7 +90,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a pair of one": (
         {"pairs": {"rate": [{"training.learning_rate": 0.1}, {"training.learning_rate": 0.1}]}},
-        ["pairs.rate", "two settings that differ"],
+        ["pairs.rate", "two different settings"],
     ),
     "a name that no stack can have": ({"name": "My study"}, ["name: 'My study-10000'"]),
     "a word of nobody's": ({"grids": {}}, ["grids: unknown", "did you mean grid"]),
@@ -119,8 +119,12 @@ def test_a_million_trials_are_told_with_dollars_before_anything(
     grid = {"training.learning_rate": rates, "training.epochs": list(range(1, 101))}
     assert status("study", str(written(tmp_path, grid=grid, seeds=10, pairs={})), "--on", "inline") == 2
     said = capsys.readouterr()
-    assert "1,000,000 trials on AWS, by 24 settings drawn" in said.out and "$" in said.out and "[projected]" in said.out
-    assert "1,000,000 trials; it may have 10,000 at most" in said.err
+    assert (
+        "1,000,000 trials on AWS (estimated from 24 random settings" in said.out
+        and "$" in said.out
+        and "[projected]" in said.out
+    )
+    assert "1,000,000 trials; at most 10,000 are allowed" in said.err
 
 
 def test_a_dry_run_tells_and_begins_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +137,7 @@ def test_a_dry_run_tells_and_begins_nothing(tmp_path: Path, capsys: pytest.Captu
 def test_a_budget_below_the_cheapest_trial_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert status("study", str(written(tmp_path)), "--budget", "0.00001", "--out", str(out)) == 2
-    assert "the cheapest trial takes up to $" in capsys.readouterr().err and not out.exists()
+    assert "the cheapest trial may cost $" in capsys.readouterr().err and not out.exists()
 
 
 @pytest.mark.parametrize("damage", ["format", "version", "study", "where", "again", "nothing"])
@@ -147,11 +151,11 @@ def test_another_study_in_the_folder_is_refused(
         "format": ({"format": 7}, "format 7 is unknown, this version reads 1"),
         "version": (
             {"versions": state["versions"] | {"crossover": "0.0.1"}},
-            "a study of another version (crossover 0.0.1",
+            "the study was started with other versions (crossover 0.0.1",
         ),
         "study": ({"study": state["study"] | {"seeds": 9}}, "was started with another seeds"),
         "where": ({"where": "local"}, "was started --on local"),
-        "again": ({}, "holds this study already; --resume"),
+        "again": ({}, "this folder holds the study already; add --resume"),
     }
     change, words = changes.get(damage, ({}, "no study to resume"))
     (out / runner.STATE).write_text(json.dumps(state | change))
@@ -185,7 +189,7 @@ SEARCH: dict[str, Any] = {
         ("space", {"training.epochs": {"low": 5, "high": 2}}, "search.space.training.epochs: "),
         ("space", {"training.epochs": {"lowest": 5}}, "expected low and high"),
         ("space", {"training.epoch": [1, 2]}, "training.epoch: is unknown; did you mean epochs?"),
-        ("trials", 0, "search.trials: 0; expected how many"),
+        ("trials", 0, "search.trials: 0; expected the number of"),
     ],
 )
 def test_what_optuna_does_not_know_is_refused(
@@ -230,10 +234,12 @@ def test_no_trial_is_begun_that_may_pass_the_budget(
     assert status("study", path, "--on", "inline", "--budget", str(budget), "--out", str(out)) == 0
     said = capsys.readouterr().out
     spent = sum(runner.sum_dollars(each) for each in (out / "runs").iterdir())
-    assert 0 < spent <= budget and "not begun: up to $" in said
+    assert 0 < spent <= budget and "not started: it may cost $" in said
     outcomes = Counter(row["outcome"] for row in table(out))
-    assert 0 < outcomes["finished"] < 4 and outcomes.keys() == {"finished", "not begun"} and outcomes.total() == 4
-    assert next(row["reason"] for row in table(out) if row["outcome"] != "finished").startswith("not begun: up to $")
+    assert 0 < outcomes["finished"] < 4 and outcomes.keys() == {"finished", "not started"} and outcomes.total() == 4
+    assert next(row["reason"] for row in table(out) if row["outcome"] != "finished").startswith(
+        "not started: it may cost $"
+    )
     assert status("study", path, "--on", "inline", "--budget", "1", "--out", str(out), "--resume") == 0
     assert [row["outcome"] for row in table(out)] == ["finished"] * 4
 
@@ -355,4 +361,4 @@ def test_a_failed_trial_is_told_and_left_out(tmp_path: Path, capsys: pytest.Capt
     assert {row["trial"].split("_seed")[0] for row in table(out) if row["outcome"] == "finished"} == {
         "learning_rate=0.1"
     }
-    assert "Left out of every mean" in (out / "study.html").read_text()
+    assert "Excluded from all means" in (out / "study.html").read_text()

@@ -71,7 +71,7 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
     assert status(*command) == 2
     assert statuses == [2]
     said = capsys.readouterr().err
-    assert "another run is at work there" in said
+    assert "another run is using this folder" in said
     assert "mine" in said
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(running, "run_inline", meanwhile)

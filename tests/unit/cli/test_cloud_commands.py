@@ -66,12 +66,12 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
         (
             ALONE,  # which costs nothing an hour
             (
-                "alone: no network, no broker, no database",
-                "standing: $0.00 an hour",
-                "its bucket, $0.023 a month",
-                "$0.001 an hour",
+                "without network, broker or database",
+                "cost per hour: $0.00 while deployed",
+                "its bucket, $0.023 per GB and month",
+                "$0.001 per hour",
             ),
-            ("database hosts", "m7g", "endpoint", "tensors", "Costs while it stands", "would not run so"),
+            ("database hosts", "m7g", "endpoint", "tensors", "Cost per hour while deployed", "would not run this"),
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_status_tells_deployed_stacks_from_others() -> None:
 def test_time_to_live_counts_down_and_then_says_that_it_is_over() -> None:
     now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     assert time_to_live(datetime(2026, 11, 21, 19, 30, tzinfo=UTC), now=now) == "in 7.5 h"
-    assert time_to_live(datetime(2026, 11, 21, 11, 0, tzinfo=UTC), now=now) == "1.0 h ago: being deleted"
+    assert time_to_live(datetime(2026, 11, 21, 11, 0, tzinfo=UTC), now=now) == "expired 1.0 h ago: being deleted"
     assert time_to_live(None, now=now) == ""
 
 

@@ -46,7 +46,7 @@ ONLY_INTEL = "echo 'Name: default'; echo 'Platforms: linux/amd64, linux/386'"
             "it does not answer: Cannot connect to the Docker daemon; start it",
         ),
         ({"info": "exec /bin/sleep 30"}, "it did not answer in 0 s"),
-        ({"inspect": ONLY_INTEL}, r"builds for linux/amd64, linux/386 alone; let it emulate ARM .*--install arm64"),
+        ({"inspect": ONLY_INTEL}, r"builds only for linux/amd64, linux/386; let it emulate ARM .*--install arm64"),
     ],
     ids=["absent", "not running", "hangs", "not for ARM"],
 )

@@ -57,7 +57,7 @@ def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     large = load(CONFIG / "spirt-cifar10.yaml", ["functions.timeout_s=10", "training.epochs=1"])
     said = "\n".join(plan.describe_run(large))
-    assert "! would not run so on AWS: " in said and "timeout" in said
+    assert "! AWS would not run this: " in said and "timeout" in said
 
 
 def result(experiment: Experiment, *, epochs: int = 3, **more: Any) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(NoProjection):
         plan.estimate_run(strange, results=tmp_path)
     (said,) = plan.describe_run(strange)
-    assert said.startswith("a run: no projection: training.model: the size of 'mine:model' is not known")
-    assert said.endswith("; crossover run on this machine once (results/mine) gives a basis")
+    assert said.startswith("no projection of a run: training.model: the size of 'mine:model' is not known")
+    assert said.endswith("; one `crossover run` on this machine (results/mine) makes one possible")
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypa
     (tmp_path / "spirt").rename(tmp_path / "results" / "spirt")
     narrow = replace(SPIRT, lifetime=Lifetime(budget_usd=0.001, maximum_run_hours=0.001))
     said = "\n".join(plan.describe_run(narrow))
-    assert "! longer than lifetime.maximum_run_hours" in said and "! dearer than lifetime.budget_usd" in said
+    assert "! exceeds lifetime.maximum_run_hours" in said and "! exceeds lifetime.budget_usd" in said
 
 
 def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,7 +229,7 @@ def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> Non
     sized = ("--parameters", "1300000000", "--set", "training.epochs=1", "--repetitions", "20")
     assert status("project", config, *sized) == 2
     said = capsys.readouterr()
-    assert "$" not in said.out and "AWS would not run it so, and there is no total" in said.err
+    assert "$" not in said.out and "AWS would not run this, so there is no projection" in said.err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from crossover.errors import UserError
 def test_a_second_run_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path / "out"),
-        pytest.raises(UserError, match="another run is at work"),
+        pytest.raises(UserError, match="another run is using this folder"),
         lock_folder(tmp_path / "out"),
     ):
         pass

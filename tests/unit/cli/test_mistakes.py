@@ -37,7 +37,7 @@ raise SystemExit("imported")
         ),
         (["run", "mine.py"], "mine.py: is a Python file; expected the YAML of an experiment"),
         (["doctor", "mine.py"], "with network for FACTORY"),
-        (["study", str(CONFIG / "spirt.yaml")], "is an experiment; expected a study, whose base: names one"),
+        (["study", str(CONFIG / "spirt.yaml")], "this is an experiment; expected a study, with `base:`"),
         (["plan", str(CONFIG / "nope.yaml")], "no such file; expected one of "),
         (["plan", str(CONFIG / "spirt.yml")], "did you mean "),
         (["plan", str(CONFIG / "sprit.yaml")], "spirt.yaml?"),
@@ -74,7 +74,7 @@ def test_a_mistake_is_refused_with_what_was_meant(
         ),
         (
             ("advise", str(CONFIG / "all-reduce-s3.yaml"), "--set", "training.steps=57"),
-            "leave it out: whole epochs are expected",
+            "leave it out and set training.epochs",
         ),
         (
             ("plan", str(CONFIG / "all-reduce-s3.yaml"), "--set", "training.target=90"),

@@ -20,7 +20,7 @@ def test_drafts_after_every_architecture_pass_the_linters(tmp_path: Path) -> Non
     for like in architectures():
         files = new.draft_files(f"my_{like}", like)
         assert f"config/my-{like.replace('_', '-')}.yaml" in files
-        assert sum("# Drafted by `crossover new" in text for text in files.values()) == 1
+        assert sum("# Created by `crossover new" in text for text in files.values()) == 1
         new._write_files(tmp_path, files)
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(
@@ -38,10 +38,10 @@ def test_settings_of_its_own_are_a_section_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Mine", "'Mine' is no name of a module; use lower-case letters, digits and _, a letter first"),
-        ("../mine", "is no name of a module"),
-        ("import", "is no name of a module"),
-        ("", "is no name of a module"),
+        ("Mine", "'Mine' is not a module name; use lower-case letters, digits and _, a letter first"),
+        ("../mine", "is not a module name"),
+        ("import", "is not a module name"),
+        ("", "is not a module name"),
         ("spirt", "'spirt' is taken; choose another one"),
         ("scatter-reduce", "is taken"),
         ("network", "is taken"),

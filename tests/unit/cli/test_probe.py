@@ -124,7 +124,7 @@ def network(classes, input_shape):
             ["mobilenet", "--device", "cpu", "--data", "nowhere.py:rows"],
             "nowhere.py: no such file; expected file.py:loader",
         ),
-        (["mobilenet", "--device", "cpu", "--data", "digits", "--classes", "3"], "digits brings its own"),
+        (["mobilenet", "--device", "cpu", "--data", "digits", "--classes", "3"], "digits supplies samples"),
     ],
     ids=lambda each: each[-1] if isinstance(each, list) else "",
 )

@@ -22,7 +22,7 @@ MINE = Experiment(name="mine", architecture="spirt")
 
 def test_an_epoch_is_one_line() -> None:
     assert format_epoch(DONE) == (
-        "epoch  3/20  loss 0.4121  validation loss 0.3900  accuracy  91.20 %     12.3 s  $0.0012 by AWS's prices"
+        "epoch  3/20  loss 0.4121  validation loss 0.3900  accuracy  91.20 %     12.3 s  $0.0012 at AWS's prices"
     )
 
 
@@ -43,7 +43,7 @@ def shown(*, terminal: bool) -> str:
 
 def test_plain_lines_where_the_output_is_no_terminal() -> None:
     lines = shown(terminal=False).splitlines()
-    assert lines[0] == "mine: spirt, small_cnn on digits, 4 workers, at most 20 epochs, on the cloud on this machine"
+    assert lines[0] == "mine: spirt, small_cnn on digits, 4 workers, at most 20 epochs, on this machine's local cloud"
     assert lines[1] == format_epoch(DONE)
     assert lines[2].startswith("finished in ")
     assert lines[2].endswith("; results in results/mine")
@@ -106,7 +106,7 @@ def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.Capt
     assert str(out / "report.html") in told and "On AWS, by simulation: " in told
     projection = json.loads((out / "projection.json").read_text())
     assert projection["label"] == "projected" and projection["usd"]["p5"] < projection["usd"]["p95"]
-    assert "dollars in full" in (out / "report.html").read_text()
+    assert "total AWS bill" in (out / "report.html").read_text()
     other = tmp_path / "other"
     assert status("run", str(config), "--on", "inline", "--set", "training.epochs=1", "--out", str(other)) == 0
     assert status("compare", str(out), str(other), "--out", str(tmp_path / "both")) == 0

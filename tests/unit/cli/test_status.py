@@ -74,8 +74,11 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     now = prepared.facts["created_at"] + 100.0
     cost = bill_so_far(prepared, now=now).until(now)
     (said,) = lines(owner(arn), now=now)
-    assert said.startswith(f"running: {prepared.run} since ") and f", 1 of {MINE.training.epochs} epochs; " in said
-    assert f"{display.usd(cost.full_usd)} so far in full, {display.usd(cost.paper_method_usd)} by the papers" in said
+    assert said.startswith(f"run {prepared.run}: started ") and f", 1 of {MINE.training.epochs} epochs done; " in said
+    assert (
+        f"so far {display.usd(cost.full_usd)} (total AWS bill), {display.usd(cost.paper_method_usd)} by the papers"
+        in said
+    )
     assert cost.full_usd > cost.paper_method_usd > 0
 
 

@@ -60,7 +60,7 @@ def test_an_old_date_is_said_once_it_is_older_than_the_file_allows(tmp_path: Pat
     )
     said = prices.load(path).stale(("a.b", "c"), today)
     assert said == (
-        "Prices of 2026-11 are more than 10 days old: crossover prices refresh asks AWS for today's." if old else ""
+        "Prices of 2026-11 are more than 10 days old: `crossover prices refresh` gets today's." if old else ""
     )
 
 

@@ -51,7 +51,7 @@ def test_what_won_and_by_how_much(save: Save) -> None:
     ratio = f"{slow.goal_s / fast.goal_s:.2f}x"
     won = f"At 80.0{GAP}% (--at): fast-1 and 2 more is soonest, {ratio} ({ratio} to {ratio}, 3 seeds) sooner than spirt-1 and 2 more"
     assert found.verdict.startswith(won)
-    assert found.verdict.endswith("Dollars are projected from local seconds.")
+    assert found.verdict.endswith("Dollars: this machine's seconds at AWS's prices.")
     assert found.marks == ()
 
 
@@ -59,18 +59,18 @@ def test_single_runs_never_win(save: Save) -> None:
     """Not by any margin, and not three of one setting and seed."""
     pair = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], at=0.8)
     assert pair.verdict == (
-        "no verdict on measured seconds: it takes two settings with 3 seeds or more in common (--set seed=...); "
+        "no winner by measured time: at least two settings with 3 common seeds are needed (--set seed=...); "
         "seeds of spirt: 1, fast: 1."
     )
     same = comparison.compare_runs([save(name, SPIRT) for name in ("same1", "same2", "same3")], at=0.8)
-    assert same.verdict.startswith("no verdict on measured seconds") and same.verdict.endswith("same1 and 2 more: 1.")
+    assert same.verdict.startswith("no winner by measured time") and same.verdict.endswith("same1 and 2 more: 1.")
 
 
 def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> None:
     found = comparison.compare_runs([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))])
     assert found.goal is None and found.to_goal == ""
     assert found.verdict.startswith(
-        "no verdict on measured seconds: no goal was named beforehand (--at, such as --at 0.85)"
+        "no winner by measured time: the runs have no common target and --at is not given (such as --at 0.85)"
     )
     page = report_pages.comparison_page(found)
     assert not [column for sheet in page.sheets for column in sheet.head if "goal" in column]
@@ -86,7 +86,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
         return [slow, OnAws(seconds=tuple(sessions), usd=tuple(sessions), words="of a test", problems=("too [large]",))]
 
     found = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], simulated=simulated)
-    _, said = found.verdict.split(" On AWS, whole runs, projected: ")
+    _, said = found.verdict.split(" Projected for whole runs on AWS: ")
     assert "are too close to call as cheapest: fast is in 18 of 20 paired draws; fast is soonest with" in said
     assert "cheaper" not in found.verdict  # one run's local seconds do not say it either
     text = io.StringIO()
@@ -171,7 +171,7 @@ def test_different_data_or_models_are_refused_or_stand_without_verdict(
     with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*--mixed shows"):
         comparison.compare_runs([first, other])
     found = comparison.compare_runs([first, other], mixed=True)
-    assert found.verdict == "no verdict: different data or models"
+    assert found.verdict == "no winner: data or models differ"
     assert found.marks[0].startswith(words)
 
 
@@ -202,7 +202,7 @@ def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
         assert comparison.compare_runs([first, other]).marks == (mark,)
         found = comparison.compare_runs([*by_seed(first), *by_seed(other)], at=0.8)
         assert "b-1 and 2 more is soonest" in found.verdict and "lowest" not in found.verdict
-        assert found.verdict.endswith("Dollars are not compared: their prices differ.")
+        assert found.verdict.endswith("Dollars are not compared, because their prices differ.")
 
 
 def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
@@ -234,7 +234,7 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
     metrics.write_text("".join(lines[:-1]))
     found = comparison.compare_folders([first.path, second.path])
     assert found.marks == (
-        f"b is incomplete: metrics.jsonl has {len(lines) - 1} records, result.json was made from {len(lines)}",
+        f"b is incomplete: metrics.jsonl has {len(lines) - 1} records, but result.json was computed from {len(lines)}",
     )
     assert found.entries[1].display_name == "b (incomplete)"
     assert comparison.compare_folders([first.path, second.path], at=0.8).verdict.endswith("Left out: b.")
@@ -247,7 +247,7 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
 def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
     run = save("a", SPIRT)
     (tmp_path / "same").symlink_to(run.path)
-    with pytest.raises(ConfigError, match=r"compare: 2 folders are 1 runs; give each once"):
+    with pytest.raises(ConfigError, match=r"compare: 2 folders contain only 1 different runs; give each run once"):
         comparison.compare_folders([run.path, tmp_path / "same"])
 
 
@@ -268,7 +268,7 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
     found = comparison.compare_runs([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")], at=0.8)
-    assert found.verdict.startswith("no verdict: seconds and dollars of different labels")
+    assert found.verdict.startswith("no winner: seconds and dollars with different labels")
     assert "local seconds are not AWS seconds" in found.marks[0]
 
 
@@ -283,8 +283,8 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
     found = comparison.compare_runs(runs, at=0.8)
     assert found.marks[:3] == (
         "failed failed: out of memory",
-        "lossy is incomplete: update_model: 24 of 24 records missing",
-        "uncounted: completeness not checked: nobody counted the executed steps",
+        "lossy is incomplete: update_model: 24 of 24 records are missing",
+        "uncounted: completeness not checked: the executed steps were not counted",
     )
     assert found.verdict.endswith("Left out: failed, lossy.")
     assert "seeds of a: 1, uncounted: 1." in found.verdict
@@ -310,7 +310,7 @@ def test_reading_folders(save: Save, tmp_path: Path) -> None:
     assert [entry.name for entry in comparison.compare_folders([tmp_path / "a"]).entries] == ["a"]
     with pytest.raises(DataError, match=r"result\.json: is not there"):
         comparison.compare_folders([tmp_path / "b"])
-    with pytest.raises(ConfigError, match="no run was given"):
+    with pytest.raises(ConfigError, match="no run given"):
         comparison.compare_folders([])
 
 
@@ -357,7 +357,7 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
     text = rendered(tables.comparison(found)) + rendered(tables.summary(found.runs[0].result))
     page = str(report_pages.comparison_page(found)) + str(report_pages.run_page(found.runs[0]))
     for told in (text, page):
-        assert "mean error" in told and "ccuracy" not in told.split("What the papers printed")[0]
+        assert "mean error" in told and "ccuracy" not in told.split("Published results")[0]
     with pytest.raises(ConfigError, match=r"training\.metric\.name differs"):
         comparison.compare_runs([runs[0], by_error(runs[1])])
     with pytest.raises(ConfigError, match=r"training\.metric\.higher_is_better differs"):

@@ -50,7 +50,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"result\.json: is not there; give the folder of a run"):
         folder.read(tmp_path)
-    for text, complaint in (("{", "not JSON"), ("[]", "is not a run's result"), ('{"a": 1}', "is not a run's result")):
+    for text, complaint in (
+        ("{", "not JSON"),
+        ("[]", "not the result of a run"),
+        ('{"a": 1}', "not the result of a run"),
+    ):
         (tmp_path / "result.json").write_text(text)
         with pytest.raises(DataError, match=complaint):
             folder.read(tmp_path)

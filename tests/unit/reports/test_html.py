@@ -90,7 +90,7 @@ def test_what_the_page_says(report: str) -> None:
     result = EXAMPLE.result()
     for words in (
         "Accuracy against time", "Accuracy against dollars", "Loss", "Time by stage", "Largest cost lines", "Traffic",
-        "Every invocation", "Stages", "Steps", "Cost, line by line", "What the papers printed", "Configuration", "Versions",
+        "Every invocation", "Stages", "Steps", "Cost by item", "Published results", "Configuration", "Versions",
         "projected from local seconds", "measured-local", "published", "training.batch_size", "default 20", "2.13.0",
         "cold start", "wait for a core", "failed or stale",
         display.usd(result["cost"]["full_usd"]), display.usd(result["cost"]["paper_method_usd"]),
@@ -109,7 +109,7 @@ def test_what_is_missing_stands_on_the_page(tmp_path: Path) -> None:
     folder.write(tmp_path, result=result, records=records)
     text = outline(report_pages.write_report(tmp_path).read_text()).text
     assert "this run failed: worker 2: Unavailable" in text
-    assert "incomplete: update_model: 16 of 16 records missing" in text
+    assert "incomplete: update_model: 16 of 16 records are missing" in text
 
 
 @pytest.mark.slow
@@ -138,12 +138,12 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
     path = comparison_page(tmp_path)
     page = outline(path.read_text())
     for words in (
-        "no verdict on measured seconds: no goal was named beforehand",
+        "no winner by measured time: the runs have no common target",
         "Side by side",
-        "What the papers printed",
+        "Published results",
     ):
         assert words in page.text, words
-    assert page.text.count("Cost, line by line") == 2
+    assert page.text.count("Cost by item") == 2
     assert (path.parent / "comparison.csv").read_text().startswith("name,architecture,label,cost_label,")
 
 

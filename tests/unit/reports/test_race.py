@@ -38,8 +38,8 @@ def test_a_run_that_waited_for_a_core_takes_no_part() -> None:
         for setting, times, busy in (("a", 1.0 + seed / 100, {}), ("b", 9.91, {"cpu_share": 0.106}))
     ]
     said = recorded.verdict(drawn)
-    assert said.startswith("no verdict on measured seconds") and " is soonest" not in said
-    assert "b-1-1 (its computing had a core for 10.6\u00a0% of its time)" in said
+    assert said.startswith("no winner by measured time") and " is soonest" not in said
+    assert "b-1-1 (had a core for only 10.6\u00a0% of its computing time)" in said
 
 
 def test_repeats_of_one_seed_are_one_pair_and_three_seeds_are_the_least() -> None:
@@ -54,7 +54,7 @@ def test_repeats_of_one_seed_are_one_pair_and_three_seeds_are_the_least() -> Non
             ]
         )
 
-    assert verdict((1, 1, 1, 2)).startswith("no verdict on measured seconds: it takes two settings with 3 seeds")
+    assert verdict((1, 1, 1, 2)).startswith("no winner by measured time: at least two settings with 3 common seeds")
     assert "a-1-0 and 3 more is soonest, " in verdict(
         (1, 1, 2, 3)
     ) and ", 3 seeds) sooner than b-1-0 and 3 more" in verdict((1, 1, 2, 3))
@@ -66,7 +66,7 @@ def test_seeds_that_only_one_of_two_settings_has_say_nothing() -> None:
     drawn += [recorded.as_run(quiet | {"seed": seed}, "b", times=2.0) for seed in (3, 4, 5)]
     said = recorded.verdict(drawn)
     assert (
-        said.startswith("no verdict on measured seconds")
+        said.startswith("no winner by measured time")
         and "seeds of a-1-1 and 2 more: 1 2 3, b-3-1 and 2 more: 3 4 5." in said
     )
 
@@ -82,7 +82,7 @@ def test_a_run_that_never_got_there_is_told_from_one_that_failed() -> None:
     late = drawn[-2]
     late.result["epochs"][0]["val_metric"] = recorded.GOAL - 0.01
     said = recorded.verdict(drawn)
-    assert ", 3 seeds) sooner" in said and said.endswith(f"Left out: {late.name} (never there).")
+    assert ", 3 seeds) sooner" in said and said.endswith(f"Left out: {late.name} (target not reached).")
 
 
 def test_a_goal_is_a_value_that_the_metric_can_have() -> None:

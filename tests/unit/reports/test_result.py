@@ -50,7 +50,7 @@ def test_any_record_that_is_lost_is_named(data: st.DataObject) -> None:
     lost = data.draw(st.sampled_from([r for r in EXAMPLE.records if r["outcome"] == "ok"]))
     found = EXAMPLE.result(records=without(lambda r: r is lost))
     (sentence,) = found["incomplete"]
-    assert sentence.startswith(f"{lost['step']}: 1 of {EXAMPLE.expected[lost['step']]} records missing")
+    assert sentence.startswith(f"{lost['step']}: 1 of {EXAMPLE.expected[lost['step']]} records are missing")
     if lost["step"] == "compute_gradients":
         where = "worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}".format(**lost)
         assert where in sentence
@@ -73,7 +73,7 @@ def test_in_a_failed_run_the_failing_step_is_accounted_for() -> None:
 def test_without_a_count_it_is_said_that_nobody_counted() -> None:
     assert EXAMPLE.result()["completeness"] == "checked"
     found = EXAMPLE.result(expected=None, records=EXAMPLE.records[5:])
-    assert "nobody counted" in found["completeness"] and found["incomplete"] == []
+    assert "not counted" in found["completeness"] and found["incomplete"] == []
 
 
 def test_records_of_a_step_nobody_executed_and_epochs_without_evaluation() -> None:

@@ -34,7 +34,7 @@ def test_a_runs_summary() -> None:
     assert "projected from local seconds, prices of us-east-1, 2026-11" in text
     assert display.usd(result["cost"]["full_usd"]) in text
     assert "1 failed, 1 stale, 1 retried" in text
-    assert "in all for a core of this machine" in text
+    assert "in total for a core of this machine" in text
     assert "!" not in text
     for row in result["stages"]:
         assert f"\n{row['stage']} " in text
@@ -53,7 +53,7 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     unable = printed(tables.summary(EXAMPLE.result(), never))
     assert "On AWS, by simulation: would not run" in unable and "\n  too large\n" in unable
     far = replace(known, outside=("9 functions at once",))
-    assert "outside what was measured: 9 functions at once" in printed(tables.summary(EXAMPLE.result(), far))
+    assert "beyond the measured range: 9 functions at once" in printed(tables.summary(EXAMPLE.result(), far))
     run = RunFolder(path=Path("spirt"), result=EXAMPLE.result(), records=[])
     told, refused = (report_pages.run_page(run, each) for each in (known, never))
     on_aws, here = told.groups
@@ -75,7 +75,7 @@ def test_warnings_are_printed() -> None:
     result = EXAMPLE.result(records=records, epochs=epochs, failure="worker 3 is gone", expected=EXAMPLE.expected)
     text = printed(tables.summary(result))
     assert "! this run failed: worker 3 is gone" in text
-    assert "! incomplete: collect: 1 of 1 records missing" in text
+    assert "! incomplete: collect: 1 of 1 records are missing" in text
     assert "! diverged" in text
     told = EXAMPLE.result(damaged=["runs/a/checkpoint/1: checksum differs; it was passed over"] * 2)
     assert printed(tables.summary(told)).count("! damaged: runs/a/checkpoint/1: checksum differs") == 1
@@ -112,6 +112,6 @@ def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
     found = comparison.compare_runs(runs)
     text = printed(tables.comparison(found), width=300)
     assert text.count("[measured-local]") == 1  # the same for all
-    assert "[projected] dollars are projected from local seconds" in text
+    assert "[projected] dollars: this machine's seconds at AWS's prices" in text
     assert "! [b] failed: gone" in text and "[b] (failed)" in text
     assert " ".join(text.split()).endswith(found.verdict.replace(display.GAP, " "))

@@ -197,8 +197,8 @@ def test_what_was_measured_is_told_whatever_ended_it(
     with pytest.raises(CrossoverError, match="ServiceException"):
         advise.print_measured_sizes(read(CONFIG / "all-reduce-s3.yaml"), 0.25, asks="")
     told = capsys.readouterr().out
-    assert "cheapest: functions.memory_mb: {train: 1769}" in told
-    assert "sizes and time limit are as they were; spent at most" in told
+    assert "cheapest size: functions.memory_mb: {train: 1769}" in told
+    assert "memory sizes and timeouts are restored; spent at most" in told
 
 
 def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,5 +241,5 @@ def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> Non
 
 def test_without_a_budget_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "measure_sizes", lambda *_, **__: pytest.fail("asked"))
-    with pytest.raises(UserError, match="--budget says how many dollars"):
+    with pytest.raises(UserError, match="give the most dollars it may cost"):
         advise.print_measured_sizes(read(CONFIG / "all-reduce-s3.yaml"), None, asks="")

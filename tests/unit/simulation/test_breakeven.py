@@ -96,7 +96,7 @@ def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> 
 
 
 def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
-    said = [note for note in page.list_notes(found) if note.startswith("outside what was measured: other, ")]
+    said = [note for note in page.list_notes(found) if note.startswith("beyond the measured range: other, ")]
     assert any("parameters 1,000,000,000: objects of 4,0" in note for note in said)
     assert any("workers 64: 64 functions at once: 4.0 times the most that was measured (16)" in note for note in said)
     assert not any("gpu" in note for note in page.list_notes(found) if note.startswith("outside"))
@@ -284,7 +284,7 @@ def test_project_shows_time_cost_and_traffic_as_projected(
     assert seconds["p5"] < seconds["p50"] < seconds["p95"] and count == len(written["repetitions"]["outcomes"]) == 20
     band = display.band(display.seconds, seconds["p5"], seconds["p50"], seconds["p95"])
     assert shown.splitlines()[-2].startswith(f"[projected] {band}; $".replace(display.GAP, " "))
-    assert "outside what was measured: 600 functions at once: 37.5 times the most that was measured (16)" in shown
+    assert "beyond the measured range: 600 functions at once: 37.5 times the most that was measured (16)" in shown
     assert "20 repetitions of seed 1" in shown and "not in the band: prices, assumed figures" in shown
 
 

@@ -66,7 +66,7 @@ def test_a_stack_that_the_study_has_not_made_is_left_as_it_is(session: Any, tmp_
     name = f"{trial.experiment.project}-{trial.stack}"
     stack(session, name)
     machine = AwsTrials(out, tell=lambda line: None, session=session)
-    with pytest.raises(UserError, match="exists and is not of this study"):
+    with pytest.raises(UserError, match="exists and does not belong to this study"):
         machine.run(trial.experiment, out / "run", lambda progress: None)
     machine.release(trial.experiment)
     assert session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
@@ -101,7 +101,7 @@ def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, 
     machine = AwsTrials(out, tell=lambda line: None, session=session)
     conductor = Conductor(study=of, out=out, machine=machine, budget_usd=p95 * 1.01, where="aws")
     assert conductor.carry_out([trial], total=1) == []
-    assert "not begun: up to $" in conductor.outcome.missing[trial.name]
+    assert "not started: it may cost $" in conductor.outcome.missing[trial.name]
 
 
 def drawn_rate(of: Study) -> float:
@@ -124,7 +124,7 @@ def test_a_baseline_is_refused(tmp_path: Path) -> None:
     of = study(tmp_path, base={"baseline": "gpu"}, grid={"training.epochs": [1, 0]})
     with pytest.raises(ConfigError) as refused:
         make_grid_trials(of, TrialFactory(of, travels=False))
-    assert "baseline: a study compares by pairs" in str(refused.value) and "training.epochs: 0" in str(refused.value)
+    assert "baseline: not supported in a study" in str(refused.value) and "training.epochs: 0" in str(refused.value)
 
 
 def test_settings_that_were_drawn_refuse_no_budget(tmp_path: Path) -> None:
@@ -132,4 +132,6 @@ def test_settings_that_were_drawn_refuse_no_budget(tmp_path: Path) -> None:
     of = study(tmp_path, grid=grid)
     found = runner.forecast_study(of, travels=False)
     runner.check_budget(found, found.cheapest_p95 / 2)
-    assert "of those drawn" in found.lines[1] and "AWS's default of 1,000 concurrent executions" in found.lines[1]
+    assert (
+        "of those settings" in found.lines[1] and "AWS's default quota of 1,000 concurrent executions" in found.lines[1]
+    )

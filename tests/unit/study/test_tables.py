@@ -70,7 +70,7 @@ def test_differences_all_alike_are_called_nothing_else() -> None:
     rows = [row(1.0, seed, 0.94 + seed / 100) for seed in (1, 2, 3)]
     rows += [row(2, seed, 0.93 + seed / 100) for seed in (1, 2, 3)]
     (_, compared) = report.make_sheets(study(1, 2), rows, report.make_cells(study(1, 2), rows))
-    assert compared.rows[0][1:] == ["3", "+0.01", DASH, DASH, "all differences alike: no test"]
+    assert compared.rows[0][1:] == ["3", "+0.01", DASH, DASH, "all differences equal: no test"]
 
 
 def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
@@ -78,7 +78,7 @@ def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
     one, two, three = report.make_tidy_rows(study(), [row(1.0, 2, 0.9)], why)
     assert one.keys() == two.keys() == three.keys()
     names = ("training.learning_rate", "seed", "outcome", "reason", "final_metric")
-    assert [two[name] for name in names] == [2, 3, "not begun", "no projection: odd", None]
+    assert [two[name] for name in names] == [2, 3, "not started", "no projection: odd", None]
     assert [three[name] for name in names] == [1.0, 1, "failed", "it failed here: no room", None]
 
 

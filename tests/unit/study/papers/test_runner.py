@@ -1,4 +1,4 @@
-"""What is kept, what is run anew, and what happens when a run fails; one small part on the cloud on this machine."""
+"""What is kept, what is run anew, and what happens when a run fails; one small part on this machine's local cloud."""
 
 import json
 from collections.abc import Mapping
@@ -86,7 +86,7 @@ def test_what_is_not_whole_or_not_this_is_run_anew(machine: Pretended, tmp_path:
     training = result["experiment"]["training"] | {"learning_rate": 9.0}
     changes = {
         "failed": {"outcome": "failed"},
-        "incomplete": {"incomplete": ["train: 1 of 8 records missing"]},
+        "incomplete": {"incomplete": ["train: 1 of 8 records are missing"]},
         "another experiment": {"experiment": result["experiment"] | {"training": training}},
     }
     match damage:
