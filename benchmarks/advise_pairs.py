@@ -74,7 +74,9 @@ def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
 
 
 def answer_in_checkout(folder: Path, asked: Mapping[str, Any], every: int) -> dict[str, Any]:
-    """Call `answer_question` in a process of its own, with the code of `folder`. If it fails, the answer is the last line of its error."""
+    """Call `answer_question` with `asked` and `every` in a process of its own, with the code of `folder`. If it fails, the answer is the
+    last line of its error.
+    """
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parents[1]}"}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = ['']\n" + CODE]
     given = json.dumps([asked, every])

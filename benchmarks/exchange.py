@@ -84,7 +84,7 @@ class OneStore(MemoryClients):
         self._store = store
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return the one store for every worker, counting into `traffic` if it can."""
+        """Return the one store for every worker of `experiment`, counting into `traffic` if it can."""
         with_traffic = getattr(self._store, "with_traffic", None)
         return with_traffic(traffic) if with_traffic else self._store
 

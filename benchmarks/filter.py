@@ -33,7 +33,7 @@ def medians_s(work: dict[str, tuple[Callable[[], object], Callable[[], object]]]
 
 
 def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
-    """Return the figures for a vector of that many elements. `label`: its size in words."""
+    """Return the figures for a vector of `elements` elements. `label`: its size in words; `rounds`: number of timed repetitions."""
     random = torch.Generator().manual_seed(1)
     shared, accumulated = torch.randn(elements, generator=random), 0.1 * torch.randn(elements, generator=random)
     residual, copy = accumulated.clone(), torch.empty(elements)

@@ -95,7 +95,9 @@ def shipped(architecture: str, *, epochs: int) -> "Experiment":
 
 
 def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> Run:
-    """Run one experiment with `minutes` of time disturbed by faults and as much without, in stretches of `every_s` seconds in turn."""
+    """Run one experiment of an architecture with `minutes` of time disturbed by faults and as much without, in stretches of `every_s`
+    seconds in turn. `seed`: of the drawn faults.
+    """
     from crossover.local import servers
     from crossover.local.cloud import LocalCloud
     from crossover.running.deployed import run_deployed, synthesize_assembly
@@ -191,7 +193,7 @@ class Hand:
 
 
 def figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
-    """Return the figures of a run with faults."""
+    """Return the figures of a run with faults of an architecture. `every_s`: seconds of each stretch with or without faults."""
     kinds = ", ".join(sorted({fault.kind for fault in run.faults}))
     about = f"{architecture}, {len(run.faults)} faults ({kinds}), {every_s:.0f} s from each, and as long without"
     recoveries = run.recoveries_s(run.usual_s())

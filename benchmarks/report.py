@@ -39,7 +39,7 @@ class Figure:
 
 
 def write(name: str, figures: Sequence[Figure], *, out: Path = OUT) -> Path:
-    """Write benchmarks/out/<name>.json, print one line per figure, return the file."""
+    """Write `figures` into the file `out`/<name>.json, print one line per figure, and return the file."""
     plain = [
         {"name": f.name, "value": _rounded(f.value), "unit": f.unit, "goal": f.goal, "holds": f.holds} for f in figures
     ]

@@ -29,7 +29,9 @@ SIZES = (1_000_000, 1_000_000_000)
 
 
 def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | None = None) -> float:
-    """Return the processor seconds of one projection. `parameters`: size of the model, by default its own."""
+    """Return the processor seconds of one projection of an architecture with `workers` workers and `epochs` epochs. `parameters`: size of
+    the model, by default its own.
+    """
     training = replace(BASE.training, epochs=epochs)
     setting = replace(BASE, architecture=architecture, workers=workers, training=training, gpu=Gpu(instances=workers))
     work = Workload.from_experiment(BASE)

@@ -130,7 +130,9 @@ def plain(batch: int) -> Callable[[], object]:
 
 
 def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
-    """Return a step of the project's learner."""
+    """Return a function that runs one training step of the project's learner. `batch`: minibatch size; `precision`: training.precision;
+    `threads`: number of threads.
+    """
     from crossover.experiment import Experiment, from_plain
     from crossover.learning.batches import Batch
     from crossover.learning.learner import Learner

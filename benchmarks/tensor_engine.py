@@ -51,7 +51,9 @@ class Side:
 
 
 def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Callable[[], object]) -> dict[str, float]:
-    """Return the median seconds of each function, taken in turns after one round to warm up. `after`: called after each, untimed."""
+    """Return the median seconds of each function of `work`, called in turns for `rounds` rounds after one to warm up. `after`: called after
+    each function, untimed.
+    """
     times: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(rounds + 1):
         for name, run in work.items():
@@ -65,7 +67,7 @@ def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Cal
 
 
 def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
-    """Connect the clients to the server, over TLS if `encrypted`."""
+    """Return the clients of the server, connected over TLS with the files `tls` if `encrypted`."""
     certificate = tls.certificate.read_text()
     client = RedisClient(parse_address(server.tls_url if encrypted else server.url, certificate=certificate))
     here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
@@ -83,7 +85,7 @@ def fetch(python: redis.Redis, key: str) -> Tensor:
 
 
 def store(python: redis.Redis, key: str, values: Tensor) -> None:
-    """Store a vector by redis-py."""
+    """Store the vector `values` under `key` by redis-py."""
     python.execute_command("AI.TENSORSET", key, "FLOAT", values.numel(), "BLOB", view(values))  # type: ignore[no-untyped-call]
 
 
@@ -110,7 +112,9 @@ def step_by(compute: TensorCompute) -> None:
 
 
 def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
-    """Return the figures of averaging vectors in the database and by fetching them."""
+    """Return the figures of averaging vectors in the database and by fetching them. `plain`, `encrypted`: clients without and with TLS;
+    `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
+    """
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))
@@ -147,7 +151,9 @@ def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rou
 
 
 def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
-    """Return the figures of an optimizer step in the database and by fetching the vectors."""
+    """Return the figures of an optimizer step in the database and by fetching the vectors. `plain`, `encrypted`: clients without and with
+    TLS; `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
+    """
     for key, values, kind in zip(
         ("model", "gradient", "velocity"),
         local,
@@ -176,7 +182,9 @@ def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, roun
 
 
 def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
-    """Return the figures of moving one vector to the database and back."""
+    """Return the figures of moving the vector `values` to the database and back with the clients `on`. `rounds`: number of timed rounds;
+    `how`: name of the connection, such as TCP.
+    """
     data = view(values)
     into = memoryview(bytearray(data.nbytes))
     vector = Vector(VectorKind.MODEL, data)
@@ -217,7 +225,9 @@ def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
 
 
 def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str, seconds: float) -> list[Figure]:
-    """Return how long another client's PING takes while means are computed one after another."""
+    """Return how long another client's PING to `server` takes while `plain` computes means of the vectors `local` one after another, for
+    `seconds` seconds. `label`: the vectors' size in words.
+    """
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))

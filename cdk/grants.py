@@ -37,8 +37,8 @@ class Grant:
 def role(
     scope: Construct, id: str, *, service: str, grants: Iterable[Grant], conditions: Mapping[str, object] | None = None
 ) -> iam.Role:
-    """Build a role that the AWS service `service` may assume, with exactly `grants`. If these reach encrypted data, add the use of the
-    account's KMS key. `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
+    """Build a role named `id` in `scope` that the AWS service `service` may assume, with exactly `grants`. If these reach encrypted data,
+    add the use of the account's KMS key. `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
     """
     grants = list(grants)
     grants += _key(scope, grants)

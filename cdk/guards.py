@@ -14,8 +14,8 @@ from crossover.workflow.infrastructure import shared_stacks
 
 
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
-    """Return the tags of the stack itself, which CloudFormation hands down at each deployment. They are in the manifest, not in the
-    template. `kind`: value of the tag stack-kind; `now`: when the lifetime begins.
+    """Return the tags of the experiment's stack itself, which CloudFormation hands down at each deployment. They are in the manifest, not
+    in the template. `kind`: value of the tag stack-kind; `now`: when the lifetime begins.
     """
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
     alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
@@ -24,7 +24,9 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:
-    """Put the tags that do not change on every resource of the stack's template."""
+    """Put the experiment's tags that do not change on every resource of the stack's template. `kind`: EXPERIMENT, or the name of a shared
+    stack.
+    """
     for key, value in _owner_tags(experiment, kind).items():
         Tags.of(stack).add(key, value)
 

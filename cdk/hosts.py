@@ -20,8 +20,8 @@ BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the de
 
 
 def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
-    """Return the account file's image, or else a parameter that resolves at deployment to the newest public image. There is one template
-    parameter per SSM path.
+    """Return the account file's image for `instance_type`, or else a parameter of `stack` that resolves at deployment to the newest public
+    image, with NVIDIA drivers if `gpu`. There is one template parameter per SSM path.
     """
     if own := organisation.of(stack).image(instance_type, gpu=gpu):
         return own

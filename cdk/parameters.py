@@ -21,8 +21,8 @@ def publish(
     values: Mapping[str, str],
     outputs: Mapping[str, str] = {},
 ) -> None:
-    """Publish each value as a parameter under `/crossover/<project>/<part>/`. `outputs`: {name: description} of the values to list in
-    the stack's Outputs too.
+    """Publish each of `values` (text by name) as an SSM parameter under `/crossover/<project>/<part>/`. `scope`: construct that gets the
+    parameters; `outputs`: {name: description} of the values to list in the stack's Outputs too.
     """
     folder = Construct(scope, "Published")
     for name, value in values.items():
@@ -38,13 +38,15 @@ def publish(
 
 
 def look_up(scope: Construct, project: str, part: str, name: str) -> str:
-    """Return the value that another stack published, resolved at deployment: synthesis needs neither network nor credentials."""
+    """Return the value `name` that the stack `part` of `project` published, resolved at deployment: synthesis needs neither network nor
+    credentials. `scope`: construct that uses the value.
+    """
     return ssm.StringParameter.value_for_string_parameter(scope, parameter_path(project, part, name))
 
 
 def prevent_deletion_while_used(scope: Construct, project: str, part: str) -> None:
-    """Export a word of a shared stack, so that CloudFormation does not delete the stack while another one imports the word (see
-    `import_shared_words`).
+    """Export a word of the shared stack `part` of `project`, so that CloudFormation does not delete that stack while another stack imports
+    the word (see `import_shared_words`). `scope`: the shared stack.
     """
     CfnOutput(scope, "Standing", value=part, export_name=f"{project}-{part}")
 

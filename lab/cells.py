@@ -83,8 +83,8 @@ def project_cell(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projec
 
 
 def draw_levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
-    """Return the seconds of each function of one simulated round, by level. A function makes its client, reads one vector after another,
-    adds, divides and writes. `seed`: of the random draws.
+    """Return the seconds of each function of one simulated round of `cell`, by level. A function creates its client, reads one vector after
+    another, adds, divides and writes. `calibration`: speeds of AWS; `seed`: of the random draws.
     """
     objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
     client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
@@ -156,7 +156,7 @@ class JudgedCell:
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measured figure lies between p5 and p95 of the projection."""
+        """True if the measured figure lies between p5 and p95 of the projection."""
         return self.projected.p5 <= self.measured <= self.projected.p95
 
     @property
@@ -171,8 +171,8 @@ class JudgedCell:
 
 
 def compute_interval_score(measured: float, low: float, high: float) -> float:
-    """Return the interval score of logarithms: the band's width, and 2 / (1 - COVERED) for each unit outside (Gneiting and Raftery,
-    2007). Less is better.
+    """Return the interval score of the band from `low` to `high` around the figure `measured`, by logarithms: the band's width, and 2 / (1
+    - COVERED) for each unit outside (Gneiting and Raftery, 2007). Less is better.
     """
     missed = max(0.0, log(low / measured)) + max(0.0, log(measured / high))
     return log(high / low) + 2 / (1 - COVERED) * missed

@@ -105,8 +105,8 @@ def _build_bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
 def resnet(
     block: Callable[[int, int, int], nn.Module], counts: Sequence[int], grows: int
 ) -> Callable[[int], nn.Module]:
-    """Return a builder of networks of the second ResNet paper. `block`: (inputs, width, stride) -> block; `grows`: output channels per
-    width.
+    """Return a builder of networks of the second ResNet paper. `block`: (inputs, width, stride) -> block; `counts`: number of blocks in
+    each stage; `grows`: output channels per width.
     """
 
     def make(image: int) -> nn.Module:
@@ -124,8 +124,8 @@ def resnet(
 
 
 def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1) -> Callable[[int], nn.Module]:
-    """Return a builder of networks of the first ResNet paper, with normalization after each convolution. `widen`: factor on the middle
-    of a bottleneck.
+    """Return a builder of networks of the first ResNet paper, with normalization after each convolution. `counts`: number of blocks in each
+    stage; `bottleneck`: use blocks of three convolutions, not two; `widen`: factor on the middle of a bottleneck.
     """
 
     def make(image: int) -> nn.Module:
@@ -405,7 +405,8 @@ def inception_resnet_v2(image: int) -> nn.Module:
     """Build an Inception-ResNet v2 for images of `image` pixels a side."""
 
     def block(inputs: int, scale: float, *branches: nn.Module, width: int) -> nn.Module:
-        """Build a residual block from branches. `scale`: factor on their output; `width`: their channels together."""
+        """Build a residual block with `inputs` channels from branches. `scale`: factor on their output; `width`: their channels together.
+        """
         return Sum(nn.Sequential(Branches(*branches), nn.Conv2d(width, inputs, 1)), None, scale)
 
     def a() -> nn.Module:

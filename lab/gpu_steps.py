@@ -80,7 +80,9 @@ class MeasuredStep:
 
 @cache
 def count_model_step(models: str, name: str, image: int) -> tuple[StepCounts, int]:
-    """Return the counts of one of our builds of a measured model, and its parameters. `models`: `profet` or `timm`."""
+    """Return the counts of a step of one of our builds of a measured model, and its number of parameters. `models`: `profet` or `timm`;
+    `name`: the model's name there; `image`: pixels a side.
+    """
     with torch.device("meta"):
         module = {"profet": MODELS, "timm": TIMM}[models][name](image).train()
         counts = count_step(module, torch.empty(3, image, image))
@@ -127,7 +129,9 @@ def name_family(model: str) -> str:
 def fit_steps(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool = False, fixed: Mapping[str, float]
 ) -> StepFactors:
-    """Return the factors with the least logarithmic errors on the steps; outliers count less. `fixed`: factors that are known already."""
+    """Return the factors with the least logarithmic errors on the measured steps; outliers count less. `sheet`: the GPU's data sheet;
+    `half`: half precision; `fixed`: factors that are known already.
+    """
     terms = np.array([_compute_terms(each, sheet, half=half) for each in steps])
     measured = np.log([each.seconds for each in steps])
     free = [n for n, name in enumerate(TERMS) if name not in fixed]
@@ -162,8 +166,8 @@ def _compute_terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[floa
 def cross_validate(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool, fixed: Mapping[str, float]
 ) -> dict[str, list[float]]:
-    """Return the logarithms of projected over measured seconds by family of models, each by a fit that has seen no model of the family.
-    `half`: half precision; `fixed`: factors that are known already.
+    """Return the logarithms of projected over measured seconds of `steps` by family of models, each by a fit that has seen no model of the
+    family. `sheet`: the GPU's data sheet; `half`: half precision; `fixed`: factors that are known already.
     """
     found: dict[str, list[float]] = {}
     for name in sorted({name_family(each.model) for each in steps}):

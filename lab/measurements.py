@@ -48,7 +48,7 @@ class MeasuredCell:
 
     @property
     def key(self) -> tuple[str, str, int, int]:
-        """What identifies the cell in config/held-out.yaml: gradient, design, aggregators and memory in MB."""
+        """The key of the cell in config/held-out.yaml: gradient, design, aggregators and memory in MB."""
         return (self.gradient, self.design, self.aggregators, self.memory_mb)
 
     @property
@@ -354,7 +354,9 @@ def load_latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
 
 
 def load_throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: float = 5) -> tuple[Throughput, ...]:
-    """Return the throughputs of single functions, in series of at least `least_s`. Raises DataError by file and row."""
+    """Return the throughputs of single functions in the files below `folder`, at intervals of `interval_ms`, in series of at least
+    `least_s` seconds. Raises DataError by file and row.
+    """
     path, found, series = folder / SKYRISE / "lambda-network-throughput.csv", [], "aggregated_mbps_by_interval"
     for where, row in _read_table(path, ("file", "vpc", "concurrent", "interval_ms", "direction", series)):
         every_ms = parse_positive(row["interval_ms"], f"{where}: interval_ms")

@@ -42,9 +42,9 @@ def compose(
     """Add the stacks that the experiment needs to the app: its own, the shared ones it depends on, and its baselines'. Return the
     experiment's stack.
 
-    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. `account`: settings of the
-    organisation's AWS account. `env`: the account and region of the stacks; without it they fit any. Raises ConfigError for what cannot
-    be deployed.
+    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. `layers`: folder with the built
+    layers; `account`: settings of the organisation's AWS account; `env`: the account and region of the stacks; without it they fit any.
+    Raises ConfigError for what cannot be deployed.
     """
     now = now or datetime.now(UTC)
     if account:
@@ -100,8 +100,9 @@ def synthesize(
     layers: Path = LAYERS,
     account: AccountFile | None = None,
 ) -> Path:
-    """Write the cloud assembly to `out` and return that folder. The template validator is off here (app.py has it on). The assembly fits
-    clouds that are bootstrapped under the CDK's own qualifier, as the local one is.
+    """Write the experiment's cloud assembly to `out` and return that folder; `now`, `layers` and `account` are those of `compose`. The
+    template validator is off here (app.py has it on). The assembly fits clouds that are bootstrapped under the CDK's own qualifier, as the
+    local one is.
     """
     flags = {name: value for name, value in feature_flags().items() if name != "@aws-cdk/core:bootstrapQualifier"}
     app = App(outdir=str(out.resolve()), context=flags, builtin_cloud_formation_validation=False)

@@ -49,7 +49,9 @@ RUNS: dict[str, tuple[str, list[str]]] = {
 
 
 def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -> tuple[Band, Band, float]:
-    """Return bands of seconds and dollars, and the bytes that move. `name`: of the architecture, as in `config`; `changes`: overrides."""
+    """Return bands of seconds and dollars, and the bytes that move, projected with `calibration`. `name`: of the architecture, as in
+    `config`; `changes`: --set options.
+    """
     significant = 0.18 if "mlless.threshold=0.3" in changes else calibration.significant  # as the runs passed
     found = project(load(CONFIG / f"{name}-cifar10.yaml", list(changes)), replace(calibration, significant=significant))
     return found.band("seconds"), found.band("usd"), found.run.moved_bytes

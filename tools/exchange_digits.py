@@ -73,8 +73,8 @@ def name_exchange(exchange: Exchange) -> str:
 
 
 def format_line(name: str, found: list[float], synchronous: list[float]) -> str:
-    """Return a table's line: mean and range of the accuracies `found`, and the mean of their differences to `synchronous` with its 95 %
-    interval.
+    """Return a table's line that begins with `name`: mean and range of the accuracies `found`, and the mean of their differences to
+    `synchronous` with its 95 % interval.
     """
     differences = [mine - its for mine, its in zip(found, synchronous, strict=True)]
     half = T_95 * stdev(differences) / sqrt(len(differences))

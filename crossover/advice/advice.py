@@ -134,7 +134,9 @@ def extrapolate(
 
 
 def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Simulated:
-    """Return the simulation of `epochs` epochs of the candidate's run in the median session."""
+    """Return the simulation of `epochs` epochs of the candidate's run in the median session. `question`: experiment, calibration and
+    prices.
+    """
     task = question.task(candidate)
     experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
     return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
@@ -467,8 +469,9 @@ def _reject_forms(
 
 
 def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist) -> str:
-    """Return how a candidate compares with the winner, such as `3.4x the dollars, 2x the time; most for database hosts (61%)`: the
-    component is the one whose cost exceeds the winner's most, with its share of the candidate's cost.
+    """Return how `finalist`, a shortlisted candidate, compares with the winner, such as `3.4x the dollars, 2x the time; most for database
+    hosts (61%)`. The named component is the one whose cost exceeds the winner's most, with its share of the candidate's cost. `question`:
+    what both are simulated for.
     """
     mine, its = dollars_by_component(question, finalist.candidate), dollars_by_component(question, winner.candidate)
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
@@ -708,7 +711,7 @@ def rivals_of(found: Advice) -> list[Finalist]:
 
 def turning_point(question: Question, winner: Candidate, rival: Candidate) -> float | None:
     """Return the number of epochs below which the rival is cheaper than the winner, or None if it never is. Dollars are assumed to be
-    linear in epochs.
+    linear in epochs: one and three spans of `question` are simulated.
     """
 
     lines = []

@@ -127,8 +127,8 @@ def list_candidates(
 
 
 def list_shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
-    """Yield the ways to divide the work among the workers of an architecture: first with the experiment's own updates, then with other
-    updates, whose accuracy is unknown. `samples`: training samples of an epoch.
+    """Yield the ways to divide the work of `base` among the workers of an architecture: first with the experiment's own updates, then with
+    other updates, whose accuracy is unknown. `samples`: training samples of an epoch.
     """
     own = load(base.architecture).resolve(base)
     exact = "equals_reference" in architecture.claims

@@ -172,8 +172,8 @@ def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experime
 
 
 def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
-    """Return the settings whose recorded runs all reached `target`, and one line of evidence for each. Raises ConfigError if the
-    metric cannot reach `target`, or if no settings reached it.
+    """Return the settings of the runs in `folders` that all reached `target`, and one line of evidence for each setting. `base`: experiment
+    that the runs must match. Raises ConfigError if the metric cannot reach `target`, or if no settings reached it.
     """
     if why := base.training.metric.explain_unreachable(target):
         raise ConfigError(f"--target: {why}")

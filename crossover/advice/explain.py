@@ -200,7 +200,7 @@ class Swing:
 
 
 def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
-    """Return how the rival's cost relative to the winner's depends on each assumption, the most influential first."""
+    """Return how the rival's cost relative to the winner's depends on each assumption of `question`, the most influential first."""
 
     def ratio(changed: Question) -> float:
         """Return the rival's dollars divided by the winner's under a changed question."""
@@ -289,7 +289,8 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
 
 def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> str:
     """Return in words the cheapest of one function, one machine and one GPU that keeps to the constraints, or the one nearest to them;
-    empty if none is possible. Only functions of at least NEW_ACCOUNT_MB are tried, because they hold most minibatches.
+    empty if none is possible. Only functions of at least NEW_ACCOUNT_MB are tried, because they hold most minibatches. `sizes`: sizes of
+    the model.
     """
     alone = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True

@@ -64,8 +64,8 @@ def measure_row(
 ) -> dict[str, Any]:
     """Return what `crossover probe` prints: the device, the model's counts, and for each batch size the quantiles of a step's seconds.
 
-    `seconds`: to spend on all batch sizes together. Batch sizes that do not fit the device's memory are listed in `too_large`. Raises
-    ConfigError if none fits or the device lacks the precision.
+    `seconds`: to spend on all batch sizes together. Batch sizes that do not fit the device's memory are listed in `too_large`.
+    `batch_sizes`: minibatch sizes to measure. Raises ConfigError if none fits or the device lacks the precision.
     """
     training = _training(model, precision, source.classes)
     steps, too_large = list[dict[str, float]](), list[int]()

@@ -35,8 +35,8 @@ KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
 def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
-    """Write the page of the advice (advice.html) into `out`, and return its path. `notes`: assumptions; `first`: YAML
-    file of the winner.
+    """Write the page of the advice (advice.html) into `out`, and return its path. `notes`: assumptions; `first`: YAML file of the winner.
+    `found`: the advice.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / PAGE, render(build_page(found, notes, first)).encode())
@@ -45,7 +45,7 @@ def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | Non
 
 def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
     """Return the page of the advice as data. `notes`: assumptions, of which the first three are shown unfolded; `first`: YAML file of the
-    winner.
+    winner. `found`: the advice.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -259,8 +259,8 @@ class PlannedFiles:
 
 
 def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
-    """Return the files to be written for the advice, without writing them. The YAML files are placed in `out`, or beside `config` if it
-    names user code, which is looked up beside the YAML file.
+    """Return the files to be written for the advice `found`, without writing them. The YAML files are placed in `out`, or beside `config`
+    if it names user code, which is looked up beside the YAML file.
     """
     own, texts = _own_code(found.question.base), dict[Path, bytes]()
     for number, each in enumerate(found.told, start=1):
@@ -273,7 +273,8 @@ def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
 
 def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -> None:
     """Write the planned files, and `answer` as advice.json. YAML files of the folder's earlier advice are deleted, unless somebody has
-    changed them since. Raises ConfigError, before anything is written, if a file that somebody has changed would be overwritten.
+    changed them since. `found`: the advice, written as advice.csv. Raises ConfigError, before anything is written, if a file that somebody
+    has changed would be overwritten.
     """
     if files.changed:
         raise ConfigError(
@@ -335,8 +336,8 @@ def _own_code(base: Experiment) -> bool:
 
 
 def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
-    """Return a shortlisted candidate as an experiment for `run` and `deploy`: named by `number`, its position among the files, with a
-    lifetime long enough for its run.
+    """Return `finalist`, a shortlisted candidate of the advice `found`, as an experiment for `run` and `deploy`: named by `number`, its
+    position among the files, with a lifetime long enough for its run.
     """
     base = found.question.base
     made = experiment_of(base, finalist.candidate)
@@ -351,8 +352,8 @@ def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experime
 
 
 def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
-    """Return a shortlisted candidate as YAML text: the fields that differ from their defaults, with the projection as a comment. `number`:
-    its position among the files.
+    """Return `finalist`, a shortlisted candidate of the advice `found`, as YAML text: the fields that differ from their defaults, with the
+    projection as a comment. `number`: its position among the files.
     """
     made = build_experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).to_plain()

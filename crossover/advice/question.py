@@ -66,7 +66,7 @@ def find_problem(
 ) -> tuple[str, str]:
     """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. The checks are: resources on hand, precisions of the
     GPU, memory for one gradient, memory of the database host. `sizes`: sizes of the model; `on_hand`: resources that may be used, of
-    ON_HAND.
+    ON_HAND. `precision`: training.precision of the experiment.
     """
     lacking = find_missing_resource(candidate, on_hand)
     if lacking:
@@ -192,8 +192,8 @@ class Constraints:
 def parse_constraints(
     deadline: str | None, budget: str | None, target: float | None, on_hand: str | None, gpu_quota: str | None = None
 ) -> Constraints:
-    """Return the constraints that the texts of the command line's options give; None stands for an option that is not given. Raises
-    ConfigError with the given text and what is expected.
+    """Return the constraints that the options `deadline`, `budget`, `target`, `on_hand` and `gpu_quota` of the command line give, as typed;
+    None stands for an option that is not given. Raises ConfigError with the given text and what is expected.
     """
     return Constraints(
         deadline_s=None if deadline is None else _parse_deadline(deadline),
@@ -277,7 +277,7 @@ def build_question(
 ) -> tuple[Question, Sizes, list[str]]:
     """Return three values about an experiment: the question that candidates are evaluated for, the sizes of the model, and notes of how the
     model's speed is known. `measured`: result of a probe on this machine, if one was made; `gpu_row`: file that `crossover probe` wrote on
-    a GPU. User models and data are loaded. Raises ConfigError, DataError, OwnCodeError.
+    a GPU. User models and data are loaded. `calibration`: speeds of AWS. Raises ConfigError, DataError, OwnCodeError.
     """
     from crossover.learning import (
         fitness,  # torch: not for --help

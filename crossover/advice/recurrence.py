@@ -30,9 +30,9 @@ class MonthlyCost:
 
 
 def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experiment], float]) -> tuple[MonthlyCost, ...]:
-    """Return the ways to repeat the advised run, those that are in time first, then the cheapest first; empty if the run is made
-    once. `every`: hour, day, week or once. `standing_usd`: returns the dollars per hour that a deployed experiment is billed between
-    its runs. Start-up is counted each time, in time and in dollars.
+    """Return the ways to repeat the advised run, those that are in time first, then the cheapest first; empty if the run is made once.
+    `every`: hour, day, week or once. `standing_usd`: returns the dollars per hour that a deployed experiment is billed between its runs.
+    Start-up is counted each time, in time and in dollars. `found`: the advice.
     """
     if every == "once":
         return ()

@@ -143,8 +143,8 @@ def choose_finalist(finalists: Sequence[Finalist], constraints: Constraints) -> 
 def pick_cards(
     finalists: Sequence[Finalist], constraints: Constraints, twins: Mapping[Candidate, Finalist]
 ) -> tuple[Card, ...]:
-    """Return the cheapest, balanced and soonest of the shortlisted candidates by RULES, among those that keep to the constraints, or among
-    all if none does. `twins`: on-demand variants by the spot candidate.
+    """Return the cheapest, balanced and soonest of the shortlisted candidates (`finalists`) by RULES, among those that keep to the
+    constraints, or among all if none does. `twins`: on-demand variants by the spot candidate.
     """
     holding = _within_constraints(finalists, constraints) or finalists
     orders = (_cheapest(finalists), lambda each: each.usd.p50 * each.seconds.p50, _soonest(finalists))

@@ -154,7 +154,7 @@ BudgetOption = Annotated[
 ]
 Target = Annotated[
     float | None,
-    typer.Option(help="Validation metric that must be reached, such as 0.85. Needs --runs or results as evidence."),
+    typer.Option(help="Validation metric that must be reached, such as 0.85. Needs earlier runs as evidence (--runs)."),
 ]
 Runs = Annotated[
     list[Path] | None,

@@ -93,7 +93,7 @@ def show_progress(
     bar. The run's first and last line are printed too.
 
     `where`: where the run trains, a key of WHERE. `out`: folder that is named at the end; `console`: where to print, by default standard
-    output.
+    output. `experiment`: experiment that is trained.
     """
     console = console or Console(emoji=False, highlight=False, soft_wrap=True)
     started = time.monotonic()
@@ -217,7 +217,8 @@ def require_checkout(command: str, *, otherwise: str = "") -> None:
 
 
 def load_runnable(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
-    """Return the experiment of a file after all checks that come before a run. Notes about its user code are printed to standard error.
+    """Return the experiment of the file `config` after all checks that come before a run. Notes about its user code are printed to standard
+    error.
 
     `override`: --set options; `travels`: whether user code will run outside this process. Raises ConfigError for everything that `run`
     refuses before it starts.

@@ -76,7 +76,7 @@ def check_docker(experiment: Experiment) -> None:
     failure = _run_program(program, "info")[0]
     if failure:
         raise MissingTool(
-            f"functions.packaging: image needs {program} to build the image at deployment, but {failure}; start it, {OTHERWISE}"
+            f"functions.packaging: image needs {program} to build the image at deployment, but {failure}; install or start it, {OTHERWISE}"
         )
     failure, words = _run_program(program, "buildx", "inspect")
     platforms = re.search(r"^Platforms:(.*)$", words, re.MULTILINE)
@@ -249,8 +249,8 @@ def _resource_as_json(found: FoundResource) -> dict[str, Any]:
 
 
 def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each of the stacks named in `names` a table row: name, state, time of the last change, time to live. `now`: the current
-    time.
+    """Yield a table row for each stack named in `names`: its name, state, time of the last change, and time to live. `session`: boto3
+    session; `now`: the current time.
     """
     for name in names:
         stack = account.find_stack(session, name)
@@ -281,10 +281,10 @@ def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
 
 
 def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
-    """Yield a line about the run that is under way on the experiment's own stack: its progress and its cost so far. `owner`: record of the
-    resources that the stack has.
+    """Yield a line with the progress and the cost so far of the run that is under way on the experiment's own stack. Yields nothing if no
+    run is under way or the stack is incomplete.
 
-    Yields nothing if no run is under way or the stack is incomplete.
+    `session`: boto3 session; `owner`: record of the stack's resources; `now`: the current time.
     """
     from crossover import running as runs
     from crossover.running.monitor import Deployed

@@ -72,8 +72,8 @@ class PlanEstimate:
 def estimate_run(
     experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None
 ) -> PlanEstimate:
-    """Return an estimate of a run's minutes and dollars: from an earlier run of it on AWS in the folder `results`, else by simulation, else
-    from an earlier run on this machine. `repetitions`: number of simulations.
+    """Return an estimate of a run's minutes and dollars. It comes from an earlier run on AWS in the folder `results`; without one from a
+    simulation of `experiment` by `repetitions` draws; if that is impossible, from an earlier run on this machine.
 
     Raises NoProjection if none of them is possible, ConfigError if a price is missing.
     """
@@ -270,7 +270,7 @@ def plan_as_json(
 ) -> dict[str, Any]:
     """Return the plan of an experiment as data for --json. `run` is None if nothing can predict a run; `no_projection` then says why.
 
-    `own`, `data`: the two values that `try_user_code` returned.
+    `architecture`: as the experiment's settings resolve it; `own`, `data`: the two values that `try_user_code` returned.
     """
     try:
         known, unknown = asdict(estimate_run(experiment)), None

@@ -151,7 +151,7 @@ def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
 
 
 def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Line]:
-    """Return the lines of the bill for writing and for reading requests to S3."""
+    """Return the lines of the bill for S3 requests. `writes`: number of PUT and LIST requests; `reads`: number of GET requests."""
     return [
         line(prices, "s3.write", writes, item="S3 requests, PUT and LIST"),
         line(prices, "s3.read", reads, item="S3 requests, GET"),
@@ -186,12 +186,14 @@ def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
 
 
 def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
-    """Return the billed hours of `count` EC2 instances: every instance from its start, boot included, and at least one minute."""
+    """Return the billed hours of `count` EC2 instances: every instance from its start, boot included, and at least one minute. `seconds`:
+    time in which each instance works; `boot_s`: seconds of booting before that.
+    """
     return count * max(MINIMUM_INSTANCE_S, seconds + boot_s) / 3_600
 
 
 def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
-    """Return the line of the bill for an Amazon MQ broker that runs for `seconds` seconds."""
+    """Return the line of the bill for an Amazon MQ broker of type `instance_type` that runs for `seconds` seconds."""
     return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}")
 
 
@@ -201,8 +203,8 @@ def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
 
 
 def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
-    """Return the lines of the bill for `count` secrets, by the share of a month that they exist, and for the calls that read them. `calls`:
-    one per secret and cold start.
+    """Return the lines of the bill for `count` secrets that exist for `seconds` seconds (a share of a month), and for `calls` calls that
+    read them: one per secret and cold start.
     """
     return [
         line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets"),
@@ -211,7 +213,7 @@ def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> 
 
 
 def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
-    """Return the line of the bill for CloudWatch Logs. `bytes_each`: bytes that one invocation logs."""
+    """Return the line of the bill for CloudWatch Logs. `bytes_each`: bytes that each of `invocations` logs."""
     return line(
         prices,
         "logs.ingested_gb",
@@ -239,13 +241,13 @@ PEER_USD_PER_S = {"t2.small": 0.00000639, "t2.large": 0.00002578}  # 2023, Table
 
 def lambda_usd(seconds: float, *, memory_mb: float, usd_per_gb_s: float = X86_USD_PER_GB_S) -> float:
     """Return the dollars of one Lambda invocation by the 2025 paper's formula: seconds x GB x price, where a GB is 1,000 MB. AWS bills
-    differently: see `gb_seconds`.
+    differently: see `gb_seconds`. `memory_mb`: the function's memory; `usd_per_gb_s`: price, by default that of x86 in the paper.
     """
     return seconds * memory_mb / 1_000 * usd_per_gb_s
 
 
 def gpu_usd(seconds: float, *, instances: int = 1, usd_per_hour: float = GPU_USD_PER_HOUR) -> float:
-    """Return the dollars of GPU instances by the 2025 paper's formula: training time at the hourly price."""
+    """Return the dollars of `instances` GPU instances by the 2025 paper's formula: `seconds` of training at `usd_per_hour`."""
     return seconds / 3_600 * instances * usd_per_hour
 
 
@@ -256,7 +258,8 @@ def lambda_usd_per_s(memory_mb: float, *, usd_per_gb_s: float = ARM64_USD_PER_GB
 
 def peer_serverless_usd(seconds: float, *, batches: int, lambda_usd_per_s: float, ec2_usd_per_s: float) -> float:
     """Return the dollars of a peer with functions by the 2023 paper, equation 1: the function of every batch, and the instance, is charged
-    for the peer's whole computation time of `seconds`.
+    for the peer's whole computation time of `seconds`. `batches`: number of functions, one per batch; `lambda_usd_per_s`, `ec2_usd_per_s`:
+    prices of a function and of the instance.
     """
     return (lambda_usd_per_s * batches + ec2_usd_per_s) * seconds
 
@@ -302,7 +305,8 @@ def paper_method(
     duration_s: float,
 ) -> tuple[str, float]:
     """Return the name of the papers' formula for this run and its dollars: the 2023 paper's formula for peers, the 2025 paper's for
-    functions and for GPUs. `records`: records of the run; `duration_s`: its seconds.
+    functions and for GPUs. `records`: records of the run; `duration_s`: its seconds. `infrastructure`: deployed memory and instances;
+    `prices`: today's prices of instances.
     """
     fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
     memory = Memory(experiment, infrastructure)

@@ -97,7 +97,9 @@ def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float
 
 
 def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
-    """Return a run's row in the comparison. `result`: its result.json; `goal`: the metric's value to reach, or None."""
+    """Return a run's row in the comparison. `result`: its result.json; `goal`: the metric's value to reach, or None. `name`: the run's name
+    in the comparison.
+    """
     metric = display.metric_of(result)
     known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
     first: Mapping[str, Any] = next(
@@ -150,8 +152,8 @@ def _cpu_share(result: Result) -> float | None:
 
 
 def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, dollars: bool = True) -> str:
-    """Return the verdict of a comparison in one line: the run that won and by how much, or why there is no winner. `goal`: the metric's
-    value to reach; `why`: origin of the goal; `dollars`: whether dollars may be compared too.
+    """Return the verdict of a comparison in one line: the run that won and by how much, or why there is no winner. `entries`: rows of the
+    compared runs; `goal`: the metric's value to reach; `why`: origin of the goal; `dollars`: whether dollars may be compared too.
     """
     if goal is None:
         return "no winner by measured time: the runs have no common target and --at is not given (such as --at 0.85)."

@@ -84,12 +84,12 @@ def _two_digits(value: float) -> str:
 
 
 def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> str:
-    """Return the median of a projection with its p5 and p95, as text. `shown`: formats one value."""
+    """Return a projection as text: its median `p50`, with `p5` and `p95` in brackets. `shown`: formats one value."""
     return f"{shown(p50)} ({shown(p5)} to {shown(p95)})"
 
 
 def spread(p5: float, p50: float, p95: float) -> str:
-    """Return how far p5 and p95 are from the median, in percent, short enough for a table's cell; empty if the median is 0."""
+    """Return how far `p5` and `p95` are from the median `p50`, in percent, short enough for a table's cell; empty if the median is 0."""
     if not p50:
         return ""
     below, above = (round(100 * (end / p50 - 1)) for end in (p5, p95))
@@ -383,7 +383,7 @@ def look_of(name: str, place: int = 0) -> SeriesLook:
 
 def look_of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
     """Return the look that an experiment has in plots: that of its architecture; for a single worker, that of the kind of machine in its
-    section `single`.
+    section `single`. `sections`: the experiment's sections as plain data; `place`: index of an unknown name's look, as for `look_of`.
     """
     on = (sections.get("single") or {}).get("on", "function")
     return look_of(MACHINES.get(on, "") if architecture == "single" else architecture, place)

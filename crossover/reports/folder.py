@@ -219,7 +219,9 @@ class RunFolder:
 
 
 def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], model: bytes | None = None) -> RunFolder:
-    """Write a run's files, result.json last, so that a folder that has one is complete. `model`: the bytes of model.safetensors."""
+    """Write a run's files into the folder `path` and return the run. result.json is written last, so that a folder that has one is
+    complete. `records`: all records of the run, written to metrics.jsonl; `model`: the bytes of model.safetensors.
+    """
     path.mkdir(parents=True, exist_ok=True)
     ordered = sorted(records, key=lambda record: float(record["started_at"]))
     lines = "".join(json.dumps(record, sort_keys=True) + "\n" for record in ordered)

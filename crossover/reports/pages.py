@@ -129,7 +129,9 @@ class Page:
 
 
 def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: str | None = None) -> Plot:
-    """Return a plot for a page. `svg`: output of `plots.svg`, in which matplotlib has escaped every text."""
+    """Return a plot for a page. `svg`: output of `plots.svg`, in which matplotlib has escaped every text; `caption`: sentence below the
+    plot; `wide`: give the plot the page's full width; `label`: origin of the figures, such as measured-local.
+    """
     return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label)
 
 
@@ -234,8 +236,8 @@ def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, note: str = "") -> Sheet:
-    """Return a table of names and values, with nested names joined by dots. `folded`: whether it is closed at first;
-    `note`: text below it.
+    """Return a table of names and values titled `title`. Nested names in `facts` are joined by dots. `folded`: whether the table is closed
+    at first; `note`: text below it.
     """
     rows = [[name, str(value)] for name, value in flatten_fields(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

@@ -82,9 +82,11 @@ def lines(
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     looks: Mapping[str, SeriesLook] | None = None,
 ) -> str:
-    """Return curves by label as one SVG, each with its label at its end. `name`: prefix that makes its ids unique in a page; `bands`:
-    around curves, (x, from, to); `looks`: of the curves that have one; curves that share a look differ in line style; `dashed`:
-    labels of dashed curves. Points with x <= 0 are left out on a log axis.
+    """Return curves as one SVG, each with its label at its end. Points with x <= 0 are left out on a logarithmic axis.
+
+    `curves`: points (x, y) by label; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `log_x`, `log_y`: use a
+    logarithmic axis; `percent`: show y in percent; `format_x`: formats the ticks of the x axis; `dashed`: labels of dashed curves; `bands`:
+    shaded areas by label, as (x, low, high); `looks`: colour and marker by label. Curves with equal looks differ in line style.
     """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN))
@@ -156,8 +158,10 @@ def bars(
     tick: Callable[[float], str] | None = None,
     looks: Sequence[SeriesLook] = (),
 ) -> str:
-    """Return horizontal bars as SVG, one per row, each with its figure. `name`: prefix of ids in the page; `shown`: formats figures;
-    `tick`: formats the axis if it needs another form; `looks`: of each row.
+    """Return a chart of horizontal bars as SVG.
+
+    `rows`: (label, value) of each bar; `x`: title of the axis; `name`: prefix that makes ids unique in a page; `shown`: formats the value
+    beside a bar; `title`: title for screen readers; `tick`: formats the axis, by default like `shown`; `looks`: colour of each bar.
     """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, 0.7 + 0.27 * max(1, len(rows))))
@@ -201,8 +205,10 @@ class Mark:
 def marks(
     found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callable[[float], str], log: bool = True
 ) -> str:
-    """Return points with bands as SVG, groups by colour, the chosen ones ringed. `log`: use two logarithmic axes; `name`: prefix of
-    ids in the page; `format_x`: formats the x axis.
+    """Return points with error bands in both directions as SVG. Groups differ in colour, and chosen points are ringed.
+
+    `found`: the points; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `format_x`: formats the ticks of the
+    x axis; `log`: use two logarithmic axes.
     """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.6))
@@ -460,8 +466,8 @@ def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
 
 
 def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mapping[str, float]], name: str) -> str:
-    """Return the timeline of a run's invocations as inline SVG. `epochs`: rows of result.json, whose ends are drawn as lines; `name`:
-    prefix of ids in the page.
+    """Return the timeline of a run's invocations as inline SVG. `records`: one per invocation; `started_at`: unix seconds at which the axis
+    begins; `epochs`: rows of result.json, whose ends are drawn as lines; `name`: prefix that makes ids unique in a page.
     """
     found = merge_to_limit(spans(records, started_at=started_at))
     rows = sorted({span.row for span in found}, key=lambda row: (row != "run", len(row), row))
@@ -490,8 +496,9 @@ def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mappi
 def opening(
     records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
 ) -> list[Record]:
-    """Return the records of the invocations in a run's first epochs, as many as one picture can show singly; an empty list if all of them
-    fit. `limit`: most spans in one picture.
+    """Return the records of the invocations in a run's first epochs, as many epochs as one plot can show without merging; an empty list if
+    all records fit. `epochs`: rows of result.json; `started_at`: unix seconds at which the run began; `limit`: most invocations in one
+    plot.
     """
     if 2 * len(records) <= limit:
         return []

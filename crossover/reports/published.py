@@ -41,7 +41,9 @@ def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
 def rows(
     *, paper: str | None = None, table: str | None = None, architecture: str | None = None, model: str | None = None
 ) -> list[Row]:
-    """Return the papers' rows that match every given argument; None matches all."""
+    """Return the papers' rows that match every given argument; None matches all. `paper`, `table`: source of the row; `architecture`,
+    `model`: values in the row.
+    """
     return [
         row
         for row in load()

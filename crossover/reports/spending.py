@@ -34,8 +34,8 @@ class BudgetReached(UserError):
 
 
 def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
-    """Return why no further epoch may begin at `usd` dollars spent; empty if one may begin. An epoch may not begin if the most expensive
-    one so far (`dearest_usd`) would exceed the limit.
+    """Return why no further epoch may start, or an empty text if one may. An epoch may not start if the cost so far (`usd`) and that of the
+    most expensive epoch (`dearest_usd`) together exceed `limit_usd`.
     """
     if usd + dearest_usd <= limit_usd:
         return ""
@@ -109,8 +109,8 @@ def compute_deadline(experiment: Experiment, money: Facts, *, began: float, usd:
 def write_deadline(
     objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
 ) -> None:
-    """Write the run's deadline to the bucket, where the expiry reads it. `money`: result of `pricing_facts`; `began`: unix seconds; `usd`:
-    cost so far. Call it once this run is the current one.
+    """Write the run's deadline to the bucket (`objects`, under a key of `keys`), where the expiry reads it. `money`: result of
+    `pricing_facts`; `began`: unix seconds; `usd`: cost so far. Call it only when this run is the current one.
     """
     moment = compute_deadline(experiment, money, began=began, usd=usd, now=runtime.time())
     objects.put(keys.deadline(began), moment.encode())
@@ -159,8 +159,9 @@ def bill_running(
     infrastructure: Infrastructure,
     prices: Prices,
 ) -> BilledRun:
-    """Return the billed usage at `now` (unix seconds) of a run that is going on. `ended`: records of ended invocations; `marks`: usage
-    snapshots of running ones; `began`: unix seconds; `epochs`: number of epochs decided.
+    """Return the usage that an unfinished run is billed for until `now` (unix seconds). `ended`: records of ended invocations; `marks`:
+    usage snapshots of running invocations; `began`: unix seconds at which the run began; `epochs`: number of epochs decided;
+    `infrastructure`, `prices`: those at the run's start.
     """
     records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], architecture_of(experiment)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
@@ -181,8 +182,9 @@ def bill_running(
 def read_records(
     objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]], *, damaged: dict[str, Corrupt] | None = None
 ) -> list[dict[str, Any]]:
-    """Read the records in the bucket that `ended` lacks, several at a time, into `ended` by their keys, and return the usage snapshots of
-    invocations that have not left a record. `damaged`: receives the errors of damaged records by key; without it they raise Corrupt.
+    """Read the records that are in the bucket `objects` but not in `ended`, several at a time, and add them to `ended` by key. Return the
+    usage snapshots of invocations without a record. `damaged`: receives the errors of damaged records by key; without it they raise
+    Corrupt.
     """
     new = [key for key in objects.list(keys.records) if key not in ended]
     for key, body in zip(new, _call_in_parallel(partial(objects.get, key) for key in new), strict=True):

@@ -201,8 +201,8 @@ def add_reports(records: Iterable[Record], reports: Mapping[str, Report]) -> lis
 def find_unrecorded(
     records: Iterable[Record], reports: Mapping[str, Report], *, functions: Iterable[str], since_s: float
 ) -> list[Report]:
-    """Return Lambda's reports of invocations of `functions` that left no record, because a timeout or lack of memory killed them.
-    `since_s`: unix seconds; earlier reports are ignored.
+    """Return Lambda's reports of invocations without a record, which a timeout or lack of memory killed. `records`: all records of the run;
+    `reports`: reports by request id; `functions`: names of the run's functions; `since_s`: unix seconds; earlier reports are ignored.
     """
     left, names = {each.get("request_id") for each in records}, set(functions)
     return [
@@ -225,7 +225,7 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:
-    """Return the minimum number of records that each step must have left after `epochs` epochs. A poll counts once per round and a long
+    """Return the minimum number of records by step after `epochs` epochs of `workers` workers. A poll counts once per round and a long
     worker's step once per worker, because they run at least that often. `days`: calendar of the run.
     """
     counts: Counter[str] = Counter()
@@ -265,8 +265,8 @@ def state_transitions(
     architecture: Architecture, records: Iterable[Mapping[str, Any]], *, workers: int, epochs: int
 ) -> int:
     """Return the number of states that all executions of a run entered, retries included: the quantity that Standard workflows are billed
-    by. States are counted as `crossover/workflow/state_machines.py` lays the tree out; loop counts follow from the records of the loop's
-    steps.
+    by. States are counted as `crossover/workflow/state_machines.py` lays the tree out. `records`: how often loops ran follows from those of
+    the loop's steps; `workers`, `epochs`: number of workers and of decided epochs.
     """
     records = list(records)
     done = Counter(record["step"] for record in records if record["outcome"] == "ok")

@@ -199,7 +199,9 @@ class TableCell:
 
 
 def make_measured(value: Value, note: str = "", *, cut: bool = False) -> Ours:
-    """Return a figure measured on this machine. `cut`: it is of a smaller task than the paper's."""
+    """Return `value` as a figure measured on this machine. `note`: remark shown beside it; `cut`: whether the task was smaller than the
+    paper's.
+    """
     return Ours(value=value, note=note, cut=cut)
 
 
@@ -228,8 +230,13 @@ def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
 def make_printed_cell(
     row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", place: int | None = None
 ) -> TableCell:
+<<<<<<< HEAD
     """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: its key in the row; `words`:
     its name on the page; `place`: number of the row's column, if the row prints the figure once per column.
+=======
+    """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: the figure's key in the row;
+    `unit`: its unit; `ours`: our figure, or why there is none; `words`: the figure's name on the page; `note`: remark beside the cell.
+>>>>>>> df9f79de (Help, messages and terminal lines say in short main clauses what a command does and what to do; arguments of the rooms behind them are explained)
     """
     listed: Mapping[str, Any] = row.deviates.get(figure, {})
     column = "" if place is None else row.figures["columns"][place]
@@ -440,7 +447,7 @@ class FoundRuns:
     def section(
         self, cells: Sequence[TableCell], *, drawings: Sequence[Drawing] = (), notes: Sequence[str] = ()
     ) -> Section:
-        """Build the part's section from its cells."""
+        """Build the part's section from its cells. `drawings`: plots below the table; `notes`: sentences below the table."""
         return Section(
             name=self.part.name,
             title=self.part.title,

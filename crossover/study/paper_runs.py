@@ -141,7 +141,8 @@ def make_cut(
 
     Of `minibatches` per worker and epoch, the scale's share is left, but at least `least_minibatches`. If that minimum applies, each
     minibatch has fewer images instead, unless `keep_batch`. Epochs (at least `least_epochs`) and validation images are cut likewise.
-    `published_batch`: the published minibatch size if `batch` is smaller than that already.
+    `published_batch`: the published minibatch size if `batch` is smaller than that already. `workers`, `dataset`, `epochs`: number of
+    workers, data set and epochs at the published size.
     """
 
     images = sizes.DATA[dataset]

@@ -430,8 +430,8 @@ def to_csv(book: Book) -> str:
 
 
 def fill_book(parts: Sequence[Part], outcome: paper_runs.ReplicationOutcome, scale: Scale, *, command: str) -> Book:
-    """Fill every part from the runs that exist. Cells without a run give the reason and the command that would make it. `command`: the line
-    that is running.
+    """Fill the tables and figures `parts` from the runs of `outcome` at `scale`. Cells without a run give the reason and the command that
+    would make it. `command`: the command line that is running, for the page.
     """
     sections = []
     for part in parts:

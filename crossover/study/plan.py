@@ -85,8 +85,8 @@ class AwsTrials(InlineTrials):
             known["stood"][-1][1] = min(time.time(), known["until"] or time.time())
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial on its stack, deploying it before its first trial of this command. A run of it that is under way is followed to its
-        end.
+        """Run a trial on its stack, and return its run in `out`. The stack is deployed before its first trial of this command. If a run of
+        the trial is under way, it is followed to its end. `watch`: called after every epoch.
         """
         if experiment.name not in self._ready:
             self._deploy(experiment)
@@ -222,13 +222,13 @@ class StudyPlan:
         self._searching: OptunaSearch | None = None
         travels = where != "inline"
         check = _check_deployable if where == "aws" else lambda experiment: None
-        self._accepting, self._grid = TrialFactory(study, travels=travels, check=check), list[StudyTrial]()
+        self._factory, self._grid = TrialFactory(study, travels=travels, check=check), list[StudyTrial]()
         if study.search:
             from crossover.study import search  # Optuna
 
             self._searching = search.OptunaSearch(study)
         elif study.count <= MAX_TRIALS:
-            self._grid = make_grid_trials(study, self._accepting)
+            self._grid = make_grid_trials(study, self._factory)
         drawn = self._searching.draw_settings(runner.SAMPLED_SETTINGS) if self._searching else ()
         self.forecast = runner.forecast_study(study, travels=travels, drawn=drawn)
         for line in self.forecast.lines:
@@ -242,7 +242,7 @@ class StudyPlan:
         """Return the trials in order. A search reads the results of earlier trials from `rows`, and adds to `missing` which ones were
         refused.
         """
-        return self._searching.trials(self._accepting, rows, missing) if self._searching else self._grid
+        return self._searching.trials(self._factory, rows, missing) if self._searching else self._grid
 
     def pictures(self) -> Sequence[Plot]:
         """Return the plots of the search after its end; none without a search."""
@@ -252,7 +252,7 @@ class StudyPlan:
 
 
 def make_machine(where: str, out: Path, *, tell: Announce) -> TrialMachine:
-    """Return the machine for inline, local or aws. `out`: the study's folder; `tell`: reports one line."""
+    """Return the machine that runs trials where `where` says: inline, local or aws. `out`: the study's folder; `tell`: reports one line."""
     if where == "aws":
         return AwsTrials(out, tell=tell)
     return InlineTrials() if where == "inline" else LocalTrials()
@@ -282,8 +282,8 @@ def carry_out(
     resume: bool,
     tell: Announce,
 ) -> StudyEnd:
-    """Run all trials into `out` and write their tables. `budget_usd`: for all trials, None for no limit; `resume`: continue with the study
-    in `out`.
+    """Run all trials of `plan` into `out`, write their tables, and return rows, tables and failures. `where`: inline, local or aws;
+    `budget_usd`: most dollars of all trials together, None for no limit; `resume`: continue the study in `out`; `tell`: reports one line.
     """
     study = plan.study
     runner.begin_study(study, out, where=where, resume=resume)

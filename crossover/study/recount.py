@@ -100,10 +100,10 @@ def recount(
     varied: Mapping[str, Any],
     seed: int,
 ) -> Recount:
-    """Count seconds, bytes, dollars and invocations of a run again from its records, and compare them with its result.json.
+    """Recompute seconds, bytes, dollars and invocations of a run from its records, and compare them with its result.json.
 
-    Figures that the records do not contain are left unchanged: accuracies and losses, and when an epoch was decided. `varied`, `seed`: the
-    trial's settings according to the study.
+    Figures that the records do not contain are left unchanged: accuracies and losses, and when an epoch was decided. `experiment`: the
+    run's experiment; `varied`, `seed`: the trial's settings according to the study.
     """
     began, ended = _find_span(result, records)
     counted: dict[str, Any] = {**sum_records(records), "duration_s": ended - began}

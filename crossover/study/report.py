@@ -175,8 +175,8 @@ def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval |
 
 
 def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return one line per trial and one column per variable, with the full names of settings. Trials in `missing` (reason by name) come
-    last, without figures.
+    """Return one line per trial of `study` and one column per variable, with the full names of settings. `rows`: trials with a run;
+    `missing`: reason by name of trials without one, which come last and have no figures.
     """
     found: list[dict[str, object]] = [
         {
@@ -289,8 +289,8 @@ def write(
     spent_usd: float,
     drawn: Sequence[Plot] = (),
 ) -> StudyTables:
-    """Write CSV, cells and page into `out`, and return the tables. `missing`: reason by trial without a run; `spent_usd`: dollars of the
-    whole study; `drawn`: further plots.
+    """Write CSV, cells and page of a study into `out`, and return its tables. `rows`: trials with a run; `missing`: reason by trial without
+    a run; `spent_usd`: dollars of the whole study; `drawn`: further plots.
     """
     lines, cells, counted = make_tidy_rows(study, rows, missing), make_cells(study, rows), select_counted(rows)
     text = io.StringIO()
@@ -307,7 +307,9 @@ def write(
 
 
 def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> list[Sheet]:
-    """Return the table of settings and, if the file names pairs, the table of comparisons, as text."""
+    """Return the table of settings and, if `study` declares pairs, the table of comparisons, with figures as text. `rows`: trials with a
+    run; `cells`: result of `make_cells`.
+    """
     metric = find_metric(rows)
     judged = (
         f"{study.metric}, {metric.words}"
@@ -427,7 +429,9 @@ def _compute_means(
 
 
 def summarize(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> str:
-    """Return one sentence: which setting is best by the study's metric, how many of the named pairs differ, and how many trials count."""
+    """Return one sentence: which setting of `study` is best by its metric, how many of the declared pairs differ significantly, and how
+    many trials count. `rows`: trials with a run; `cells`: result of `make_cells`.
+    """
     metric, shown = find_metric(rows), _find_format(study.metric, find_metric(rows))
     counted = f"{len(select_counted(rows))} of {study.count} trials count"
     known = [cell for cell in cells if (cell.table, cell.column) == (SETTINGS, study.metric) and cell.value is not None]

@@ -177,8 +177,9 @@ def carry_out(
 ) -> StudyOutcomes[R]:
     """Run every item and return the results.
 
-    `wanted`: keys and items; as an iterator, it may read earlier results from `into`. `kept`: returns an earlier command's result, or None;
-    `refused`: returns why an item is not run, or ""; `run`: makes the result, tried twice; `tell`: reports one line.
+    `wanted`: keys and items; as an iterator, it may read earlier results from `into`. `total`: number of items, for progress lines. `kept`:
+    returns an earlier command's result, or None; `refused`: returns why an item is not run, or ""; `run`: makes the result, tried twice;
+    `tell`: reports one line.
     """
     outcome = StudyOutcomes[R]() if into is None else into
     for number, (key, each) in enumerate(wanted, start=1):
@@ -422,8 +423,8 @@ def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None
 
 
 def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
-    """Write into `out` which study it holds. Raises ConfigError if the folder holds another study, another version or other files, or if
-    `resume` does not match what is there.
+    """Record in the folder `out` that it holds `study`, run where `where` says (inline, local or aws). Raises ConfigError if the folder
+    holds another study, another version or other files, or if `resume` does not match what the folder holds.
     """
     state = {
         "format": FORMAT,
@@ -452,7 +453,9 @@ def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
 
 
 def check_state(there: Any, here: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError naming the differences between the study in a folder and the one here. `path`: of the folder's study.json."""
+    """Raise ConfigError naming the differences between the study in a folder (`there`) and the present one (`here`). `path`: the folder's
+    study.json.
+    """
     if not isinstance(there, dict) or there.get("format") != FORMAT:
         told = there.get("format") if isinstance(there, dict) else there
         raise ConfigError(

@@ -81,7 +81,9 @@ def make_filter_run(threshold: float) -> Measurement:
 
 
 def make_exchange_run(architecture: str, model: str, workers: int) -> Measurement:
-    """Return the run for section 4.2 and figure 2: communication by number of workers."""
+    """Return the run for section 4.2 and figure 2 of the 2025 paper: communication by number of workers, for one `architecture` and
+    `model`.
+    """
     fixed = ("training.epochs=1", f"workers={workers}", f"training.model={MODELS[model]}")
 
     return Measurement(

@@ -44,14 +44,15 @@ class OptunaSearch:
         self.repeated = 0  # settings that were asked for again
 
     def trials(
-        self, accepting: TrialFactory, rows: Mapping[str, TrialRow], missing: dict[str, str]
+        self, factory: TrialFactory, rows: Mapping[str, TrialRow], missing: dict[str, str]
     ) -> Iterator[StudyTrial]:
         """Yield the trials, setting by setting, each with every seed.
 
         Before the next setting, `rows` must have the results of these trials; a failed trial has none. A setting that was asked for before
-        is not run again: its earlier result is reported again. `missing` gets the reason for each refused setting.
+        is not run again: its earlier result is reported again. `missing` gets the reason for each refused setting. `factory`: makes the
+        trials of a setting.
         """
-        metric = accepting.make_trials(self.draw_settings(1)[0])[0].experiment.training.metric
+        metric = factory.make_trials(self.draw_settings(1)[0])[0].experiment.training.metric
         better = (
             optuna.study.StudyDirection.MAXIMIZE if self.study.rises(metric) else optuna.study.StudyDirection.MINIMIZE
         )
@@ -64,7 +65,7 @@ class OptunaSearch:
                 self._report_again(asked, earlier)
                 continue
             try:
-                trials = accepting.make_trials(asked.params, number=number + 1)
+                trials = factory.make_trials(asked.params, number=number + 1)
             except ConfigError as refused:
                 names = [trial_folder_name(asked.params, seed, number=number + 1) for seed in self.study.seeds]
                 missing |= dict.fromkeys(names, f"refused: {format_setting(asked.params)}: {to_one_line(refused)}")

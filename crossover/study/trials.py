@@ -73,8 +73,8 @@ def format_setting(varied: Varied) -> str:
 
 
 def trial_folder_name(varied: Varied, seed: int, *, number: int = 0) -> str:
-    """Return the name of a trial's folder: `0007_seed=3` for trial `number` of a search, otherwise its settings and seed; long ones are
-    shortened and get a hash.
+    """Return the name of a trial's folder: `0007_seed=3` for trial `number` of a search, otherwise its settings (`varied`) and seed. Long
+    names are shortened and get a hash.
     """
     if number:
         return f"{number:04d}_seed={seed}"
@@ -202,7 +202,7 @@ class TrialMachine(Protocol):
     ) -> None: ...
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial, resuming the unfinished run in `out` if there is one. `watch`: called after every epoch."""
+        """Run a trial, resuming the unfinished run in `out` if there is one, and return its run. `watch`: called after every epoch."""
 
     def release(self, experiment: Experiment) -> None:
         """Destroy the experiment's stack, if there is one. No further trial of it will come."""

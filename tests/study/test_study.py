@@ -153,8 +153,8 @@ def test_another_study_in_the_folder_is_refused(
             {"versions": state["versions"] | {"crossover": "0.0.1"}},
             "the study was started with other versions (crossover 0.0.1",
         ),
-        "study": ({"study": state["study"] | {"seeds": 9}}, "was started with another seeds"),
-        "where": ({"where": "local"}, "was started --on local"),
+        "study": ({"study": state["study"] | {"seeds": 9}}, "the study file has changed (seeds)"),
+        "where": ({"where": "local"}, "the study was started with --on local"),
         "again": ({}, "this folder holds the study already; add --resume"),
     }
     change, words = changes.get(damage, ({}, "no study to resume"))
@@ -182,10 +182,10 @@ SEARCH: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("part", "given", "words"),
     [
-        ("sampler", "TPSSampler", "search.sampler: 'TPSSampler' is not of Optuna 5"),
+        ("sampler", "TPSSampler", "search.sampler: 'TPSSampler' is unknown to Optuna 5"),
         ("sampler", {"TPESampler": {"n_startups": 2}}, "search.sampler: TPESampler: "),
-        ("sampler", {"TPESampler": {"seed": 2}}, "search.sampler: seed: comes from order"),
-        ("pruner", "MedianSampler", "search.pruner: 'MedianSampler' is not of Optuna 5"),
+        ("sampler", {"TPESampler": {"seed": 2}}, "search.sampler: seed: is derived from"),
+        ("pruner", "MedianSampler", "search.pruner: 'MedianSampler' is unknown to Optuna 5"),
         ("space", {"training.epochs": {"low": 5, "high": 2}}, "search.space.training.epochs: "),
         ("space", {"training.epochs": {"lowest": 5}}, "expected low and high"),
         ("space", {"training.epoch": [1, 2]}, "training.epoch: is unknown; did you mean epochs?"),

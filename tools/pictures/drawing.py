@@ -88,7 +88,7 @@ _WIDTHS = {
 
 
 def measure_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return a text's width in pixels, in the widest face that a browser may take."""
+    """Return a text's width in pixels at font size `size`, in the widest font that a browser may use. `bold`: whether the text is bold."""
     return sum(_WIDTHS.get(each, 0.65) for each in text) * size * (1.13 if bold else 1.0)
 
 
@@ -107,7 +107,9 @@ class Drawing:
         self._parts.append(markup)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, *, radius: float = 6) -> None:
-        """Draw a rectangle."""
+        """Draw a rectangle with its upper left corner at (`x`, `y`). `width`, `height`: in pixels; `style`: CSS class; `radius`: of its
+        corners.
+        """
         self.add(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" class="{style}"/>')
 
     def text(
@@ -121,7 +123,9 @@ class Drawing:
         anchor: Literal["start", "middle", "end"] = "start",
         within: tuple[float, float] | None = None,
     ) -> None:
-        """Write a text whose baseline is at `y`. `within`: edges that it must keep, by default the drawing's."""
+        """Write a text at (`x`, `y`), the point of its baseline that `anchor` names. `size`: font size in pixels; `style`: CSS class;
+        `within`: left and right edge that the text must keep, by default the drawing's.
+        """
         if not text:
             return
         width = measure_width(text, size, bold="bold" in style)
@@ -132,20 +136,20 @@ class Drawing:
         )
 
     def line(self, path: str, style: str = "line", *, arrow: bool = False) -> None:
-        """Draw a path; with an arrow at its end if `arrow`."""
+        """Draw an SVG path in the CSS class `style`, with an arrowhead at its end if `arrow`."""
         end = ' marker-end="url(#arrow)"' if arrow else ""
         self.add(f'<path d="{path}" class="{style}"{end}/>')
 
     def dot(self, x: float, y: float, kind: Kind) -> None:
-        """Draw a dot where a wire meets a store's line."""
+        """Draw a dot at (`x`, `y`), where a wire meets a store's line. `kind`: kind of the store, which gives the colour."""
         self.add(f'<circle cx="{x:g}" cy="{y:g}" r="4.5" class="fill {kind}"/>')
 
     def icon(self, x: float, y: float, kind: Kind, *, size: float = 24) -> None:
-        """Draw the icon of a kind, with its upper left corner there."""
+        """Draw the icon of `kind` with its upper left corner at (`x`, `y`). `size`: its width and height in pixels."""
         self.add(f'<g transform="translate({x:g} {y:g}) scale({size / 24:g})" class="{kind}">{ICONS[kind]}</g>')
 
     def place(self, other: "Drawing", x: float, y: float) -> None:
-        """Put another drawing into this one."""
+        """Insert the drawing `other` into this one, with its upper left corner at (`x`, `y`)."""
         self.add(f'<g transform="translate({x:g} {y:g})">{"".join(other._parts)}</g>')
         for each in other.labels:
             edges = each.within[0] + x, each.within[1] + x

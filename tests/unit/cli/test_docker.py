@@ -40,10 +40,10 @@ ONLY_INTEL = "echo 'Name: default'; echo 'Platforms: linux/amd64, linux/386'"
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        (None, r"it is not on this machine; start it, or set functions\.packaging: layer"),
+        (None, r"it is not installed; install or start it, or set functions\.packaging: layer"),
         (
             {"info": "echo 'Cannot connect to the Docker daemon' >&2; exit 1"},
-            "it does not answer: Cannot connect to the Docker daemon; start it",
+            "it does not answer: Cannot connect to the Docker daemon; install or start it",
         ),
         ({"info": "exec /bin/sleep 30"}, "it did not answer in 0 s"),
         ({"inspect": ONLY_INTEL}, r"builds only for linux/amd64, linux/386; let it emulate ARM .*--install arm64"),
@@ -89,7 +89,9 @@ def test_another_builder_is_asked_where_the_cdk_would_call_it(
 ) -> None:
     monkeypatch.setenv("CDK_DOCKER", "finch")
     says(program)
-    with pytest.raises(MissingTool, match="is built with finch when it is deployed, and it is not on this machine"):
+    with pytest.raises(
+        MissingTool, match="image needs finch to build the image at deployment, but it is not installed"
+    ):
         check_docker(image)
     program.rename(program.with_name("finch"))
     check_docker(image)

@@ -30,7 +30,7 @@ raise SystemExit("imported")
         ),
         (["advise", "none.py"], "none.py: no function takes (classes, input_shape); expected none.py:FACTORY"),
         (["advise", "mine.py"], "--data: is missing; expected a CSV of numbers, or module:loader"),
-        (["init", "--data", "d.csv"], "--model: is missing, and nobody can be asked: standard input is no terminal"),
+        (["init", "--data", "d.csv"], "--model: missing, and standard input is not a terminal"),
         (
             ["init", "--model", "m", "--data", "d", "--every", "week", "--gpu-quota", "-1"],
             "--gpu-quota: '-1' is not a quota",

@@ -38,7 +38,7 @@ def test_settings_of_its_own_are_a_section_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Mine", "'Mine' is not a module name; use lower-case letters, digits and _, a letter first"),
+        ("Mine", "'Mine' is not a module name; use lower-case letters, digits and _, starting with a letter"),
         ("../mine", "is not a module name"),
         ("import", "is not a module name"),
         ("", "is not a module name"),
@@ -62,7 +62,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     files = new.draft_files("mine", "spirt")
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine.yaml").write_text("another's")
-    with pytest.raises(UserError, match=r"^config/mine\.yaml is there already; choose another name, or move it away$"):
+    with pytest.raises(UserError, match=r"^config/mine\.yaml exists already; choose another name, or move it$"):
         new._write_files(tmp_path, files)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.yaml"]
     assert (tmp_path / "config" / "mine.yaml").read_text() == "another's"

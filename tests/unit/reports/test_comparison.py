@@ -240,7 +240,7 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
     assert comparison.compare_folders([first.path, second.path], at=0.8).verdict.endswith("Left out: b.")
     metrics.write_text("".join(lines[:-1]) + lines[-1].replace('"run": "example"', '"run": "another"'))
     assert comparison.compare_folders([first.path, second.path]).marks == (
-        "b is incomplete: metrics.jsonl has records of 2 runs",
+        "b is incomplete: metrics.jsonl contains records of 2 runs",
     )
 
 
@@ -257,7 +257,7 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
     folder.write(run.path, result=old, records=run.records)
     with pytest.raises(
         DataError,
-        match=r"result\.json: (invocations|steps) is not there: it is damaged, or another version wrote it; run it again",
+        match=r"result\.json: (invocations|steps) is not there: the file is damaged, or another version wrote it; run again",
     ):
         comparison.compare_folders([run.path])
     epochs = [{name: value for name, value in epoch.items() if name != "val_metric"} for epoch in run.result["epochs"]]
@@ -290,7 +290,7 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
     assert "seeds of a: 1, uncounted: 1." in found.verdict
     assert [entry.display_name for entry in found.entries][1:3] == ["failed (failed)", "lossy (incomplete)"]
     alone = comparison.compare_runs(runs[:3], at=0.8)
-    assert alone.verdict == "no verdict: fewer than two finished, complete runs to compare. Left out: failed, lossy."
+    assert alone.verdict == "no winner: fewer than two finished and complete runs. Left out: failed, lossy."
 
 
 def test_a_run_that_never_got_anywhere(save: Save) -> None:
@@ -308,7 +308,7 @@ def test_folders_of_the_same_name_are_told_apart(save: Save) -> None:
 def test_reading_folders(save: Save, tmp_path: Path) -> None:
     save("a", SPIRT)
     assert [entry.name for entry in comparison.compare_folders([tmp_path / "a"]).entries] == ["a"]
-    with pytest.raises(DataError, match=r"result\.json: is not there"):
+    with pytest.raises(DataError, match=r"result\.json: no such file"):
         comparison.compare_folders([tmp_path / "b"])
     with pytest.raises(ConfigError, match="no run given"):
         comparison.compare_folders([])

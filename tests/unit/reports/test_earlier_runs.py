@@ -80,5 +80,5 @@ def test_what_tells_no_run_is_kept_as_well(tmp_path: Path) -> None:
 def test_who_looks_for_a_run_is_told_of_the_earlier_one(tmp_path: Path) -> None:
     run_in(tmp_path, FIRST)
     move_aside(tmp_path)
-    with pytest.raises(DataError, match=rf"is not there; give the folder of a run, such as .*{FIRST}, an earlier run"):
+    with pytest.raises(DataError, match=rf"no such file; give the folder of a run, such as .*{FIRST}, an earlier run"):
         read(tmp_path)

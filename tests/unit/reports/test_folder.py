@@ -48,7 +48,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"result\.json: is not there; give the folder of a run"):
+    with pytest.raises(DataError, match=r"result\.json: no such file; give the folder of a run"):
         folder.read(tmp_path)
     for text, complaint in (
         ("{", "not JSON"),
@@ -62,7 +62,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"result\.json: format 2 is unknown, this version reads 1"):
         folder.read(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps(EXAMPLE.result()))
-    with pytest.raises(DataError, match=r"metrics\.jsonl: is not there"):
+    with pytest.raises(DataError, match=r"metrics\.jsonl: no such file"):
         folder.read(tmp_path)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(EXAMPLE.records[0]) + '\n{"b": \n')
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: not JSON"):

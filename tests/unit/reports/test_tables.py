@@ -65,7 +65,7 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     ]
     assert [where for where, _ in refused.groups] == ["On this machine"]
     assert "60.0\u00a0s (50.0\u00a0s to 70.0\u00a0s)" in told.title and "$2.00 ($1.50 to $3.00)" in told.title
-    assert "AWS would not run it: too large" in refused.warnings and "on AWS" not in refused.title
+    assert "AWS would not run this: too large" in refused.warnings and "on AWS" not in refused.title
     assert never.as_json()["seconds"] is None and known.as_json()["usd"]["p50"] == 2.0
 
 
@@ -85,10 +85,10 @@ def test_warnings_are_printed() -> None:
 def test_who_was_dropped_is_named_with_the_rounds() -> None:
     dropped = [{"round": 2, "workers": [1, 3]}, {"round": 5, "workers": [3]}]
     lines = printed(tables.summary(EXAMPLE.result(dropped=dropped))).splitlines()
-    told = [line.split(",")[0] for line in lines if "dropped" in line]
+    told = [line.split(",")[0] for line in lines if "excluded" in line]
     assert [" ".join(line.split()) for line in told] == [
-        "dropped worker 1 from round 2",
-        "dropped worker 3 from 2 rounds",
+        "excluded worker 1 from round 2",
+        "excluded worker 3 from 2 rounds",
     ]
     assert "2 to 5" in next(line for line in lines if "worker 3" in line)
 
