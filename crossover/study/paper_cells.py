@@ -171,7 +171,7 @@ class TableCell:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the ratio compares figures of the same task."""
+        """True if the ratio compares figures of the same task."""
         return self.ratio is not None and isinstance(self.ours, Ours) and not self.ours.cut
 
     @property
@@ -230,13 +230,9 @@ def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
 def make_printed_cell(
     row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", place: int | None = None
 ) -> TableCell:
-<<<<<<< HEAD
-    """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: its key in the row; `words`:
-    its name on the page; `place`: number of the row's column, if the row prints the figure once per column.
-=======
     """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: the figure's key in the row;
-    `unit`: its unit; `ours`: our figure, or why there is none; `words`: the figure's name on the page; `note`: remark beside the cell.
->>>>>>> df9f79de (Help, messages and terminal lines say in short main clauses what a command does and what to do; arguments of the rooms behind them are explained)
+    `unit`: its unit; `ours`: our figure, or why there is none; `words`: the figure's name on the page; `place`: number of the row's column,
+    if the row prints the figure once per column.
     """
     listed: Mapping[str, Any] = row.deviates.get(figure, {})
     column = "" if place is None else row.figures["columns"][place]

@@ -58,7 +58,7 @@ class Scale:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the published size."""
+        """True if runs have the published size."""
         return self.share == 1
 
     def reduce(self, count: int, *, least: int = 1) -> int:

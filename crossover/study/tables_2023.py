@@ -155,13 +155,8 @@ def fill_figure_6(found: FoundRuns) -> Section:
     return found.section(cells, drawings=[drawing] if curves else [], notes=notes)
 
 
-<<<<<<< HEAD
 def find_best_accuracy(run: RunFolder, size: str, cut: bool) -> Ours:
     """Return the best accuracy of a run. `size`: its size in words; `cut`: whether it is smaller than the paper's."""
-=======
-def find_best_accuracy(run: RunFolder, size: str, *, cut: bool) -> Ours:
-    """Return the best accuracy of a run. `size`: its size in words; `cut`: whether the run was smaller than the published one."""
->>>>>>> df9f79de (Help, messages and terminal lines say in short main clauses what a command does and what to do; arguments of the rooms behind them are explained)
     note = f"the best of {paper_cells.epochs(run)} epochs on CIFAR-10; {size}"
     return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
 

@@ -43,8 +43,8 @@ def spam(experiment: Experiment) -> Samples:
 
 
 def fields(experiment: Experiment) -> Samples:
-    """Of each mail the values of its FIELDS, without their names and in any order, as tokens (T,) int64; labels (T,) int64: which field a
-    token stands in, -100 of the marks around.
+    """Return for each mail the values of its FIELDS as tokens, (T,) int64, in any order and without the fields' names. The labels, (T,)
+    int64, name the field of each token, and are -100 for the marks around.
     """
     vocabulary, inputs, labels = _vocabulary(), [], []
     for number, (text, _) in enumerate(_mails().values()):

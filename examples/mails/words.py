@@ -8,7 +8,7 @@ _LONGEST = 100  # characters of a word that is looked up
 
 
 def tokens(text: str, vocabulary: Mapping[str, int], *, most: int) -> list[int]:
-    """At most `most` of them, the first and the last mark included."""
+    """Return the tokens of `text` by `vocabulary` (token by piece), the first and the last mark included: `most` tokens at most."""
     found = [FIRST]
     for word in _words(text):
         found += _pieces(word, vocabulary)
@@ -18,7 +18,9 @@ def tokens(text: str, vocabulary: Mapping[str, int], *, most: int) -> list[int]:
 
 
 def _words(text: str) -> Iterator[str]:
-    """In lower case, without accents and control characters; a mark of punctuation and a Chinese character are words."""
+    """Yield the words of a text in lower case, without accents and control characters. Each punctuation mark and each Chinese character is
+    a word.
+    """
     word = ""
     for character in unicodedata.normalize("NFD", text.lower()):
         kind = unicodedata.category(character)
