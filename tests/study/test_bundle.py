@@ -76,11 +76,11 @@ def test_run_again_what_computes_has_equal_bits(
     ("options", "words"),
     [
         (["--run"], "holds a study, whose trials would count as reproduced"),
-        (["--run", "--resume"], "is no reproduction of this bundle"),
+        (["--run", "--resume"], "does not hold a reproduction of this bundle"),
         (["--run", "--on", "aws"], "--on aws: runs someone else's trials at your expense; expected --budget"),
         (["--run", "--on", "aws", "--budget", "0.00001"], "the cheapest trial may cost $"),
         (["--run", "--budget", "-1"], "--budget -1: expected a number of dollars"),
-        (["--resume", "--on", "local"], "--on, --out, --resume: of trials that are run again; expected --run"),
+        (["--resume", "--on", "local"], "--on, --out, --resume: works only with --run"),
     ],
 )
 def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
@@ -129,7 +129,7 @@ STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where
         ("trials.json", b'{"a": {"varied": {}, "seed": 1}}', "There is no item named 'runs/a/result.json'"),
         ("trials.json", b"{}", "contains no trial, so there is nothing to reproduce"),
         ("cells.json", b'[{"table": 1}]', "cells.json: "),
-        ("cells.json", json.dumps([CELL, CELL]).encode(), "cells.json has a, b, c twice"),
+        ("cells.json", json.dumps([CELL, CELL]).encode(), "cells.json contains a, b, c twice"),
         ("study.json", b"[1]", "study.json: "),
         ("study.json", b"[" * 100_000, "study.json: "),
         ("study.json", json.dumps(STATE | {"study": "x"}).encode(), "study.json: study: "),
@@ -254,7 +254,7 @@ def test_code_that_is_not_the_studys_is_named(
     result["code"]["files"] |= {"crossover/errors.py": "0" * 16, "../../etc/passwd": "0" * 16}
     assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 0
     said = capsys.readouterr().out
-    assert "code: 2 of " in said and "not those of this version: crossover/errors.py, ../../etc/passwd" in said
+    assert "code: 2 of " in said and "differ in this version: crossover/errors.py, ../../etc/passwd" in said
 
 
 def _line(records: bytes, **changes: Any) -> bytes:
@@ -301,8 +301,8 @@ def _archive(path: Path, names: list[str], how: int = zipfile.ZIP_DEFLATED, comm
         (["study.json"], zipfile.ZIP_BZIP2, b"", "has an unexpected compression"),
         (["study.json"], zipfile.ZIP_LZMA, b"", "has an unexpected compression"),
         (["study.json"], zipfile.ZIP_STORED, b"a", "the end of the ZIP archive is not as expected"),
-        (["study.json", "code.py"], zipfile.ZIP_STORED, b"", "'code.py' is no file of a bundle"),
-        (["study.json", "study.json"], zipfile.ZIP_STORED, b"", "has 'study.json' twice"),
+        (["study.json", "code.py"], zipfile.ZIP_STORED, b"", "'code.py' does not belong in a bundle"),
+        (["study.json", "study.json"], zipfile.ZIP_STORED, b"", "contains 'study.json' twice"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -395,7 +395,7 @@ def test_other_own_code_than_the_bundles_is_not_imported(
     said = capsys.readouterr().err
     words = {
         "other": "restore the file that was run",
-        "absent": "there is no module sketch beside the bundle or in the current folder",
+        "absent": "module sketch was not found beside the bundle or in the current folder",
         "unknown": "the bundle has no digest of this file",
     }
     assert words[kind] in said and "no user code was imported" in said
