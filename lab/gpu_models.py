@@ -405,7 +405,7 @@ def inception_resnet_v2(image: int) -> nn.Module:
     """Build an Inception-ResNet v2 for images of `image` pixels a side."""
 
     def block(inputs: int, scale: float, *branches: nn.Module, width: int) -> nn.Module:
-        """Build a residual block with `inputs` channels from branches. `scale`: factor on their output; `width`: their channels together."""
+        """Build a residual block with `inputs` channels from branches. `scale`: output factor; `width`: their channels together."""
         return Sum(nn.Sequential(Branches(*branches), nn.Conv2d(width, inputs, 1)), None, scale)
 
     def a() -> nn.Module:
