@@ -205,7 +205,7 @@ def _fit_reading(
 
 def _project_transfer_s(bytes_: float, connection: float, network: TokenBucket) -> float:
     """Return the projected seconds of a transfer of `bytes_`. `connection`: bytes a second of one client; `network`: the function's."""
-    seen = Service(latency_s=0.0, client_bytes_s=connection).at(
+    seen = Service(latency_s=0.0, client_bytes_s=connection).for_client(
         burst_bytes=network.burst_bytes, floor_bytes_s=network.floor_bytes_s
     )
     return seen.read.seconds(bytes_)

@@ -71,7 +71,7 @@ def find_problem(
     lacking = find_missing_resource(candidate, on_hand)
     if lacking:
         return "not on hand", f"needs {lacking}, which is not on hand"
-    if candidate.gpu and (words := card_of(candidate.instance).lacks(precision)):
+    if candidate.gpu and (words := card_of(candidate.instance).precision_problem(precision)):
         return "precision", words
     needed = sizes.step_mb(candidate.batch_size)
     where, given = _available_memory(candidate)

@@ -26,7 +26,9 @@ class Codec:
     """
 
     name: ClassVar[str]  # as exchange.compression names it
-    exchanges: ClassVar[int] = 1  # that a round has; one with two gives `factors` and `travels`, and no `encode`
+    exchanges: ClassVar[int] = (
+        1  # that a round has; one with two gives `factors` and `exchanged_bytes`, and no `encode`
+    )
     feeds_back: ClassVar[bool] = False  # whether errors are fed back unless the YAML says otherwise
     sparse: ClassVar[bool] = False  # whether most of what is decoded is zero, and the mean of a few such vectors too
     keeps_non_finite: ClassVar[bool] = False  # whether it writes what is not finite so that the reader sees it
@@ -39,8 +41,10 @@ class Codec:
         return 1
 
     @property
-    def grows(self) -> str:
-        """Reason why errors that are fed back could grow from round to round; "" if they cannot, whatever the gradient."""
+    def feedback_problem(self) -> str:
+        """Reason why this codec's errors, if they are fed back, could grow from round to round; "" if they cannot,
+        whatever the gradient is.
+        """
         return ""
 
     def problem(self, shapes: Shapes) -> str | None:
@@ -68,7 +72,7 @@ class Codec:
         """Return the number of bytes of `parameters` elements encoded as one part."""
         raise NotImplementedError
 
-    def travels(
+    def exchanged_bytes(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
         """Return (bytes of a worker's contribution, bytes of the returned result) for each exchange of a round
@@ -164,7 +168,7 @@ class LowRank(Codec):
 
         return compression.find_problem(shapes, rank=self.rank)
 
-    def travels(
+    def exchanged_bytes(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
         """Return (bytes sent, bytes returned) of the round's two exchanges, of the factors P and of Q.
@@ -209,7 +213,7 @@ class Quantized(Codec):
         return self.bucket
 
     @property
-    def grows(self) -> str:
+    def feedback_problem(self) -> str:
         """Reason why errors that are fed back could grow, from the bounds of QSGD's variance; "" if they cannot."""
         levels = (1 << (self.bits - 1)) - 1  # by the bounds of the variance in algorithms/compression.py
         # With the l2 norm, either of the two bounds is below 1 then.

@@ -470,9 +470,9 @@ class PowerSGD:
         self._p = torch.empty(self.layout.p_elements, dtype=dtype)
         self._result = torch.empty(0, dtype=dtype)
 
-    def first(self, gradient: Tensor) -> Tensor:
+    def build_first(self, gradient: Tensor) -> Tensor:
         """Return the first contribution [P of every matrix | whole parameters | statistics] of `gradient` [P gradient | B statistics]. Its
-        mean over the workers is the argument of `second`.
+        mean over the workers is the argument of `build_second`.
         """
         values, parameters = self._values, self._values.numel()
         values.copy_(gradient[:parameters])
@@ -486,8 +486,8 @@ class PowerSGD:
             torch.mm(m, q, out=p[matrix.p].view(matrix.rows, self.rank))
         return torch.cat([p, *(values[part] for part in self.layout.whole), gradient[parameters:]])
 
-    def second(self, mean: Tensor) -> Tensor:
-        """Return the second contribution [Q of every matrix]. `mean`: the mean of all workers' results of `first`."""
+    def build_second(self, mean: Tensor) -> Tensor:
+        """Return the second contribution [Q of every matrix]. `mean`: the mean of all workers' results of `build_first`."""
         result, at, q = self._result, self.layout.p_elements, torch.empty_like(self.q)
         for matrix, m in self._matrices(self._values):
             p = torch.linalg.qr(mean[matrix.p].view(matrix.rows, self.rank)).Q

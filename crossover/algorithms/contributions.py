@@ -156,7 +156,7 @@ class TwoExchanges:
         The factors travel whole, so `parts` is not used.
         """
         self._first = True
-        return Contribution(self._powersgd.first(gradient))
+        return Contribution(self._powersgd.build_first(gradient))
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
         """Return the second contribution, the factors Q, or after that the round's result. `mean`: the mean of all
@@ -164,7 +164,7 @@ class TwoExchanges:
         """
         if self._first:
             self._first = False
-            return Contribution(self._powersgd.second(mean))
+            return Contribution(self._powersgd.build_second(mean))
         return self._powersgd.finish(mean)
 
 

@@ -80,7 +80,7 @@ class Update:
         return [slice(first, end) for first, end in zip(ends, begins, strict=True) if first < end]
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """True at the first step, when the optimizer has no vectors yet."""
         return self.number == 0
 
@@ -199,7 +199,7 @@ def _move_by_sgd(
     if not update.momentum:
         torch.add(parameters, step, alpha=-update.learning_rate, out=out)
         return ()
-    if update.first or not vectors:
+    if update.is_first or not vectors:
         velocity = step.clone()
     else:
         velocity = vectors[0].mul(update.momentum).add_(step, alpha=1.0)

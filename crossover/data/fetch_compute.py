@@ -60,7 +60,7 @@ class FetchCompute:
             model, others = step(
                 self._tensor(state.model, VectorKind.MODEL),
                 self._tensor(gradient, VectorKind.GRADIENT),
-                [] if update.first else [self._tensor(key, kind) for key in state.optimizer],
+                [] if update.is_first else [self._tensor(key, kind) for key in state.optimizer],
                 update,
             )
         self._store_state(out, model, others, kind)

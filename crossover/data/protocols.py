@@ -264,7 +264,7 @@ def check_optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> No
     `update` names.
     """
     needed = len(OPTIMIZERS[update.optimizer].vectors(update.momentum))
-    for name, keys in (("out", out), *(() if update.first else (("state", state),))):
+    for name, keys in (("out", out), *(() if update.is_first else (("state", state),))):
         if len(keys.optimizer) != needed:
             raise Refused(
                 f"{update.optimizer}: {name}.optimizer: {list(keys.optimizer)}; {needed} keys are needed here"

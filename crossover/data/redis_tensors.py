@@ -174,7 +174,7 @@ class RedisCompute(RedisTensorStore):
         check_optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]
         command, kind = _require_command(optimizer.command, update.optimizer), VectorKind(optimizer.kind)
-        old = state.optimizer if out.optimizer and not update.first else [_NO_VECTOR] * optimizer.places
+        old = state.optimizer if out.optimizer and not update.is_first else [_NO_VECTOR] * optimizer.places
         self._update(
             command,
             [(state.model, VectorKind.MODEL), (gradient, VectorKind.GRADIENT), *((key, kind) for key in old)],

@@ -68,7 +68,10 @@ class FlatModel:
                     module._parameters[name] = views.get(id(old_parameter), old_parameter)
 
     def train(self) -> None:
-        """Switch to training: set the gradient to zero, and let layers write minibatch statistics behind it."""
+        """Switch to training: set the gradient to zero, and let layers write minibatch statistics behind it.
+
+        Raises Refused if a BatchNorm layer is in training at some steps only.
+        """
         self.gradient.zero_()
         self._point_statistics(self.gradient)
         for norm in self._norms:

@@ -238,7 +238,7 @@ def open_databases(cloud: "LocalCloud", experiment: Experiment, *, function: str
             traffic=Traffic(),
         )
         for worker, url in enumerate(cloud.servers.replace_addresses(environment["CROSSOVER_REDIS"]).split())
-        if cloud.servers.runs(url)
+        if cloud.servers.is_running(url)
     }
     try:
         yield dict(stores)
@@ -366,7 +366,7 @@ class Servers:
                 f"its log: {log}"
             )
 
-    def runs(self, url: str) -> bool:
+    def is_running(self, url: str) -> bool:
         """Return whether the database at `url` is one of these servers and still runs."""
         with self._lock:
             return any(server.url == url and server.status is None for server in self.redis.values())

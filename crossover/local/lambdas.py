@@ -694,7 +694,7 @@ class Lambdas:
         with self._lock:
             return [each for each in self._environments.values() if each.is_alive]
 
-    def running(self) -> list[Environment]:
+    def list_running(self) -> list[Environment]:
         """Return the environments with an invocation in progress."""
         return [each for each in self.environments() if each.request_id]
 
@@ -842,7 +842,7 @@ class Lambdas:
     def _watch(self) -> None:
         """Kill environments that exceed their function's memory, until the service is closed. Runs in a thread."""
         while not self._closed.wait(_WATCH_S):
-            for environment in self.running():
+            for environment in self.list_running():
                 environment.watch_memory()
 
 

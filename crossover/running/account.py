@@ -368,10 +368,11 @@ class Whose(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """An experiment of a project; if `experiment` is None, the whole project with its shared stacks.
+    """The owner of AWS resources: one experiment of a project, or, if `experiment` is None, the whole project with its shared stacks.
 
-    `standing`: its existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`, `left`: ids of the
-    resources that its existing and its deleted stacks name, by type. `networks`: ids of the project's VPCs.
+    `standing`: its existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`,
+    `left`: ids of the resources that its existing and its deleted stacks name, by type. `networks`: ids of the
+    project's VPCs.
     """
 
     project: str
@@ -395,7 +396,7 @@ class Owner:
         """Return whether an existing or deleted stack of the owner names the resource of this type and id."""
         return id in self.held.get(type, ()) or id in self.left.get(type, ())
 
-    def resembles(self, name: str) -> bool:
+    def has_similar_name(self, name: str) -> bool:
         """Return whether `name` begins like the owner's names and not like another stack's of the project. Case is ignored, since bucket
         names are lower case.
         """
@@ -431,7 +432,7 @@ def judge_owner(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]
         if listed.witness is not None and not owner.has_tags_of(listed.witness):
             return Whose.UNPROVEN, "a deleted stack of ours named it, but it does not carry our tags"
         return Whose.LEFT, ""
-    if owner.resembles(listed.like or listed.name):
+    if owner.has_similar_name(listed.like or listed.name):
         return Whose.UNPROVEN, "its name begins like ours, but no stack of ours names it"
     if owner.has_tags_of(listed.tags):
         return Whose.UNPROVEN, "it carries our tags, but no stack of ours names it"
@@ -622,7 +623,7 @@ def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
     """Yield every version of the owner's layers: CloudFormation names versions, not layers."""
     mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
     for each in deployed_clients.list_items(session, "lambda", "list_layers", "Layers"):
-        if each["LayerArn"] in mine or owner.resembles(each["LayerName"]):
+        if each["LayerArn"] in mine or owner.has_similar_name(each["LayerName"]):
             for version in deployed_clients.list_items(
                 session, "lambda", "list_layer_versions", "LayerVersions", LayerName=each["LayerName"]
             ):

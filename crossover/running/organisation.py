@@ -264,9 +264,9 @@ REQUIRED_IN_A_NETWORK = ("ec2:CreateNetworkInterface", "secretsmanager:GetSecret
 
 def check_network(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
     """Yield findings about the organisation's own VPC and its subnets, which `account` names, and about a change of VPC
-    that is not possible, because the stack of the experiment exists.
+    that is not possible, because the project's network exists.
 
-    `session`: makes the AWS clients.
+    `session`: makes the AWS clients; `experiment`: names the project.
     """
     wrong = [*_find_moved_network(session, experiment, account)]
     if account.network.vpc and not wrong:

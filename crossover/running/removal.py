@@ -458,8 +458,8 @@ UPLOADS_NOTE = (
 
 
 def verify_removed(session: Any, project: str, experiment: str | None) -> str:
-    """Return a report on what was checked, what was not, and what looks like ours: of one `experiment`, or of the
-    shared stacks of `project` if that is None.
+    """Return a report on what was checked, what was not, and what looks like ours: of one `experiment`, or of the whole
+    `project` with its shared stacks if that is None.
 
     Raises CrossoverError naming every resource of ours that is left. `session`: makes the AWS clients.
     """

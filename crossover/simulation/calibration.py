@@ -111,13 +111,18 @@ class Service:
             slowdown=factor * self.slowdown,
         )
 
-    def at(self, *, vcpus: float = 1.0, burst_bytes: float = inf, floor_bytes_s: float = inf) -> ServiceClient:
-        """Return the speed of this service as one client sees it. `vcpus`: vCPUs of the client, whose one thread uses at most one;
-        `burst_bytes`, `floor_bytes_s`: the token bucket of the client's network.
+    def for_client(self, *, vcpus: float = 1.0, burst_bytes: float = inf, floor_bytes_s: float = inf) -> ServiceClient:
+        """Return the speed of this service as one client sees it.
+
+        `vcpus`: vCPUs of the client, whose one thread uses at most one; `burst_bytes`, `floor_bytes_s`: the token
+        bucket of the client's network.
         """
 
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
-            """Return the speed of reads or of writes, from the figures of that direction."""
+            """Return the speed of reads or of writes for this client.
+
+            `latency_s`, `client_bytes_s`, `cpu_s_byte`: the service's figures of that direction.
+            """
             processor = min(vcpus, 1.0) / cpu_s_byte if cpu_s_byte else inf
             rate = min(client_bytes_s / self.slowdown, self.host_bytes_s, processor)
             floor = floor_bytes_s / self.slowdown
@@ -367,9 +372,9 @@ class Calibration:
         """Return the speed of a service as a function of `memory_mb` MB sees it. `in_vpc`: whether the function is in a VPC."""
         network = self.vpc_network if in_vpc else self.network
         if network is None:
-            return service.at(vcpus=vcpus(memory_mb))
+            return service.for_client(vcpus=vcpus(memory_mb))
         floor_bytes_s = network.floor_at(memory_mb)
-        return service.at(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
+        return service.for_client(vcpus=vcpus(memory_mb), burst_bytes=network.burst_bytes, floor_bytes_s=floor_bytes_s)
 
     def base_s(self, bytes_: float, *, memory_mb: float, in_vpc: bool) -> float:
         """Return the seconds in which a fresh environment of a function of `memory_mb` MB reads base weights of

@@ -54,7 +54,7 @@ class GpuCard:
         """Return the seconds of one training step of `samples` samples on this card. `counts`: operations, bytes and multiply-accumulates
         of the step; `parameters`: number of the model's parameters. Raises NoProjection if the card lacks the precision.
         """
-        if lacking := self.lacks(precision):
+        if lacking := self.precision_problem(precision):
             raise NoProjection(f"training.precision: {lacking}")
         own, peak, share = self.factors[precision], self.macs_s[precision], _share_of_convolutions(counts)
         bytes_ = counts.bytes + samples * counts.of_sample_bytes + OPTIMIZER_BYTES * parameters
@@ -70,7 +70,7 @@ class GpuCard:
             + samples * macs / peak
         )
 
-    def lacks(self, precision: Precision) -> str:
+    def precision_problem(self, precision: Precision) -> str:
         """Return a message if the card does not compute in `precision`, with the precisions that it has; "" if it does."""
         if precision in self.factors:
             return ""

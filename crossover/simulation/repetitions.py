@@ -280,7 +280,7 @@ def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcom
         instances=sum(fleet.count for fleet in fleets),
         market=rng.choice(spot_markets()),
         boot_s=max(fleet.boot_s for fleet in fleets),
-        interval_s=checkpoint_interval_s(objects.at().write.seconds(size)),
+        interval_s=checkpoint_interval_s(objects.for_client().write.seconds(size)),
         rng=rng,
     )
     more_s = losses.held_s - found.seconds

@@ -40,8 +40,8 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
     """Return the gradient of `batch` with its statistics, at the learner's model; it is a view of the learner's buffer.
     The loss is noted in the record of `ctx`.
 
-    `event`: gives round, worker and minibatch, which seed augmentation and dropout. A faulty worker applies its attack
-    here.
+    `event`: gives round, worker and minibatch, from which the epoch and the seed of dropout follow. A faulty worker
+    applies its attack here.
     """
     where = {name: event[name] for name in ("round", "worker", "minibatch")}
     epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])

@@ -372,7 +372,7 @@ def roll_back(ctx: Context) -> None:
 
 def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
     """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two
-    checkpoints apart, whose interval is the experiment's of `ctx`.
+    checkpoints apart. `ctx`: gives the interval of checkpoints.
 
     `slack`: number of rounds that a worker may be behind, in addition.
     """

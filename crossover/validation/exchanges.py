@@ -112,8 +112,8 @@ def errors_are_fed_back(e: Experiment) -> Iterator[str]:
     kind, kept = e.exchange.compression, e.exchange.error_feedback
     if kept and kind == "none":
         yield "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
-    elif kept and (grows := codecs.build_codec(e.exchange).grows):
-        yield f"exchange.error_feedback: {grows}"
+    elif kept and (reason := codecs.build_codec(e.exchange).feedback_problem):
+        yield f"exchange.error_feedback: {reason}"
 
 
 def compressed_gradients_are_averaged(e: Experiment) -> Iterator[str]:

@@ -117,7 +117,7 @@ class Supervisor:
 
     def _refuse_empty(self) -> bool:
         """Return False. Raises RunFailed if every worker has left with an error, because nobody is left to decide."""
-        causes = [self._waits.failure_of(worker) for worker in self._word.reporting(self._workers, self._step)]
+        causes = [self._waits.failure_of(worker) for worker in self._word.list_reporting(self._workers, self._step)]
         if all(causes):
             raise RunFailed(f"the supervisor, step {self._step}: no worker is left; the last one: {causes[-1]}")
         return False
@@ -152,7 +152,7 @@ class Supervisor:
         """Return the report of every reporting worker, and the last word, in which workers without a report are dropped."""
         word, reports = self._word, dict[int, StepReport]()
         since = self._waits.since or self._ctx.clock()
-        for worker in word.reporting(self._workers, self._step):
+        for worker in word.list_reporting(self._workers, self._step):
             key = self._ctx.keys.report(self._step, worker)
             self._waits.since = since  # of the step: several dead workers are waited for at once
             try:
@@ -178,7 +178,7 @@ class Supervisor:
         """Return `word` with `worker` dropped, and note why. Raises RunFailed if no worker is left."""
         self._ctx.notes[f"dropped_{worker}"] = why
         dropped = replace(word, dropped=(*word.dropped, worker))
-        if not dropped.computing(self._workers, self._step):
+        if not dropped.list_computing(self._workers, self._step):
             raise RunFailed(f"the supervisor, step {self._step}: no worker is left; the last one: {why}")
         return dropped
 
@@ -216,7 +216,7 @@ class Supervisor:
         One is removed once the loss is past its knee and little reduction is predicted for the next seconds.
         """
         settings = self._ctx.experiment.settings(MLLess)
-        staying = word.staying(self._workers)
+        staying = word.list_staying(self._workers)
         curve = [*self._curve, [word.at, word.loss]] if word.loss is not None else self._curve
         if (
             not settings.scale_in

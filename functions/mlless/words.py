@@ -32,7 +32,10 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """The supervisor's word on a step once all workers have reported. What it states about workers applies from step `visible_from` on."""
+    """The supervisor's decision on a step once all workers have reported, which all workers follow.
+
+    Its statements about workers apply from step `visible_from` on.
+    """
 
     step: int
     senders: tuple[int, ...] = ()  # by rank: exactly these updates are applied
@@ -41,15 +44,15 @@ class Word:
     loss: float | None = None
     at: float = 0.0  # unix seconds
 
-    def computing(self, workers: int, step: int) -> list[int]:
+    def list_computing(self, workers: int, step: int) -> list[int]:
         """Return the workers that compute in `step`. `workers`: their initial number."""
         return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step + 1) > step]
 
-    def reporting(self, workers: int, step: int) -> list[int]:
+    def list_reporting(self, workers: int, step: int) -> list[int]:
         """Return the workers that report on `step`: those that compute, and those that leave in it. `workers`: their initial number."""
         return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step) >= step]
 
-    def staying(self, workers: int) -> list[int]:
+    def list_staying(self, workers: int) -> list[int]:
         """Return the workers that are neither dropped nor told to leave. `workers`: their initial number."""
         return [w for w in range(workers) if w not in self.dropped and w not in self.leaves]
 

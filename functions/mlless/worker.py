@@ -95,7 +95,7 @@ class FilteringWorker:
             return
         if invocation.position.minibatch < len(invocation.minibatch_samples()):
             samples = invocation.samples()
-            everybody = sum(samples[w] for w in self._word.computing(workers, step)) or 1
+            everybody = sum(samples[w] for w in self._word.list_computing(workers, step)) or 1
             self._accumulate()
             with self._ctx.stage("filter"):
                 update = self._filter(step, share=samples[self._rank] / everybody)

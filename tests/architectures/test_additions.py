@@ -59,7 +59,7 @@ def test_signs_train_like_the_reference_and_move_a_bit_an_element(architecture: 
     """Through the shared store, and through mailboxes; what a projection moves follows from the file alone."""
     experiment = replace(small(architecture, workers=3), exchange=Exchange(every=1, compression="sign"))
     assert_equal_to_reference(experiment)
-    assert build_codec(experiment.exchange).travels(1_000, 3, workers=3, shapes=list) == [(4 + 125 + 12, 4_012)]
+    assert build_codec(experiment.exchange).exchanged_bytes(1_000, 3, workers=3, shapes=list) == [(4 + 125 + 12, 4_012)]
 
 
 @pytest.mark.usefixtures("found")

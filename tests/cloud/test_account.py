@@ -32,12 +32,12 @@ SPIRT = Experiment(name="spirt", architecture="spirt")
 
 def test_a_longer_name_resembles_the_longer_stack() -> None:
     owner = Owner(project="crossover", experiment="spirt", others=("crossover-network", "crossover-spirt-cifar10"))
-    assert owner.resembles("crossover-spirt-run") and owner.resembles("crossover-spirt")
-    assert not owner.resembles("crossover-spirt-cifar10-run") and not owner.resembles("crossover-spirtx")
+    assert owner.has_similar_name("crossover-spirt-run") and owner.has_similar_name("crossover-spirt")
+    assert not owner.has_similar_name("crossover-spirt-cifar10-run") and not owner.has_similar_name("crossover-spirtx")
     longer = Owner(project="crossover", experiment="spirt-cifar10", others=("crossover-spirt",))
-    assert longer.resembles("Crossover-spirt-cifar10-run")
-    assert Owner(project="crossover").resembles("crossover-spirt-run")
-    assert not Owner(project="cross").resembles("crossover-spirt")
+    assert longer.has_similar_name("Crossover-spirt-cifar10-run")
+    assert Owner(project="crossover").has_similar_name("crossover-spirt-run")
+    assert not Owner(project="cross").has_similar_name("crossover-spirt")
 
 
 def test_tags_in_every_spelling_of_aws() -> None:

@@ -275,7 +275,7 @@ def test_an_update_is_our_own(database: Database, parameters: int, seed: int, op
     optimizer = OPTIMIZERS[update.optimizer]
     model, gradient = (random(parameters + update.buffers, seed=seed + i) for i in range(2))
     vectors = [random(parameters, seed=seed + 2 + i).abs() for i in range(len(optimizer.vectors(update.momentum)))]
-    held = [] if update.first else vectors
+    held = [] if update.is_first else vectors
     kind, names = VectorKind(optimizer.kind), [f"optimizer{i}" for i in range(len(vectors))]
     state = StateKeys(
         database.put("model", model, VectorKind.MODEL),

@@ -8,7 +8,7 @@ from crossover.local.lambdas import Lambdas
 
 def kill_random(lambdas: Lambdas, rng: random.Random) -> str | None:
     """Kill one of the running environments at once, by SIGKILL, and return the name of its function; None if none runs."""
-    running = sorted(lambdas.running(), key=lambda each: each.pid)
+    running = sorted(lambdas.list_running(), key=lambda each: each.pid)
     if not running:
         return None
     victim = rng.choice(running)

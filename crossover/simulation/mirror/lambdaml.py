@@ -55,7 +55,7 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
 
     if "travels" not in world.state:
         sizes = workload.parameters, workload.buffers
-        world.state["travels"] = codecs.build_codec(asked).travels(*sizes, workers=world.workers, shapes=shapes)
+        world.state["travels"] = codecs.build_codec(asked).exchanged_bytes(*sizes, workers=world.workers, shapes=shapes)
     found: list[tuple[int, int]] = world.state["travels"]
     return found
 

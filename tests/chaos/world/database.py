@@ -188,7 +188,7 @@ class DatabaseCompute:
         self._do(command, [*keys, out], lambda: self._computing.combine(keys, rule=rule, out=out))
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        old = state.optimizer if out.optimizer and not update.first else ()
+        old = state.optimizer if out.optimizer and not update.is_first else ()
         inputs = [state.model, gradient, *old]
         for key in inputs:
             self._do("INFO", [key], lambda: None)

@@ -268,7 +268,7 @@ def test_the_accounts_concurrency_is_not_exceeded(lambdas: Lambdas, function: An
         eventually(lambda: len(list(tmp_path.iterdir())) == 20, what="20 functions run")
         with pytest.raises(TooManyRequests):
             lambdas.invoke(function("echo", waits=True), b"{}")
-        for environment in lambdas.running():
+        for environment in lambdas.list_running():
             environment.kill()
         assert {failure(each.result())[0] for each in running} == {"Runtime.ExitError"}
     assert call(lambdas, function("echo"), 1)["event"] == 1

@@ -99,8 +99,8 @@ def ours(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
     """What each of the two workers ends a step with."""
     workers = [PowerSGD(SHAPES, rank=rank, seed=1, feedback=True, dtype=torch.float64) for _ in range(WORKERS)]
     for step in range(STEPS):
-        p = torch.stack([own.first(gradient(worker, step)) for worker, own in enumerate(workers)]).mean(dim=0)
-        q = torch.stack([own.second(p) for own in workers]).mean(dim=0)
+        p = torch.stack([own.build_first(gradient(worker, step)) for worker, own in enumerate(workers)]).mean(dim=0)
+        q = torch.stack([own.build_second(p) for own in workers]).mean(dim=0)
         result, other = (own.finish(q) for own in workers)
         yield result, other
 
@@ -111,7 +111,7 @@ def test_a_gradient_of_low_rank_is_found_at_once_and_leaves_nothing() -> None:
     matrix = torch.outer(torch.randn(30, generator=sides), torch.randn(40, generator=sides))
     own = PowerSGD([(30, 40), (5,)], rank=2, seed=1, feedback=True, dtype=torch.float32)
     for vector in (torch.zeros(1_208), torch.cat([matrix.flatten(), torch.ones(8)])):  # three statistics behind it
-        result = own.finish(own.second(own.first(vector)))
+        result = own.finish(own.build_second(own.build_first(vector)))
         torch.testing.assert_close(result, vector, rtol=1e-4, atol=1e-5)
         assert own.residual is not None and float(own.residual.abs().max()) < 1e-5 and not own.residual[1_200:].any()
 

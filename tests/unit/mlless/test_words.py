@@ -14,7 +14,7 @@ def test_messages_are_read_as_written() -> None:
 
 def test_who_computes_and_who_reports() -> None:
     word = Word(step=3, leaves={1: 6}, dropped=(3,))
-    assert word.computing(5, 5) == [0, 1, 2, 4] == word.reporting(5, 5)
-    assert word.computing(5, 6) == [0, 2, 4]
-    assert word.reporting(5, 6) == [0, 1, 2, 4], "a farewell is a report"
-    assert word.reporting(5, 7) == [0, 2, 4]
+    assert word.list_computing(5, 5) == [0, 1, 2, 4] == word.list_reporting(5, 5)
+    assert word.list_computing(5, 6) == [0, 2, 4]
+    assert word.list_reporting(5, 6) == [0, 1, 2, 4], "a farewell is a report"
+    assert word.list_reporting(5, 7) == [0, 2, 4]

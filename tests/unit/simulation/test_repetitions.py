@@ -62,7 +62,7 @@ def test_a_session_slows_the_requests_of_all_and_nothing_else() -> None:
     for name in ("objects", "tensors", "bus", "instance_objects", "instance_bus"):
         usual, slowed = getattr(EVEN, name), getattr(slow, name)
         for direction in ("read", "write"):
-            before, after = getattr(usual.at(), direction), getattr(slowed.at(), direction)
+            before, after = getattr(usual.for_client(), direction), getattr(slowed.for_client(), direction)
             assert after.seconds(0.0) == pytest.approx(factor * before.seconds(0.0))
         assert slowed.slowdown == pytest.approx(factor * usual.slowdown)
         assert slowed.host_bytes_s == usual.host_bytes_s
