@@ -135,12 +135,12 @@ def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last:
 def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
     """Return the error text for sizes that do not work, with the nearest batch sizes and numbers of workers that do."""
 
-    def works(workers: int, batch_size: int) -> bool:
+    def is_possible(workers: int, batch_size: int) -> bool:
         """Return whether these numbers give every worker the same number of minibatches."""
         return count_minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
 
-    batch_sizes = _find_nearest(batch_size, range(1, n_train + 1), lambda value: works(workers, value))
-    worker_counts = _find_nearest(workers, range(1, min(64, n_train) + 1), lambda value: works(value, batch_size))
+    batch_sizes = _find_nearest(batch_size, range(1, n_train + 1), lambda value: is_possible(workers, value))
+    worker_counts = _find_nearest(workers, range(1, min(64, n_train) + 1), lambda value: is_possible(value, batch_size))
     choices = [
         f"{name} {' or '.join(map(str, values))}"
         for name, values in (("training.batch_size", batch_sizes), ("workers", worker_counts))
@@ -152,10 +152,10 @@ def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bo
     )
 
 
-def _find_nearest(value: int, candidates: range, works: Callable[[int], bool]) -> list[int]:
+def _find_nearest(value: int, candidates: range, is_possible: Callable[[int], bool]) -> list[int]:
     """Return the nearest working value below and the nearest above."""
-    below = next((c for c in reversed(candidates) if c < value and works(c)), None)
-    above = next((c for c in candidates if c > value and works(c)), None)
+    below = next((c for c in reversed(candidates) if c < value and is_possible(c)), None)
+    above = next((c for c in candidates if c > value and is_possible(c)), None)
     return [c for c in (below, above) if c is not None]
 
 

@@ -173,8 +173,8 @@ class Journal:
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
-        """Create the checkpoint of `position`, then delete those that nobody can need any more. Does nothing if
-        `position` is already saved.
+        """Create the checkpoint of `position`, then delete the checkpoints that no attempt can need any more. Does
+        nothing if `position` is already saved.
 
         `vectors`: the tensors to restore, by name; `facts`: plain values that are stored beside them.
         """

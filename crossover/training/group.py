@@ -221,8 +221,8 @@ class GroupExchange(Protocol):
         """Fill `out` with the result of a round whose share is done."""
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of the exchange of `round` that the worker `rank`, one of `count`, has stored and that nobody
-        needs once this worker holds the result.
+        """Return the keys of the exchange of `round` that the worker `rank`, one of `count`, has stored and that no
+        worker needs once this worker holds the result.
         """
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:

@@ -91,13 +91,14 @@ KEPT_CHECKPOINTS = 2  # checkpoints of a peer: one may be half forgotten while a
 class Replica:
     """A peer's model and optimizer between two rounds, kept as one object per checkpoint.
 
-    `model`, (P + B,): the learner's own memory. `round`: number of rounds done. `facts`: what else the peer must remember. With local
-    steps, `optimizer` is the peer's own, and `outer` holds the outer optimizer's vectors, which are equal on all peers. `codec` keeps what
-    the peer left out of what it sent. `between`, if a round has several exchanges, is the mean of the first exchange of the round before:
-    with it the peer can send its second message again, even if nobody else is in that round any more.
+    `model`, (P + B,): the learner's own memory. `round`: number of rounds done. `facts`: further plain values that the
+    checkpoint keeps. With local steps, `optimizer` is the peer's own, and `outer` holds the outer optimizer's vectors,
+    which are equal on all peers. `codec` keeps the rounding errors of the peer's messages. `between`, if a round has
+    several exchanges, is the mean of the first exchange of the round before: with it the peer can send its second
+    message again, even if no other peer is in that round any more.
 
-    `every`: rounds between checkpoints. `confirm` is called before checkpoints are created or deleted; it raises if another attempt holds
-    the rank.
+    `every`: rounds between checkpoints. `confirm` is called before checkpoints are created or deleted; it raises if
+    another attempt holds the rank.
     """
 
     def __init__(self, ctx: Context, rank: int, *, every: int = 1, confirm: Callable[[], None] = lambda: None) -> None:

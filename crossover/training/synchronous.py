@@ -216,7 +216,7 @@ class SynchronousWorker:
         return self.ctx.keys.list_by_exchange(codecs.count_exchanges(self.ctx.experiment.exchange))
 
     def _clear_away(self, group: "Group") -> None:
-        """Delete the keys that this worker has stored and nobody needs any more."""
+        """Delete the keys that this worker has stored and that no worker needs any more."""
         spent = self._used_up(group)
         if self.invocation.journal.is_due(group.round):
             # All have contributed to this round, so all have a checkpoint at its start: older results are no longer needed by anyone.
@@ -232,7 +232,7 @@ class SynchronousWorker:
         self.invocation.waits.retry(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
 
     def _used_up(self, group: "Group") -> list[str]:
-        """Return the round's keys of this worker that nobody needs once it holds the result."""
+        """Return the round's keys of this worker that no worker needs once this one holds the result."""
         rank, count = group.rank, group.count
         return [
             key for keys in self._keys() for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)

@@ -247,10 +247,10 @@ class Supervisor:
             self._curve, self._settled_from = self._curve[::2], self._settled_from // 2
 
     def _delete_before(self, step: int) -> None:
-        """Delete the keys of the steps before `step`, which nobody needs any more.
+        """Delete the keys of the steps before `step`, which no worker needs any more.
 
-        All workers have reported on a step that began with a checkpoint, so none returns to an earlier step, or reads a word that it had
-        applied by then.
+        All workers have reported on a step that began with a checkpoint, so none returns to an earlier step, or reads a
+        word that it had applied by then.
         """
         oldest = max(0, step - self._ctx.experiment.functions.checkpoint_every - self._slack)
         workers = range(self._workers)
