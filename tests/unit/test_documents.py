@@ -103,6 +103,15 @@ def test_troubleshooting_quotes_messages_as_they_are(override: str) -> None:
     assert message in (DOCS / "troubleshooting.md").read_text("utf-8")
 
 
+def test_troubleshooting_quotes_messages_that_the_code_has() -> None:
+    rows = re.findall(r"^\| (.*?) \|", (DOCS / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
+    quoted = {text for row in rows for text in re.findall("`([^`]* [^`]*)`", row)}
+    quoted -= {message for _, message in REFUSED.values()}
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "crossover").rglob("*.py"))
+    assert quoted
+    assert [text for text in sorted(quoted) if text not in code] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/troubleshooting.md"])
 def test_commands_and_their_options_exist(page: str) -> None:
     group: Any = get_command(app)
