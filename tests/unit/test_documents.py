@@ -131,5 +131,5 @@ def test_the_costs_of_an_hour_are_those_that_plan_prints() -> None:
     assert len(rows) == 9
     for name, standing, running in rows:
         experiment = load_runnable(ROOT / "config" / f"{name}.yaml")
-        printed = f"standing: ${standing} an hour, ${running} while a run lasts"
+        printed = f"cost per hour: ${standing} while deployed, ${running} during a run"
         assert describe_hourly_costs(experiment)[0].startswith(printed), name
