@@ -132,7 +132,9 @@ def initialise(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Run Table 1's four stages in one long invocation, until the goal is reached or the deadline is near."""
+    """Run a worker's rounds in one long invocation, until training ends or the deadline is near. A round has the four stages of LambdaML's
+    Table 1: gradients, exchange of chunks, mean, update. Return the event with which the next invocation continues.
+    """
     return synchronous.train(ctx, event, ScatterReduce())
 
 

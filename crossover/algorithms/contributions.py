@@ -103,8 +103,8 @@ class OneExchange:
         return {} if self._residual is None else {"residual": self._residual}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """Return the encoded gradient, plus the residual of earlier rounds, as the round's only contribution. `parts`:
-        pieces in which it is sent.
+        """Return the round's only contribution, valid until the next call: the residual is added to the gradient's P parameters, which
+        are encoded; the B statistics behind them are sent as they are. `gradient`: (P + B,); `parts`: pieces in which it is sent.
         """
         parameters, elements = self._parameters, gradient.numel()
         values, statistics = gradient[:parameters], gradient[parameters:]

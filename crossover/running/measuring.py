@@ -142,8 +142,8 @@ def measure_sizes(
 
 
 def reduce_to_one_round(experiment: Experiment) -> Experiment:
-    """Return the experiment reduced to one round: as many samples as a round needs, or as many epochs as a round lasts. Images keep their
-    full size, which needs the most memory.
+    """Return the experiment reduced to one round: as many samples as a round needs, or as many epochs as a round lasts. `steps`,
+    `target` and progressive image sizes are dropped: full-size images need the most memory.
     """
     resolved = architecture_of(experiment).resolve(experiment)
     every = resolved.exchange.every if isinstance(resolved.exchange.every, int) else 1

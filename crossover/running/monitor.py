@@ -264,7 +264,7 @@ def save_then_report(keep: Callable[[], None], tell: OnProgress) -> OnProgress:
 
 
 class Execution(Protocol):
-    """A run under way."""
+    """Protocol of what carries out a run, such as a state machine's execution."""
 
     def has_ended(self) -> bool:
         """Return whether the run has succeeded; False while it runs. Raises RunFailed with its cause in plain words."""
@@ -463,7 +463,9 @@ def _make_progress(prepared: Prepared, *, seconds: float) -> Progress:
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A run under way that may have lost its command. `arn`: of its execution, "" for programs."""
+    """Id of a run that works on AWS, perhaps after the command that started it has ended. `arn`: of its execution; "" if programs on
+    instances carry it out.
+    """
 
     run: str
     arn: str

@@ -412,8 +412,11 @@ def _find_deletion_order(stack: Any) -> int:
 
 
 def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
-    """Delete exactly this stack, by its id. CloudFormation deletes it with the role that created it. `tries`: attempts, with the buckets
-    emptied in between. Raises CrossoverError.
+    """Stop all executions and fleets of `owner`, then delete exactly this stack, by its id, and wait until it is gone. CloudFormation
+    deletes it with the role that created it.
+
+    `owner`: experiment or project that has the stack; `stack`: a deployed stack; `tries`: attempts, before each further one all buckets of
+    the owner are emptied. Raises CrossoverError.
     """
     stop_running(session, owner, print_line)
     release_functions(session, stack.id, print_line)

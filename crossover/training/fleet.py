@@ -99,8 +99,9 @@ NOBODY = b""  # content of the lease of a free rank, which was taken from its pr
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSettings:
-    """Time limits of a program that serves a fleet, in seconds. `fleet`: the fleet whose pointer leads the program to
-    its run.
+    """Settings of a program on an instance of a fleet: time limits in seconds (`*_s`), the program's name, and a file and a URL.
+
+    `fleet`: name under which the object store tells the fleet's programs which run to join.
     """
 
     fleet: str

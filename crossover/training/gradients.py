@@ -128,10 +128,10 @@ def gpu_fleet(experiment: Experiment, name: str) -> Experiment:
 
 
 def single_worker(experiment: Experiment, name: str) -> Experiment:
-    """Return the same experiment with one worker, whose update takes as many minibatches as all workers' updates together.
+    """Return the baseline of an experiment, called `name`: architecture `single`, one worker without faults, whose update takes as many
+    minibatches as all workers' updates together.
 
-    If `exchange.every` is left to an architecture that accumulates an epoch, the update is that of the GPU fleet after each batch. A
-    function gets the default memory.
+    An `exchange.every` that is not set counts as 1. A function gets the default memory.
     """
     e = experiment
     every = e.exchange.every or 1

@@ -25,7 +25,10 @@ def calendar(facts: RunFacts) -> Calendar:
 
 
 def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar:
-    """Return the calendar of an experiment. `manifest`: description of the prepared data, with the number of minibatches."""
+    """Return the calendar of an experiment: which epoch, round and minibatch follow each other. Its `exchange.every` must be resolved.
+
+    `manifest`: description of the prepared data; `minibatches` is one worker's number of them in an epoch.
+    """
     every, minibatches = experiment.exchange.every, manifest["minibatches"]
     assert every is not None, "the runner resolves exchange.every before a run starts"
     local = experiment.exchange.what != "gradients"
@@ -200,7 +203,9 @@ def is_superseded(ctx: Context) -> bool:
 
 
 def has_concluded_run(ctx: Context) -> bool:
-    """Return whether this attempt has concluded the run. False if an earlier one did: it may do so while this one still trains."""
+    """Return whether this attempt has written the run's outcome. False if an earlier attempt wrote it, which it may do while this one
+    still trains.
+    """
     objects, key = ctx.objects, ctx.keys.outcome
     return bool(
         objects.exists(key) and documents.read_document(objects, key, OUTCOME).get("attempt") == ctx.keys.attempt

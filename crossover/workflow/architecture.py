@@ -176,7 +176,7 @@ class Architecture:
     tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
     state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
     sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
-    simulation: str = ""  # the module of crossover/simulation that describes its steps, where that has not its own name
+    simulation: str = ""  # module of crossover/simulation/mirror that simulates its steps, if it has another name
     exchanges: Mapping[str, Collection[str]] = field(default_factory=lambda: {"gradients": ("none",)})
     why_not: str = ""
     settings: type | None = None

@@ -204,7 +204,7 @@ class Context:
             self._uses = None
 
     def _require_declared(self, service: str) -> None:
-        """Raise AssertionError unless the running step declares that it uses `service`."""
+        """Raise AssertionError if a step runs that does not declare that it uses `service`. Outside a step all services are allowed."""
         assert self._uses is None or service in self._uses, f"the step does not declare uses={{{service!r}}}"
 
     # --- services -----------------------------------------------------------------------------------------------------

@@ -247,7 +247,8 @@ class Supervisor:
             self._curve, self._settled_from = self._curve[::2], self._settled_from // 2
 
     def _delete_before(self, step: int) -> None:
-        """Delete the keys of the steps before `step`, which no worker needs any more.
+        """Delete the keys of the last `checkpoint_every` + `slack` steps before `step`, which no worker needs any more. Called at each
+        checkpoint: earlier calls deleted the older ones.
 
         All workers have reported on a step that began with a checkpoint, so none returns to an earlier step, or reads a
         word that it had applied by then.

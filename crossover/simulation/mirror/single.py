@@ -6,7 +6,9 @@ from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 
 def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
-    """Simulate one round of a single worker without a store: the gradients of the round, their mean, and the optimizer's step."""
+    """Simulate one round of a single worker, which needs no tensor store: its gradients, their mean, a read of earlier results from the
+    bucket if one is due, and the optimizer's step.
+    """
     yield from worker_call.accumulate()
     yield from simulate_arithmetic(worker_call, "aggregate", 2 * worker_call.world.workload.vector_bytes)
     yield from worker_call.read_history()
