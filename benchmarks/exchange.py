@@ -165,12 +165,12 @@ def process(
                 continue
             round += 1
             run = prepare(round)
-            before = _moved(traffics.get(name))
+            before = _count_moved_bytes(traffics.get(name))
             start.wait()
             began_s = time.perf_counter()
             run()
             spent_s = time.perf_counter() - began_s
-            after = _moved(traffics.get(name))
+            after = _count_moved_bytes(traffics.get(name))
             start.wait()
             if turn:
                 seconds[name].append(spent_s)
@@ -207,7 +207,7 @@ def _way(
     return prepare
 
 
-def _moved(traffic: Traffic | None) -> tuple[int, int]:
+def _count_moved_bytes(traffic: Traffic | None) -> tuple[int, int]:
     """Return the bytes (out, in) so far; zeros without a store."""
     return (traffic.as_record()["bytes_out"], traffic.as_record()["bytes_in"]) if traffic else (0, 0)
 

@@ -87,7 +87,7 @@ class Run:
         return statistics.median(b - a for (a, _), (b, _) in zip(self.commits, self.commits[1:], strict=False))
 
 
-def shipped(architecture: str, *, epochs: int) -> "Experiment":
+def load_experiment(architecture: str, *, epochs: int) -> "Experiment":
     """Return the project's own experiment of an architecture."""
     from crossover import validation
 
@@ -102,10 +102,10 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
     from crossover.local.cloud import LocalCloud
     from crossover.running.deployed import run_deployed, synthesize_assembly
 
-    experiment = shipped(architecture, epochs=EPOCHS)
+    experiment = load_experiment(architecture, epochs=EPOCHS)
     found, over, begun = Run(), threading.Event(), threading.Event()
 
-    def committed(progress: "Progress") -> None:
+    def record_epoch(progress: "Progress") -> None:
         """Record an epoch. Raises Enough if the minutes are over."""
         found.commits.append((time.monotonic(), progress.val_metric))
         begun.set()
@@ -121,7 +121,7 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
             thread.start()
             try:
                 check = partial(cloud.check, Path(out) / "server.log")
-                run_deployed(experiment, Path(out), committed, session=cloud.session(), where="local", check=check)
+                run_deployed(experiment, Path(out), record_epoch, session=cloud.session(), where="local", check=check)
             except Enough:
                 pass
             finally:
@@ -217,7 +217,7 @@ def undisturbed_accuracy(architecture: str, epochs: int) -> float:
     from crossover.learning.datasets import load
     from crossover.learning.reference import train_reference
 
-    alone = shipped(architecture, epochs=epochs)
+    alone = load_experiment(architecture, epochs=epochs)
     return train_reference(alone, load(alone))[2][-1].val_metric
 
 

@@ -41,7 +41,7 @@ class Figure:
 def write(name: str, figures: Sequence[Figure], *, out: Path = OUT) -> Path:
     """Write `figures` into the file `out`/<name>.json, print one line per figure, and return the file."""
     plain = [
-        {"name": f.name, "value": _rounded(f.value), "unit": f.unit, "goal": f.goal, "holds": f.holds} for f in figures
+        {"name": f.name, "value": _round(f.value), "unit": f.unit, "goal": f.goal, "holds": f.holds} for f in figures
     ]
     command = " ".join(["python -m", f"benchmarks.{name}", *sys.argv[1:]])
     out.mkdir(parents=True, exist_ok=True)
@@ -78,6 +78,6 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Return the value rounded to four digits."""
     return float(f"{value:.4g}")

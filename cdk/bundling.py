@@ -81,7 +81,7 @@ class Sources:
             self._needs[module] = frozenset(name for name in packages if not self.path(name))
         return self._needs[module]
 
-    def wanted(self, module: str) -> frozenset[str]:
+    def list_reachable_packages(self, module: str) -> frozenset[str]:
         """Return the third-party packages that `module` or any module it can reach imports at module level."""
         reached = self._reach([module], deferred=True, leave_out=frozenset())
         return frozenset().union(*(self.needs(name) for name in reached))
@@ -113,10 +113,10 @@ class Sources:
                 f"{module}: importing it needs {', '.join(sorted(missing))}, which the function's layers lack; "
                 "import it inside the function that uses it, or mark the step torch=True"
             )
-        lacking = self.wanted(module) - available
+        lacking = self.list_reachable_packages(module) - available
         if unknown := lacking - TORCH:  # only what computes may be left out: the rest is reached sooner or later
             raise Unreachable(f"{module}: can reach {', '.join(sorted(unknown))}, which no layer has")
-        lacking |= frozenset().union(*(self.wanted(name) for name in own)) - available
+        lacking |= frozenset().union(*(self.list_reachable_packages(name) for name in own)) - available
         reached = self._reach([module, *own], deferred=True, leave_out=lacking)
         files = tuple(sorted(path for name in reached if (path := self.path(name))))
         return Closure(files, tuple(sorted(name for name in reached if self.imports(name).at_once & TORCH)))

@@ -52,7 +52,7 @@ class ExperimentStack(Stack):
             stack_name(experiment.project, experiment.name),
             env=props.env,
             description=f"Crossover experiment {experiment.name}: {experiment.architecture}",
-            tags={**organisation.of(scope).tags, **stack_tags(experiment, EXPERIMENT, now=props.now)},
+            tags={**organisation.account_of(scope).tags, **stack_tags(experiment, EXPERIMENT, now=props.now)},
             analytics_reporting=False,
         )
         tag(self, experiment, EXPERIMENT)

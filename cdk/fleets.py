@@ -99,7 +99,9 @@ class ProgramFleet(Construct):
         """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
-            closure = sources.closure(module, available=sources.wanted(module), own=user_code.first_party)
+            closure = sources.closure(
+                module, available=sources.list_reachable_packages(module), own=user_code.first_party
+            )
             bundling.stage(closure, root=ROOT, out=Path(folder) / "program", own=user_code.files)
             wanted = lock.lines("packages") + (lock.lines("torch") if torch else [])
             (Path(folder) / "program" / REQUIREMENTS).write_text("\n".join(wanted) + "\n", encoding="utf-8")
@@ -128,7 +130,7 @@ class ProgramFleet(Construct):
     ) -> ec2.CfnLaunchTemplate:
         """Build the launch template. `script`: user data; `groups`: ids of security groups."""
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
-        account = organisation.of(self)
+        account = organisation.account_of(self)
         tags = [
             CfnTag(key=key, value=value)
             for key, value in {"Name": self._name, "crossover:role": "program", **account.tags}.items()

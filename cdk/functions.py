@@ -70,7 +70,7 @@ class LambdaFunctions(Construct):
             )
             for step in steps(architecture):
                 torch = step.name in computing
-                self.by_step[step.name] = self._function(step, packages.of(step, torch=torch), torch=torch)
+                self.by_step[step.name] = self._function(step, packages.for_step(step, torch=torch), torch=torch)
 
     def _function(self, step: Step, package: Package, *, torch: bool) -> lambda_.IFunction:
         """Build the function of one step, its log group and its role; return its alias `live` if SnapStart is on. Raises AssertionError

@@ -89,7 +89,7 @@ _ENCRYPTED = {"s3:GetObject", "s3:PutObject", "secretsmanager:GetSecretValue", "
 
 def _key(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
     """Return the permission to use the account's KMS key, if there is one and `grants` reach data that it encrypts."""
-    key = organisation.of(scope).kms_key
+    key = organisation.account_of(scope).kms_key
     reaches = any(_ENCRYPTED.intersection(grant.actions) for grant in grants)
     return [Grant(actions=["kms:Decrypt", "kms:GenerateDataKey"], resources=[key])] if key and reaches else []
 

@@ -23,7 +23,7 @@ def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
     """Return the account file's image for `instance_type`, or else a parameter of `stack` that resolves at deployment to the newest public
     image, with NVIDIA drivers if `gpu`. There is one template parameter per SSM path.
     """
-    if own := organisation.of(stack).image(instance_type, gpu=gpu):
+    if own := organisation.account_of(stack).image(instance_type, gpu=gpu):
         return own
     path = image_parameter(instance_type, gpu=gpu)
     name = "Image" + "".join(re.findall(r"\w", path.rpartition("/service/")[2])).title()
@@ -79,7 +79,7 @@ def common_facts(scope: Construct, project: str, name: str, instance_type: str) 
     Manager's agent, and SESSION_AGENT_SHA256 its digest for the processor; both are empty if the account file pins none, and none is
     installed then.
     """
-    agent = organisation.of(scope).session_agent
+    agent = organisation.account_of(scope).session_agent
     return {
         "REGION": Stack.of(scope).region,
         "LOGS": boot_log(project),

@@ -30,7 +30,7 @@ class Layers(Construct):
             dataplane = self._layer("dataplane", "redis, hiredis, pika, safetensors, annotated-types")
             self._versions = [dataplane, self._layer("torch", "PyTorch for ARM, pruned")]
 
-    def of(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
+    def for_function(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
         """Return the layers of a function. `torch`: whether it needs torch."""
         return self._versions if torch else self._versions[:1]
 

@@ -20,7 +20,7 @@ def set_account_file(app: App, account: AccountFile) -> None:
     app.node.set_context(CONTEXT, json.dumps(asdict(account)))
 
 
-def of(scope: IConstruct) -> AccountFile:
+def account_of(scope: IConstruct) -> AccountFile:
     """Return the account file's settings from the CDK context; empty settings if there are none."""
     said = scope.node.try_get_context(CONTEXT)
     return parse_account(json.loads(said)) if said else AccountFile()
@@ -28,7 +28,7 @@ def of(scope: IConstruct) -> AccountFile:
 
 def key(scope: IConstruct) -> kms.IKey | None:
     """Return the account's KMS key, imported into the stack once by its ARN, or None if the account file names none."""
-    arn, stack, id = of(scope).kms_key, Stack.of(scope), "AccountKey"
+    arn, stack, id = account_of(scope).kms_key, Stack.of(scope), "AccountKey"
     if not arn:
         return None
     there = stack.node.try_find_child(id)
@@ -37,7 +37,7 @@ def key(scope: IConstruct) -> kms.IKey | None:
 
 def apply_account_policy(stack: Stack) -> None:
     """Apply the account file's permissions boundary to the stack's roles and its tags to all resources."""
-    account = of(stack)
+    account = account_of(stack)
     if account.permissions_boundary:
         policy = iam.ManagedPolicy.from_managed_policy_arn(stack, "Boundary", account.permissions_boundary)
         iam.PermissionsBoundary.of(stack).apply(policy)

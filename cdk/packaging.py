@@ -18,7 +18,7 @@ from crossover import user_code
 from crossover.user_code import Dependencies
 from crossover.workflow import AT_START, Step
 from layer import lock
-from layer.contents import pinned
+from layer.contents import pin_version
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = Path(__file__).parent / "image" / "Dockerfile"
@@ -50,7 +50,7 @@ class Packages:
     _sources: bundling.Sources = field(default_factory=lambda: bundling.Sources(ROOT))
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
-    def of(self, step: Step, *, torch: bool) -> Package:
+    def for_step(self, step: Step, *, torch: bool) -> Package:
         """Return the package of one step. `torch`: whether its function has torch."""
         available = user_code.COMPUTING if torch else user_code.RUNTIME | user_code.DATAPLANE
         out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
@@ -74,7 +74,9 @@ class Packages:
             )
         if out not in self._zips:
             self._zips[out] = lambda_.Code.from_asset(str(out))
-        return Package(code=self._zips[out], handler=handler, runtime=RUNTIME, layers=self.layers.of(torch=torch))
+        return Package(
+            code=self._zips[out], handler=handler, runtime=RUNTIME, layers=self.layers.for_function(torch=torch)
+        )
 
 
 def stage_image(out: Path) -> None:
@@ -82,6 +84,6 @@ def stage_image(out: Path) -> None:
     plane with their hashes.
     """
     shutil.copyfile(DOCKERFILE, out / "Dockerfile")
-    dataplane = sorted(lock.add_hashes(pinned(name.replace("_", "-"))) for name in user_code.DATAPLANE)
+    dataplane = sorted(lock.add_hashes(pin_version(name.replace("_", "-"))) for name in user_code.DATAPLANE)
     (out / "dataplane.txt").write_text("\n".join(dataplane) + "\n", encoding="utf-8")
-    (out / "torch.txt").write_text(pinned("torch") + "\n", encoding="utf-8")
+    (out / "torch.txt").write_text(pin_version("torch") + "\n", encoding="utf-8")

@@ -159,7 +159,7 @@ class RedisHosts(Construct):
                     device_name="/dev/xvda",
                     ebs=ec2.CfnInstance.EbsProperty(
                         encrypted=True,
-                        kms_key_id=organisation.of(self).kms_key,
+                        kms_key_id=organisation.account_of(self).kms_key,
                         volume_type="gp3",
                         volume_size=architecture.DATABASE_GB,
                         delete_on_termination=True,

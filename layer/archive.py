@@ -36,7 +36,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def unzipped(path: Path) -> int:
+def sum_unzipped_bytes(path: Path) -> int:
     """Return the bytes that the zip's files take once unpacked, which is what Lambda limits."""
     with zipfile.ZipFile(path) as archive:
         return sum(entry.file_size for entry in archive.infolist())

@@ -34,11 +34,11 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
     """
     folder = folder.resolve()
     target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
-    found = cached(layer, folder)
+    found = load_cached(layer, folder)
     if found:
         return found
     python = python or bytecode.interpreter(folder / "layer")
-    with tempfile.TemporaryDirectory(dir=_made(folder / "layer"), prefix=f"{layer.name}-") as name:
+    with tempfile.TemporaryDirectory(dir=_create_folder(folder / "layer"), prefix=f"{layer.name}-") as name:
         tree = Path(name)
         for wheel in wheels.fetch(layer.requirements, folder / "layer" / "wheels"):
             _unpack(wheel, tree / "python")
@@ -53,7 +53,7 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
             built = Built(
                 made_of(layer),
                 archive.sha256(candidate),
-                archive.unzipped(candidate),
+                archive.sum_unzipped_bytes(candidate),
                 python.version,
                 archive.compressor(),
             )
@@ -65,7 +65,7 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
     return built
 
 
-def cached(layer: Layer, folder: Path) -> Built | None:
+def load_cached(layer: Layer, folder: Path) -> Built | None:
     """Return the description in `folder` if zip and description are up to date and whole, else None."""
     target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
     if not (target.exists() and description.exists()):
@@ -90,7 +90,7 @@ def _unpack(wheel: Path, into: Path) -> None:
     kept = {}
     for path, data in wheels.members(wheel):
         if pruning.keeps(path):
-            kept[path] = elf.stripped(data) if elf.is_elf(data) else data
+            kept[path] = elf.strip(data) if elf.is_elf(data) else data
             if len(kept) >= 200:  # not all of PyTorch in memory at once
                 _write_all(kept, into)
                 kept.clear()
@@ -105,7 +105,7 @@ def _write_all(files: dict[str, bytes], into: Path) -> None:
         target.write_bytes(data)
 
 
-def _made(folder: Path) -> Path:
+def _create_folder(folder: Path) -> Path:
     """Create a folder, if it is missing, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -116,7 +116,7 @@ def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     try:
         for layer in layers():
-            started, there = time.monotonic(), cached(layer, folder)
+            started, there = time.monotonic(), load_cached(layer, folder)
             built = there or build(layer, folder)
             how = "is up to date" if there else f"built in {time.monotonic() - started:.0f} s"
             print(f"layer-{layer.name}.zip {how}: {built.unzipped_bytes:,} bytes unzipped, sha256 {built.sha256[:16]}")

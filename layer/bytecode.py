@@ -75,7 +75,7 @@ def _answers(python: Interpreter) -> bool:
 def _debians(folder: Path) -> Interpreter:
     """Return Debian's Python of the layer's version, unpacked below `folder`."""
     kind = debian.architecture()
-    root = debian.unpacked(folder / f"python-{kind}", debian.PYTHON_PACKAGES, architecture=kind)
+    root = debian.fetch_packages(folder / f"python-{kind}", debian.PYTHON_PACKAGES, architecture=kind)
     command = debian.command(root, root / "usr" / "bin" / f"python{PYTHON}")
     return Interpreter(command, {"PYTHONHOME": str(root / "usr")})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from crossover.errors import CrossoverError
 from layer import elf
-from layer.archive import unzipped
+from layer.archive import sum_unzipped_bytes
 
 LIMIT_BYTES = 262_144_000  # a function and its layers, unzipped (AWS Lambda quotas)
 FUNCTION_BYTES = 2_000_000  # kept free for the function itself; a test compares it with the largest one
@@ -43,7 +43,7 @@ class Demands:
 
 def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES) -> int:
     """Return the bytes left of Lambda's limit beside these layers and a function. Raises Unfit if none is left."""
-    sizes = {path.name: unzipped(path) for path in archives}
+    sizes = {path.name: sum_unzipped_bytes(path) for path in archives}
     left = LIMIT_BYTES - function_bytes - sum(sizes.values())
     if left < 0:
         raise Unfit(
@@ -78,7 +78,7 @@ def check_native(archive: Path) -> Demands:
             raise Unfit(f"{archive.name}: {name}: {error}") from error
         own.add(name.rpartition("/")[2])
         versions |= elf.versions(data)
-        wanted |= dict.fromkeys(elf.needed(data), name)
+        wanted |= dict.fromkeys(elf.list_needed_libraries(data), name)
     demands = Demands(elf.newest(versions, "GLIBC"), elf.newest(versions, "GLIBCXX"), frozenset(wanted) - own)
     for family, found, offered in (("GLIBC", demands.glibc, GLIBC), ("GLIBCXX", demands.glibcxx, GLIBCXX)):
         if found > offered:

@@ -31,13 +31,13 @@ def layers() -> tuple[Layer, Layer]:
     """Return the two layers: `dataplane` for every function, `torch` for those that compute."""
     dataplane = ("pika", "safetensors", "annotated-types", "tenacity")
     return (
-        Layer("dataplane", tuple(lock.add_hashes(pinned(name)) for name in dataplane), sourceless=True),
+        Layer("dataplane", tuple(lock.add_hashes(pin_version(name)) for name in dataplane), sourceless=True),
         # Torch names sympy, networkx, jinja2, fsspec and filelock as well; none of them is imported by what is kept.
         Layer("torch", tuple(map(lock.add_hashes, (f"torch=={TORCH}", TYPING_EXTENSIONS))), sourceless=True),
     )
 
 
-def pinned(name: str) -> str:
+def pin_version(name: str) -> str:
     """Return `name==version` as in requirements.txt. Raises LookupError if the name is not in it."""
     for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         found = re.match(rf"{re.escape(name)}==\S+", line)

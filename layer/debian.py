@@ -43,7 +43,7 @@ def command(root: Path, program: Path) -> list[str]:
     return [str(usr / _KINDS[platform.machine()][1]), "--library-path", str(libraries), str(program)]
 
 
-def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
+def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
     """Return `folder` with the files of these packages, fetched at the first call. Raises MissingTool if Debian's archive is not
     available.
     """
@@ -60,7 +60,7 @@ def unpacked(folder: Path, packages: Sequence[str], *, architecture: str) -> Pat
             link.symlink_to("usr/lib")
         return work / "root"
 
-    return _made(folder, fetch, needs=("apt-get", "dpkg"))
+    return _fetch_once(folder, fetch, needs=("apt-get", "dpkg"))
 
 
 def source(folder: Path, package: str) -> Path:
@@ -73,10 +73,10 @@ def source(folder: Path, package: str) -> Path:
         _ask(work, "deb-src", "source", [package], architecture=architecture())
         return next(path for path in work.glob(f"{package}-*") if path.is_dir())
 
-    return _made(folder, fetch, needs=("apt-get", "dpkg-source"))
+    return _fetch_once(folder, fetch, needs=("apt-get", "dpkg-source"))
 
 
-def _made(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[str]) -> Path:
+def _fetch_once(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[str]) -> Path:
     """Return `folder`, fetched first if it is missing. `fetch(work)`: returns a new folder below `work`; `needs`: programs. Raises
     MissingTool.
     """

@@ -64,7 +64,7 @@ def check_alignment(data: bytes) -> None:
             )
 
 
-def stripped(data: bytes) -> bytes:
+def strip(data: bytes) -> bytes:
     """Return an ELF file with the same image in memory in fewer bytes: without symbol tables, debug information and section headers.
 
     Loaded segments stay byte for byte. One that lies behind the symbols (patchelf puts it there) moves down by whole pages, so that its
@@ -103,7 +103,7 @@ def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
 
 
-def needed(data: bytes) -> set[str]:
+def list_needed_libraries(data: bytes) -> set[str]:
     """Return the names of the libraries that the loader looks for."""
     strings, entries = _dynamic(data)
     return {_text(strings, value) for tag, value in entries if tag == NEEDED}

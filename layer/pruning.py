@@ -46,10 +46,10 @@ def keeps(path: str) -> bool:
     if not (path.startswith(("torch/", "torchgen/", "functorch/")) and path.endswith(".py")):
         return True
     directly = path.count("/") == 1 or (path.startswith("torch/utils/") and path.count("/") == 2)
-    return directly or path in traced() or any(fnmatch(path, pattern) for pattern in WHOLE_PACKAGES)
+    return directly or path in load_traced_paths() or any(fnmatch(path, pattern) for pattern in WHOLE_PACKAGES)
 
 
-def traced() -> frozenset[str]:
+def load_traced_paths() -> frozenset[str]:
     """Return the paths of the Python files that PyTorch loads when it is imported and trains a model."""
     return frozenset((HERE / f"torch-{TORCH}.txt").read_text(encoding="utf-8").split())
 

@@ -46,7 +46,7 @@ class NetworkStack(Stack):
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
         super().__init__(scope, id, **stack)
         zone = pin_zone(self, asked=experiment.network.availability_zone)
-        own = organisation.of(self).network
+        own = organisation.account_of(self).network
         vpc = self._vpc(zone) if own.vpc is None else None
         made = vpc or ec2.Vpc.from_vpc_attributes(self, "Vpc", vpc_id=str(own.vpc), availability_zones=[zone])
         groups = self._groups(made)

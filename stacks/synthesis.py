@@ -57,7 +57,7 @@ def compose(
 
 
 def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path, env: Environment | None) -> Stack:
-    shared = [_shared(app, part, experiment, now=now, env=env) for part in shared_stacks(experiment)]
+    shared = [_build_shared_stack(app, part, experiment, now=now, env=env) for part in shared_stacks(experiment)]
     stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now, env=env))
     # `shared` names them in the order in which they need one another.
     for later, earlier in combinations([stack, *reversed(shared)], 2):
@@ -72,7 +72,9 @@ def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Pat
     return stack
 
 
-def _shared(app: App, part: str, experiment: Experiment, *, now: datetime, env: Environment | None) -> Stack:
+def _build_shared_stack(
+    app: App, part: str, experiment: Experiment, *, now: datetime, env: Environment | None
+) -> Stack:
     """Return the shared stack `part`, built at the first call, so that an experiment and its baseline share it."""
     name = stack_name(experiment.project, part)
     found = app.node.try_find_child(name)
@@ -84,7 +86,7 @@ def _shared(app: App, part: str, experiment: Experiment, *, now: datetime, env: 
         experiment=experiment,
         env=env,
         description=f"Crossover: the {part} that the project's experiments share",
-        tags={**organisation.of(app).tags, **stack_tags(experiment, part, now=now)},
+        tags={**organisation.account_of(app).tags, **stack_tags(experiment, part, now=now)},
         analytics_reporting=False,
     )
     tag(made, experiment, part)

@@ -59,4 +59,4 @@ def unpack_emulator(folder: Path, path: Sequence[Path] = ()) -> Emulator:
     if qemu is None:
         raise MissingTool("qemu-aarch64-static: not on this machine (Debian's package qemu-user-static)")
     packages = (*debian.PYTHON_PACKAGES, *debian.LIBRARIES)
-    return Emulator(qemu, debian.unpacked(folder / "arm64", packages, architecture="arm64"), path)
+    return Emulator(qemu, debian.fetch_packages(folder / "arm64", packages, architecture="arm64"), path)

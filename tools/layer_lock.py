@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from crossover import user_code
-from layer.contents import TORCH, TYPING_EXTENSIONS, pinned
+from layer.contents import TORCH, TYPING_EXTENSIONS, pin_version
 from layer.lock import INDEX, LOCKED, NoWheels, add_hashes, platform
 
 # Of functions and Graviton hosts, of Debian 13, of AWS's image for GPUs.
@@ -58,14 +58,14 @@ def _lock_torch() -> Iterator[str]:
 
 def main() -> int:
     """Write the files of layer/locked. Return the exit status."""
-    named = [pinned(name.replace("_", "-")) for name in (*user_code.DATAPLANE, "boto3")]
+    named = [pin_version(name.replace("_", "-")) for name in (*user_code.DATAPLANE, "boto3")]
     of_torch = ("filelock", "fsspec", "networkx", "setuptools", "sympy")  # as its wheel's METADATA asks
     files = {
         "packages": _lock_requirements(named, MACHINES),
         "torch": [
             f"--extra-index-url {INDEX}",
             *_lock_torch(),
-            *_lock_requirements([*of_torch, pinned("jinja2"), TYPING_EXTENSIONS], MACHINES[:2]),
+            *_lock_requirements([*of_torch, pin_version("jinja2"), TYPING_EXTENSIONS], MACHINES[:2]),
         ],
     }
     for name, locked in files.items():

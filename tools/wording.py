@@ -2,7 +2,7 @@
 
 A docstring that explains an argument which its function does not have is an error (exit 1). Everything else is counted and reported by
 folder: openings with a question word or a preposition, names that are a single participle, "where" for a condition, and public functions of
-three or more arguments whose docstring names each of them.
+three or more arguments: those whose docstring names each argument ("all named"), and those that explain all that need it ("explained").
 """
 
 import ast
@@ -27,7 +27,17 @@ CONDITION = re.compile(
     r"\bwhere (?:it|they|he|she|the|a|an|there|that|no|none|nobody|nothing|one|this)\b", re.IGNORECASE
 )
 EXPLANATION = re.compile(r"(?:^|[.;:] |\n)\s*`(\w+)`(?:, `\w+`)*: ")
-COLUMNS = ("functions", "documented", "question", "preposition", "participle", "where", "3+ args", "all named")
+COLUMNS = (
+    "functions",
+    "documented",
+    "question",
+    "preposition",
+    "participle",
+    "where",
+    "3+ args",
+    "all named",
+    "explained",
+)
 
 
 def list_functions(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:
@@ -43,6 +53,19 @@ def list_arguments(function: Function) -> list[str]:
     given = function.args
     found = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
     return [each.arg for each in found if each.arg not in ("self", "cls")]
+
+
+def list_self_explaining(function: Function) -> set[str]:
+    """Return the arguments of a function that need no explanation: their type has their name, as in `prices: Prices` and
+    `records: Sequence[Record]`, or they are options of a command, whose help explains them.
+    """
+    found = set()
+    for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs):
+        kind = ast.unparse(each.annotation) if each.annotation else ""
+        words = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower() for word in re.findall(r"\w+", kind)}
+        if {each.arg, each.arg.removesuffix("s")} & words or "typer." in kind:
+            found.add(each.arg)
+    return found
 
 
 def find_stale_explanations(path: Path) -> Iterator[str]:
@@ -84,7 +107,9 @@ def count_wording(paths: list[Path]) -> Counter[str]:
             counts["where"] += bool(CONDITION.search(text))
             if len(arguments) >= 3 and text and not function.name.startswith("_"):
                 counts["3+ args"] += 1
-                counts["all named"] += all(re.search(rf"\b{re.escape(each)}\b", text) for each in arguments)
+                unnamed = {each for each in arguments if not re.search(rf"\b{re.escape(each)}\b", text)}
+                counts["all named"] += not unnamed
+                counts["explained"] += unnamed <= list_self_explaining(function)
     return counts
 
 

@@ -588,9 +588,9 @@ def alternatives(found: Advice) -> list[str]:
             f"{name}: about {display.rough_usd(rival.usd.p50)}, ready in {display.rough_seconds(rival.seconds.p50)}: "
         )
         text += (
-            _compared(dollars, "dollars")
+            _format_comparison(dollars, "dollars")
             if rival is found.on_demand
-            else f"{_compared(dollars, 'dollars')}, {_compared(time, 'time')}"
+            else f"{_format_comparison(dollars, 'dollars')}, {_format_comparison(time, 'time')}"
         )
         if found.met and not _keeps_to_constraints(found, rival):
             text += ", more than was asked for"
@@ -601,7 +601,7 @@ def alternatives(found: Advice) -> list[str]:
     return lines
 
 
-def _compared(times: str, figure: str) -> str:
+def _format_comparison(times: str, figure: str) -> str:
     """Return a comparison in words, such as `2.8x the dollars`, or `dollars too close to call`. `times`: result of `times_of`; `figure`:
     "dollars" or "time".
     """

@@ -223,27 +223,27 @@ def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Que
     """
     cloud, epochs = question.calibration, question.base.training.epochs
 
-    def calibrated(**factors: float) -> Question:
+    def with_calibration(**factors: float) -> Question:
         """Return the question with fields of its calibration multiplied by factors."""
         values = {name: getattr(cloud, name) * factor for name, factor in factors.items()}
         return replace(question, calibration=replace(cloud, **values))
 
-    def trained(count: int) -> Question:
+    def with_epochs(count: int) -> Question:
         """Return the question with another number of epochs."""
         return replace(question, base=replace(question.base, training=replace(question.base.training, epochs=count)))
 
     yield (
         "functions' speed, half to twice",
-        calibrated(function_speed=0.5, function_batch_s=2.0),
-        calibrated(function_speed=2.0, function_batch_s=0.5),
+        with_calibration(function_speed=0.5, function_batch_s=2.0),
+        with_calibration(function_speed=2.0, function_batch_s=0.5),
     )
-    yield "GPUs' speed, half to twice", calibrated(gpu_pace=2.0), calibrated(gpu_pace=0.5)
+    yield "GPUs' speed, half to twice", with_calibration(gpu_pace=2.0), with_calibration(gpu_pace=0.5)
     yield (
         "instances' speed, half to twice",
-        calibrated(instance_speed=0.5, instance_batch_s=2.0),
-        calibrated(instance_speed=2.0, instance_batch_s=0.5),
+        with_calibration(instance_speed=0.5, instance_batch_s=2.0),
+        with_calibration(instance_speed=2.0, instance_batch_s=0.5),
     )
-    yield "epochs, a fifth to five times", trained(max(span, epochs // 5)), trained(5 * epochs)
+    yield "epochs, a fifth to five times", with_epochs(max(span, epochs // 5)), with_epochs(5 * epochs)
     quick, slow = (replace(question, calibration=apply_session(cloud, sigmas)) for sigmas in (-1.64, 1.64))
     yield "sessions, p5 to p95", quick, slow
     for what, begins in (

@@ -175,20 +175,20 @@ def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimat
     epoch_s = sorted(float(each["wall_s"]) / count for each, count in zip(done, counts, strict=True))[len(done) // 2]
     seconds = max(0.0, float(result["duration_s"]) - trained * epoch_s) + epochs * epoch_s
 
-    def billed(begins: str) -> float:
+    def scale_quantity(begins: str) -> float:
         """Return the quantity of one item of the earlier run's bill, in proportion to the epochs. `begins`: first words of the item."""
         quantities = (float(line["quantity"]) for line in result["cost"]["lines"] if line["item"].startswith(begins))
         return sum(quantities) * epochs / trained
 
     used = bill.Quantities(
-        gb_s=billed("Lambda duration"),
-        invocations=round(billed("Lambda requests")),
+        gb_s=scale_quantity("Lambda duration"),
+        invocations=round(scale_quantity("Lambda requests")),
         cold_starts=0,  # of secrets' calls and of storage a run takes less than is shown
         stored_bytes=0,
-        writes=round(billed("S3 requests, PUT")),
-        reads=round(billed("S3 requests, GET")),
+        writes=round(scale_quantity("S3 requests, PUT")),
+        reads=round(scale_quantity("S3 requests, GET")),
     )
-    transitions = round(billed("Step Functions transitions"))
+    transitions = round(scale_quantity("Step Functions transitions"))
     lines = bill.bill(
         used, bill.infrastructure_of(experiment), prices.load(), duration_s=seconds, transitions=transitions
     )

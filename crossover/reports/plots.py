@@ -230,7 +230,7 @@ def marks(
         _set_scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        _named(axes, labelled)
+        _label_marks(axes, labelled)
         if len(groups) <= len(SERIES) and max(map(len, groups), default=0) <= LEGIBLE:
             figure.legend(loc="outside upper left", ncols=3)
         text = svg(figure, name=name, title=f"{y} against {x}")
@@ -240,7 +240,7 @@ def marks(
     return text
 
 
-def _named(axes: Axes, found: Sequence[Mark]) -> None:
+def _label_marks(axes: Axes, found: Sequence[Mark]) -> None:
     """Write the label of each point beside it, to the right of points in the left half. A label is moved up if another
     one is in the way.
     """

@@ -61,7 +61,7 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
             steps_sheet(result),
             cost_sheet(result),
             traffic_sheet(result),
-            *printed([result["architecture"]]),
+            *published_sheets([result["architecture"]]),
             _configuration(result),
             facts_sheet("Data", result.get("data", {}), folded=True),
             facts_sheet("Versions", result["versions"], folded=True),
@@ -315,7 +315,7 @@ def _timeline(run: RunFolder) -> list[Plot]:
     return found
 
 
-def printed(architectures: Sequence[str]) -> list[Sheet]:
+def published_sheets(architectures: Sequence[str]) -> list[Sheet]:
     """Return a table of the papers' rows for these architectures, with their source and notes, in a list; an empty list if there are
     none.
     """
@@ -372,7 +372,7 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
         sheets=[
             _table(found),
             *_on_aws(found),
-            *printed([entry.architecture for entry in found.entries]),
+            *published_sheets([entry.architecture for entry in found.entries]),
         ],
         folded=[
             Page(

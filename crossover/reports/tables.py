@@ -55,7 +55,7 @@ class WholeLine:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of this text for the console's width."""
-        yield from _unwrapped(lines_of(self.text, options.max_width, console))
+        yield from _forbid_wrapping(lines_of(self.text, options.max_width, console))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TextTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of this table for the console's width."""
         if self.title:
-            yield from _unwrapped(
+            yield from _forbid_wrapping(
                 lines_of(Text(quote_controls(self.title), style="italic"), options.max_width, console)
             )
         head = [Text(name, style="dim") for name in self.head]
@@ -80,7 +80,7 @@ class TextTable:
         widths = [max(cell.cell_len for cell in column) for column in columns]
         left = options.max_width - sum(widths[:-1]) - 2 * (len(widths) - 1)
         if left < min(widths[-1], LEAST):
-            yield from _unwrapped(self._records(rows, options.max_width, console))
+            yield from _forbid_wrapping(self._records(rows, options.max_width, console))
             return
         right = [all(_FIGURE.match(text) or text in ("", DASH) for text in (c.plain for c in cs[1:])) for cs in columns]
         for row in (head, *rows) if any(self.head) else rows:
@@ -89,7 +89,7 @@ class TextTable:
             line = Text("  ").join([*cells, _pad(last, min(left, widths[-1]), right[-1])])
             line.rstrip()
             hanging = Text(" " * (sum(widths[:-1]) + 2 * len(cells)))
-            yield from _unwrapped([line, *(hanging + each for each in more)])
+            yield from _forbid_wrapping([line, *(hanging + each for each in more)])
 
     def _records(self, rows: Sequence[Sequence[Text]], width: int, console: Console) -> list[Text]:
         """Return the lines of each row as a block: its first cell, and below it each other cell that is not empty,
@@ -142,7 +142,7 @@ def _pad(cell: Text, width: int, right: bool) -> Text:
     return cell
 
 
-def _unwrapped(lines: Sequence[Text]) -> RenderResult:
+def _forbid_wrapping(lines: Sequence[Text]) -> RenderResult:
     """Yield the lines, set so that the console does not wrap or cut them."""
     for line in lines:
         line.no_wrap, line.overflow, line.end = True, "ignore", "\n"

@@ -272,7 +272,7 @@ def state_transitions(
     done = Counter(record["step"] for record in records if record["outcome"] == "ok")
     retried = sum(1 for record in records if record["outcome"] != "ok")
 
-    def entered(node: Node, times: int, last: bool) -> int:
+    def count_entered(node: Node, times: int, last: bool) -> int:
         """Return the number of states entered at and below a node that is entered `times` times. `last`: whether the node ends its state
         machine.
         """
@@ -280,20 +280,20 @@ def state_transitions(
             case Step():
                 return times
             case InOrder(nodes=children):
-                return sum(entered(child, times, last and child is children[-1]) for child in children)
+                return sum(count_entered(child, times, last and child is children[-1]) for child in children)
             case Parallel(branches=branches):
-                return times * (1 + len(branches)) + sum(entered(branch, times, False) for branch in branches)
+                return times * (1 + len(branches)) + sum(count_entered(branch, times, False) for branch in branches)
             case ForEach(count=count, body=body):
                 step = _first_step(body)
                 items = times * workers if count == "workers" else done[step.name] if step else times
-                return 2 * times + items + entered(body, items, False)
+                return 2 * times + items + count_entered(body, items, False)
             case Repeat(body=body, every_s=every_s):
                 step = _first_step(body)
                 turns = max(times, done[step.name] if step else min(times * epochs, begun(body)))
                 waits = turns - times if every_s else 0
-                return times + turns + waits + (times if last else 0) + entered(body, turns, False)
+                return times + turns + waits + (times if last else 0) + count_entered(body, turns, False)
             case Child(body=body):
-                return times + entered(body, times, True)
+                return times + count_entered(body, times, True)
         raise TypeError(f"not a node: {node!r}")
 
     def begun(body: Node) -> int:
@@ -308,8 +308,8 @@ def state_transitions(
         names = {node.name for node in walk(machine) if isinstance(node, Step)}
         return len({(record["worker"], record["round"]) for record in records if record["step"] in names})
 
-    started = sum(entered(machine, executions(machine), True) for machine in architecture.machines.values())
-    return retried + started + (entered(architecture.run, 1, True) if architecture.run else 0)
+    started = sum(count_entered(machine, executions(machine), True) for machine in architecture.machines.values())
+    return retried + started + (count_entered(architecture.run, 1, True) if architecture.run else 0)
 
 
 def _first_step(node: Node) -> Step | None:

@@ -322,7 +322,7 @@ class Reproduction:
     ratio: float | None
 
     @property
-    def reproduced(self) -> str:
+    def verdict(self) -> str:
         """The verdict, one of VERDICTS. If only direction or only size is known, the other is not held against the figure."""
         direction = self.agreeing >= AGREEMENT_THRESHOLD * self.pairs
         size = self.ratio is not None and 1 / SIZE_FACTOR <= self.ratio <= SIZE_FACTOR
@@ -335,7 +335,7 @@ class Reproduction:
         """The line of the table of findings."""
         pairs = f"{self.agreeing} of {self.pairs} pairs" if self.pairs else display.DASH
         size = display.DASH if self.ratio is None else f"{self.ratio:.2g}x"
-        return [self.section, self.figure, self.reproduced, pairs, size]
+        return [self.section, self.figure, self.verdict, pairs, size]
 
 
 FINDINGS_HEAD = ("table or figure", "figure", "reproduced", "direction", "ours by printed")
@@ -374,7 +374,7 @@ def _compared_ratio(cell: TableCell) -> float | None:
 
 def summarize_findings(found: Sequence[Reproduction]) -> str:
     """Return a sentence with the number of columns of each verdict: `of 40 columns of printed figures 20 in direction and size, ...`."""
-    counts = Counter(each.reproduced for each in found)
+    counts = Counter(each.verdict for each in found)
     told = ", ".join(f"{counts[word]} in {word}" for word in VERDICTS)
     limits = f"direction: {AGREEMENT_THRESHOLD:.0%} of the pairs; size: within {SIZE_FACTOR:g}x"
     return f"of {len(found)} columns of printed figures {told} ({limits})"

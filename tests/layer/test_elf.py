@@ -63,7 +63,7 @@ def call(data: bytes, folder: Path) -> float:
 
 def test_a_stripped_library_is_smaller_and_still_works(library: Path, tmp_path: Path) -> None:
     data = library.read_bytes()
-    stripped = elf.stripped(data)
+    stripped = elf.strip(data)
     assert len(stripped) < 0.8 * len(data)
     assert image(stripped) == image(data)
     assert b".symtab" not in stripped and b".debug_info" not in stripped
@@ -73,21 +73,21 @@ def test_a_stripped_library_is_smaller_and_still_works(library: Path, tmp_path: 
 @pytest.mark.parametrize("pages", [1, 3, 50])
 def test_a_segment_behind_the_symbols_moves_down_by_whole_pages(library: Path, tmp_path: Path, pages: int) -> None:
     data = behind_the_symbols(library.read_bytes(), pages=pages)
-    stripped = elf.stripped(data)
+    stripped = elf.strip(data)
     assert len(stripped) <= len(data) - (pages - 1) * elf.PAGE
     assert image(stripped) == image(data)
-    assert elf.needed(stripped) == elf.needed(data) != set()
+    assert elf.list_needed_libraries(stripped) == elf.list_needed_libraries(data) != set()
     assert call(stripped, tmp_path) == 9.0
 
 
 def test_stripping_twice_changes_nothing(library: Path) -> None:
-    once = elf.stripped(library.read_bytes())
-    assert elf.stripped(once) == once
+    once = elf.strip(library.read_bytes())
+    assert elf.strip(once) == once
 
 
 def test_needed_libraries_and_versions(library: Path) -> None:
     data = library.read_bytes()
-    assert {"libstdc++.so.6"} <= elf.needed(data)
+    assert {"libstdc++.so.6"} <= elf.list_needed_libraries(data)
     assert elf.newest(elf.versions(data), "GLIBC") >= (2, 2)
 
 

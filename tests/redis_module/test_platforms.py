@@ -35,7 +35,7 @@ def arm_redis() -> list[str]:
         pytest.skip("qemu-aarch64-static is not installed here (Debian's package qemu-user-static)")
     folder = witnesses.BUILD / "redis_8_arm64" / "root"
     try:
-        root = debian.unpacked(folder, witnesses.PACKAGES["redis_8"], architecture="arm64")
+        root = debian.fetch_packages(folder, witnesses.PACKAGES["redis_8"], architecture="arm64")
     except MissingTool as error:
         pytest.skip(str(error))
     return [emulator, "-L", str(root), str(root / "usr" / "bin" / "redis-server")]
@@ -90,7 +90,11 @@ def test_redis_on_arm_computes_the_same_bits(start_any: Start, arm_redis: list[s
 def test_the_hosts_module_asks_for_nothing_that_debian_13_lacks(arm_module: Path) -> None:
     data = arm_module.read_bytes()
     assert elf.machine(data) == elf.AARCH64
-    assert elf.needed(data) <= {"libc.so.6", "libm.so.6", "ld-linux-aarch64.so.1"}  # the C++ runtime is inside
+    assert elf.list_needed_libraries(data) <= {
+        "libc.so.6",
+        "libm.so.6",
+        "ld-linux-aarch64.so.1",
+    }  # the C++ runtime is inside
     assert elf.newest(elf.versions(data), "GLIBC") <= (2, 41)
     assert str(arm_module.parents[2]).encode() not in data  # the same bytes from whatever folder
 

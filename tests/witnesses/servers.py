@@ -56,7 +56,7 @@ def program(name: str) -> Path:
     with (folder / "lock").open("w", encoding="utf-8") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # two files' tests may ask for it side by side
         if not server.exists():
-            root = debian.unpacked(folder / "root", PACKAGES[name], architecture=debian.architecture())
+            root = debian.fetch_packages(folder / "root", PACKAGES[name], architecture=debian.architecture())
             (_rabbitmq if name.startswith("rabbitmq") else _redis)(root, server)
     return server
 

@@ -184,7 +184,7 @@ def section(*ours: float) -> Section:
 )
 def test_a_finding_is_reproduced_in_direction_and_size(ours: tuple[float, ...], words: str) -> None:
     (found,) = paper_cells.judge_findings([section(*ours)])
-    assert found.reproduced == words and found.pairs == 3
+    assert found.verdict == words and found.pairs == 3
     assert f"1 in {words}" in paper_cells.summarize_findings([found])
 
 
