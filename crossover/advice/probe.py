@@ -23,6 +23,7 @@ from crossover.learning.staging import take_first_samples
 KNOWN, IMAGE = "mobilenet", (3, 32, 32)
 KNOWN_BATCH = 32
 LEAST_PAIRS = 3
+MOST_S = 8.0  # after which a turn is the last, even if there were fewer than LEAST_PAIRS
 QUICK_S = 1.0  # of a minibatch: a minute holds a few of them in turn
 FEWEST, GROWING = 2, 4  # samples of the first minibatch that is tried, and how many times as many the next one has
 MOST_OF_FREE = 0.5  # of the memory that is free, which a minibatch may take
@@ -48,41 +49,45 @@ class Probe:
     )
     sample_bytes: float = 0.0  # by which the peak grows with each sample of a minibatch
     largest: float = 0.0  # share of a gradient's squared norm in the largest hundredth of its elements
+    of_samples: int = 0  # samples of the experiment's minibatch, if fewer were measured; else 0
 
     @property
     def words(self) -> str:
         """Sentence with the measured figures, and which of them are carried over to AWS."""
         told = f", {self.two_threads:.3g} times as quick with two threads" if self.two_threads else None
         threads = told or " (too busy to tell what a second one is worth: MobileNet's is taken)"
+        fewer = f"; minibatches of {self.of_samples} are extrapolated from a batch of {self.batch_size}"
         return (
             f"[measured-local] a minibatch of {self.batch_size} takes {self.seconds:.3g} s of one thread here{threads}; the process peaks "
             f"at {self.peak_mb:,.0f} MB, {self.sample_bytes / 1e6:.3g} MB for each sample; a sample takes {self.ratio:.3g} times "
             f"MobileNet's ({self.pairs} pairs, sigma {self.spread:.2f}), a minibatch as much as {self.batch_ratio:.3g} such samples "
             "besides: only these ratios are carried over to AWS. The largest hundredth of a gradient's elements holds "
-            f"{self.largest:.0%} of its squared norm"
+            f"{self.largest:.0%} of its squared norm{fewer if self.of_samples else ''}"
         )
 
 
 def probe(experiment: Experiment, *, most_s: float) -> Probe:
-    """Measure the processor time of gradients on this machine for `most_s` seconds and at least LEAST_PAIRS turns, and return the result.
-    In each turn come, alternately, the user's model with two sizes of minibatch and with two threads, and MobileNet. Raises the errors of
-    loading data and model.
+    """Measure the processor time of gradients on this machine for `most_s` seconds and at least LEAST_PAIRS turns, unless these take longer
+    than MOST_S, and return the result. In each turn come, alternately, the user's model with two sizes of minibatch and with two threads,
+    and MobileNet. Raises the errors of loading data and model.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
     dataset = load(own)
     learner = learner_for(for_processor(own), dataset)
     learner.initial_model()
-    small, large, sample_bytes = _batches(learner, dataset, experiment.training.batch_size)
+    most = min(experiment.training.batch_size, len(dataset.train_labels))
+    small, large, sample_bytes = _batches(learner, dataset, most)
     _timed(known, _images(), 0)
-    began, turns, known_twice = time.perf_counter(), list[tuple[float, float, float, float]](), list[float]()
-    while len(turns) < LEAST_PAIRS or time.perf_counter() - began < most_s:
+    began, turns, known_twice = time.thread_time(), list[tuple[float, float, float, float]](), list[float]()
+    while not turns or time.thread_time() - began < (most_s if len(turns) >= LEAST_PAIRS else max(most_s, MOST_S)):
         n = len(turns)
         alone = _timed(learner, large, n)
         torch.set_num_threads(2)
         with_two, known_with_two = _timed(learner, large, n), _timed(known, _images(), n)
         torch.set_num_threads(1)
-        turns.append((alone, _timed(learner, small, n), with_two, _timed(known, _images(), n) / KNOWN_BATCH))
+        again = _timed(learner, small, n) if small is not large else alone
+        turns.append((alone, again, with_two, _timed(known, _images(), n) / KNOWN_BATCH))
         known_twice.append(turns[-1][-1] * KNOWN_BATCH / known_with_two)
     more = len(large.labels) - len(small.labels)
     samples_s = [(a - b) / more if more else a / len(large.labels) for a, b, _, _ in turns]
@@ -104,20 +109,20 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
         else None,
         sample_bytes=sample_bytes,
         largest=_largest(learner),
+        of_samples=experiment.training.batch_size if len(large.labels) < most else 0,
     )
 
 
-def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch, Batch, float]:
-    """Return three values: a small and a large minibatch of the user's data, limited by the experiment's size, by QUICK_S and by free
-    memory, and the bytes by which each sample raises the peak of memory.
+def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batch, float]:
+    """Return three values: a small and a large minibatch of the user's data, limited by `most` samples, by QUICK_S and by free memory, and
+    the bytes by which each sample raises the peak of memory. If only FEWEST samples are affordable, both minibatches are the same one.
     """
 
     def of(count: int) -> Batch:
         """Return the first `count` samples as a minibatch."""
         return Batch(dataset.train_inputs[:count], dataset.train_labels[:count], torch.arange(count))
 
-    most = min(batch_size, len(dataset.train_labels))
-    if most <= 2:
+    if most <= FEWEST:
         return (two := take_first_samples(dataset)), two, 0.0
     count = FEWEST  # a large model's step takes seconds and gigabytes for each sample
     while count < most:
@@ -126,6 +131,8 @@ def _batches(learner: Learner, dataset: Dataset, batch_size: int) -> tuple[Batch
         if time.perf_counter() - began >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * _free_bytes():
             break
         count = min(most, GROWING * count)
+    if count == FEWEST:
+        return (few := of(FEWEST)), few, 0.0
     small, large = of(max(2, count // 8)), of(count)
     peaks = [_peak_bytes(partial(_timed, learner, each, 0)) for each in (small, large)]
     return small, large, max(0.0, (peaks[1] - peaks[0]) / max(1, count - len(small.labels)))

@@ -26,7 +26,7 @@ def derive_seed(purpose: str, *key: int) -> int:
 
 def permutation(count: int, *, seed: int) -> list[int]:
     """Return the numbers 0..count-1 in the random order of `derive_seed`: sorted by each number's own hash, equal on every machine."""
-    return sorted(range(count), key=lambda i: (_mix_bits(seed + i * 0x9E3779B97F4A7C15), i))
+    return sorted(range(count), key=lambda i: _mix_bits(seed + i * 0x9E3779B97F4A7C15))  # equal hashes stay in order
 
 
 def _mix_bits(value: int) -> int:

@@ -16,6 +16,7 @@ from crossover.cli.signals import stop_on_signals
 from crossover.data.deployed_clients import is_aws
 from crossover.errors import ConfigError, NoProjection, UserError
 from crossover.experiment import Experiment, Table
+from crossover.learning.kept import keep_results
 from crossover.reports import display, tables
 from crossover.reports import tables as terminal
 from crossover.reports.tables import TextTable
@@ -236,6 +237,7 @@ MeasureOnAws = Annotated[
 OutFolder = Annotated[Path, typer.Option(help="Folder for advice.html, advice.csv, advice.json and the YAML files.")]
 
 
+@keep_results()
 def advise(
     config: AskedFile,
     override: Override = None,

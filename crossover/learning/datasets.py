@@ -25,6 +25,7 @@ from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment, Table
 from crossover.learning import fitness, scaling, sizes, understood
 from crossover.learning import samples as affine
+from crossover.learning.kept import compute_once
 from crossover.learning.samples import Dataset as Dataset
 from crossover.learning.samples import LabelScale, Preparation, pad_sequences, to_whole_number
 from crossover.learning.samples import Samples as Samples
@@ -278,9 +279,17 @@ def count_training_samples(experiment: Experiment) -> int:
 
 
 def load(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set, split and scaled. Raises DataError if it is missing, damaged or unfit,
-    ConfigError if it is unknown or lacks the split.
+    """Return the experiment's data set, split and scaled, loaded once in a block of `keep_results`. Raises DataError if it is missing,
+    damaged or unfit, ConfigError if it is unknown or lacks the split.
     """
+    training = experiment.training
+    cut = (experiment.seed, experiment.workers, training.batch_size, repr(experiment.faults))
+    key = ("data set", repr(experiment.data), *cut, training.model, training.loss, repr(training.image_size))
+    return compute_once(key, lambda: _load(experiment))
+
+
+def _load(experiment: Experiment) -> Dataset:
+    """Return the experiment's data set as `load` does, loaded anew."""
     samples, loader = load_samples(experiment)
     if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
         raise ConfigError(

@@ -27,19 +27,17 @@ def try_minibatches(
     experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = runtime.perf_counter
 ) -> None:
     """Train `learner` on the first minibatches that the first worker of the experiment would get of `dataset`, alone,
-    for about MOST_S seconds at most.
+    for about MOST_S seconds at most, from the initial model; it is left with the trained one.
 
     Raises ConfigError if the loss is not finite, or grows beyond GROWTH. `clock`: returns seconds.
     """
     training, cut = experiment.training, plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, cut)
     steps = training.steps or training.epochs * cut.minibatches
-    model, state = buffers.tensor(bytes(learner.initial_model())), tuple[Tensor, ...]()
+    model, state = buffers.tensor(learner.initial_model()), tuple[Tensor, ...]()
     losses = list[float]()
-    learner.model[:] = buffers.view(model)
     samples = _count_affordable_samples(minibatches.train(0, 0), learner, clock)
     for number in range(MINIBATCHES):
-        learner.model[:] = buffers.view(model)
         batch = _take_first(minibatches.train(0, number % cut.minibatches), samples)
         try:
             losses.append(learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0))
@@ -47,19 +45,23 @@ def try_minibatches(
             raise ConfigError(_build_message(experiment, number, str(refused).partition(": ")[2])) from refused
         if not math.isfinite(losses[-1]):
             raise ConfigError(_build_message(experiment, number, f"the loss is {losses[-1]}"))
+        if number + 1 == MINIBATCHES:
+            break
         rate = learning_rate(training, round=number, rounds=max(steps, MINIBATCHES), history=())
         update = Update.from_training(training, number=number, rate=rate, buffers=learner.buffers, sync_every=1)
-        model, state = step(model, torch.clone(buffers.tensor(bytes(learner.gradient))), state, update)
+        # The optimizer's first state may be the gradient itself, whose memory the learner writes to again.
+        moved, state = step(model, torch.clone(buffers.tensor(learner.gradient)), state, update)
+        model.copy_(moved)
+        del moved  # a large model's vectors are most of a machine's memory
     if losses[-1] > GROWTH * losses[0] > 0:
         raise ConfigError(
             _build_message(experiment, MINIBATCHES - 1, f"the loss grows from {losses[0]:.4g} to {losses[-1]:.4g}")
         )
-    learner.initial_model()
 
 
 def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
     """Return how many samples of a minibatch like `batch` leave all minibatches within MOST_S, at least 2; timed with 2 samples, twice,
-    since the first time includes what torch prepares once.
+    since the first time includes what torch prepares once; once if that alone takes a minibatch's part of MOST_S.
     """
     few = _take_first(batch, 2)
     spent = list[float]()
@@ -70,6 +72,8 @@ def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[]
         except Refused:
             return batch.samples  # told by the trial itself, of a whole minibatch
         spent.append(clock() - began)
+        if spent[0] > MOST_S / MINIBATCHES:
+            break
     sample_s = min(spent, default=0.0) / 2
     affordable = MOST_S / MINIBATCHES / sample_s if sample_s else math.inf
     return batch.samples if affordable >= batch.samples else max(2, int(affordable))

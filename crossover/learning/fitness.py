@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from crossover.algorithms.schedule import image_side
 from crossover.errors import ConfigError, CrossoverError, DataError, OwnCodeError
 from crossover.experiment import Experiment, Training
 from crossover.learning import batches, flat, sizes, zoo
+from crossover.learning.kept import compute_once
 from crossover.learning.learner import build_skeleton
 from crossover.learning.samples import (
     NO_CLASS,
@@ -287,9 +288,15 @@ def _disable_fused_path() -> Iterator[None]:
 
 
 def measure_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
-    """Return the footprint of `training.model` for inputs like `sample`, one input as the data set has it. `classes`:
-    None for numbers.
+    """Return the footprint of `training.model` for inputs like `sample`, one input as the data set has it, counted once in a block of
+    `keep_results`. `classes`: None for numbers.
     """
+    key = ("footprint", repr(replace(training, epochs=1)), classes, sample.shape, sample.dtype)
+    return compute_once(key, lambda: _measure_model(training, classes, sample))
+
+
+def _measure_model(training: Training, classes: int | None, sample: Tensor) -> Footprint:
+    """Return the footprint of `training.model` as `measure_model` does, counted anew."""
     (sample,) = Preparation(UNMAPPED, memory_format=training.memory_format)(sample.unsqueeze(0))
     built = build_skeleton(training, classes, tuple(sample.shape))
     module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
@@ -297,8 +304,23 @@ def measure_model(training: Training, *, classes: int | None, sample: Tensor) ->
         for each in (*module.parameters(), *module.buffers()):
             each.data = torch.zeros_like(each)  # a base's own memory is all learners'
     low = bool(training.weights.file) and training.precision == "bf16"
-    with _report_misfit(training, classes, tuple(sample.shape)), torch.autocast("cpu", torch.bfloat16, enabled=low):
+    with (
+        _report_misfit(training, classes, tuple(sample.shape)),
+        torch.autocast("cpu", torch.bfloat16, enabled=low),
+        _one_thread(),
+    ):
         return measure_module(module, sample)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within the `with` block, compute on one thread: on a busy machine several would mostly wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

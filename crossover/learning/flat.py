@@ -124,13 +124,13 @@ class FlatModel:
             norm.layer.running_mean, norm.layer.running_var = tail[norm.mean].data, tail[norm.variance].data
 
 
-def flatten_module(module: nn.Module) -> Tensor:
-    """Return [P parameters | B running statistics] of an ordinary module, in FlatModel's order, float32."""
+def flatten_module(module: nn.Module, *, out: Tensor | None = None) -> Tensor:
+    """Return [P parameters | B running statistics] of an ordinary module, in FlatModel's order, float32. `out`: vector to write them to."""
     parts = [parameter.detach() for parameter in list_trained(module).values()]
     for layer in list_moving_norms(module).values():
         assert layer.running_mean is not None and layer.running_var is not None
         parts += [layer.running_mean, layer.running_var]
-    return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
+    return torch.cat([part.reshape(-1).to(torch.float32) for part in parts], out=out)
 
 
 def list_trained(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -436,7 +436,7 @@ class Learner:
 
     def initial_model(self) -> memoryview:
         """Return the initial model vector, which `experiment.seed` alone decides and every worker shares; it is also left in `model`."""
-        self._flat.model.copy_(flatten_module(self._build()))
+        flatten_module(self._build(), out=self._flat.model)
         return self.model
 
     def list_undecayed(self) -> list[tuple[int, int]]:

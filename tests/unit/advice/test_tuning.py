@@ -13,6 +13,8 @@ from crossover.advice.evaluation import Question
 from crossover.advice.probe import Probe
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, ImageSize
+from crossover.learning.batches import Batch
+from crossover.learning.learner import Learner
 from crossover.learning.memory import keep_freed_memory
 from crossover.simulation.gpu_steps import card_of
 from crossover.simulation.repetitions import Draw, apply_draw
@@ -151,3 +153,21 @@ def test_a_probe_bounds_candidates_and_says_what_threads_are_worth() -> None:
     cloud = question.calibration
     assert (cloud.parallel_share, cloud.parallel_least) == (0.0, 0.0)
     assert cloud.function_batch_s == pytest.approx(4 * cloud.sample_gradient_s(question.workload))
+
+
+def test_a_large_models_step_is_measured_with_few_samples_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If two samples already take too long, they are all that is measured, in one turn."""
+    monkeypatch.setattr(probe, "QUICK_S", 0.0)
+    monkeypatch.setattr(probe, "MOST_S", 0.0)
+    timed = list[int]()
+
+    def count(learner: Learner, batch: Batch, round: int) -> float:
+        timed.append(batch.samples)
+        learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
+        return 1.0
+
+    monkeypatch.setattr(probe, "_timed", count)
+    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), most_s=0.0)
+    assert (found.batch_size, found.pairs, timed.count(probe.FEWEST)) == (2, 1, 3)
+    assert found.of_samples == load(CONFIG / "all-reduce-s3.yaml").training.batch_size
+    assert "are extrapolated from a batch of 2" in found.words

@@ -184,11 +184,11 @@ def test_the_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     assert train_reference(asked, dataset, learner=learner)[0] == train_reference(asked, dataset)[0]
 
 
-@pytest.mark.parametrize(("sample_s", "samples"), [(0.001, 20), (0.5, 6), (100.0, 2)])
+@pytest.mark.parametrize(("sample_s", "timed", "samples"), [(0.001, 2, 20), (0.5, 2, 6), (100.0, 1, 2)])
 def test_the_trial_of_a_slow_model_takes_fewer_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample_s: float, samples: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample_s: float, timed: int, samples: int
 ) -> None:
-    """A sample takes so many seconds of a clock that only the model moves."""
+    """A sample takes so many seconds of a clock that only the model moves. `timed`: minibatches of 2 samples before the trial's."""
     asked = experiment(tmp_path)
     asked = replace(asked, workers=1, training=replace(asked.training, batch_size=20))
     dataset = load(asked)
@@ -202,7 +202,7 @@ def test_the_trial_of_a_slow_model_takes_fewer_samples(
 
     monkeypatch.setattr(learner, "compute_gradient", slow)
     try_minibatches(asked, dataset, learner, clock=lambda: now[0])
-    assert seen == [2, 2, *[samples] * 3]
+    assert seen == [*[2] * timed, *[samples] * 3]
 
 
 def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(

@@ -1,0 +1,31 @@
+"""Results that one command asks for several times, such as its data set, computed once within a block."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_kept = ContextVar[dict[Hashable, Any] | None]("kept", default=None)
+
+
+@contextmanager
+def keep_results() -> Iterator[None]:
+    """Within the `with` block, let `compute_once` keep what it computes. At the end of the block all of it is discarded."""
+    before = _kept.set({})
+    try:
+        yield
+    finally:
+        _kept.reset(before)
+
+
+def compute_once(key: Hashable, compute: Callable[[], T]) -> T:
+    """Return `compute()`, or what it returned for an equal `key` before in the same block of `keep_results`."""
+    known = _kept.get()
+    if known is None:
+        return compute()
+    if key not in known:
+        known[key] = compute()
+    found: T = known[key]
+    return found
