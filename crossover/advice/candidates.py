@@ -83,6 +83,13 @@ class Candidate:
         return _load_form(self.architecture, self.on)
 
     @property
+    def kind(self) -> str:
+        """Kind of resource that the candidate's workers use: `lambda`, `ec2` or `gpu`."""
+        if not self.instance:
+            return "lambda"
+        return "gpu" if self.gpu else "ec2"
+
+    @property
     def gpu(self) -> bool:
         """True if the candidate's instances have GPUs."""
         return self.instance.startswith("g")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import ceil, exp, prod, sqrt
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from crossover.advice.candidates import LIGHT_MB, Candidate, experiment_of
 from crossover.algorithms.schedule import Calendar
@@ -199,19 +199,31 @@ class Question:
         batch_s, sample_s = self._get_cached(
             self._computing, candidate.memory_mb, candidate.threads, candidate.instance
         )
-        epochs, minibatches = self.base.training.epochs, self.workload_of(candidate).samples
+        epochs = self.base.training.epochs
+        minibatches, rounds, samples, longest = self._get_cached(
+            self._count_work, candidate.workers, candidate.batch_size, candidate.limit, candidate.every
+        )
         evaluated_s = 0.0  # all wait for the one that does it
         if not candidate.instance:
             whole_s = sample_s / self.workload.training_share
             validating_s = batch_s + self.workload.validation_samples * whole_s
             evaluations = -(-epochs // self.span(candidate))
             evaluated_s = evaluations * self.calibration.evaluate_share * validating_s
-        worked_s = epochs * (len(minibatches) * batch_s + sum(minibatches) * sample_s)
+        worked_s = epochs * (minibatches * batch_s + samples * sample_s)
         if not has_minibatch_map(candidate.form):
             return worked_s + evaluated_s, worked_s + evaluated_s
-        every = len(minibatches) if candidate.every == "epoch" else candidate.every
-        rounds_s = epochs * sum(batch_s + max(part) * sample_s for part in batched(minibatches, every))
+        rounds_s = epochs * (rounds * batch_s + longest * sample_s)
         return rounds_s + evaluated_s, worked_s + evaluated_s
+
+    def _count_work(
+        self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"]
+    ) -> tuple[int, int, int, int]:
+        """Return the work of a worker in an epoch: minibatches, rounds, samples, and the sum over the rounds of the samples in a round's
+        largest minibatch.
+        """
+        samples = self._get_cached(self._workload, workers, batch_size, limit).samples
+        parts = list(batched(samples, len(samples) if every == "epoch" else every))
+        return len(samples), len(parts), sum(samples), sum(map(max, parts))
 
     def _computing(self, memory_mb: int, threads: int, instance: str) -> tuple[float, float]:
         """Return two times in seconds of computing a minibatch: the part that does not depend on its size, and the part of each of its

@@ -79,9 +79,7 @@ class Finalist:
     @property
     def kind(self) -> str:
         """Kind of resource that the candidate's workers use: `lambda`, `ec2` or `gpu`."""
-        if not self.candidate.instance:
-            return "lambda"
-        return "gpu" if self.candidate.gpu else "ec2"
+        return self.candidate.kind
 
 
 @dataclass(frozen=True)
@@ -200,6 +198,7 @@ def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
 # Which of many candidates are worth a simulation: best first, everything else excluded by what it takes at least.
 
 CANDIDATES_AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
+KINDS_ANSWERED = 3  # the advice and its two alternatives, which are of other kinds if there are any
 CANDIDATES_PER_FORM = 4  # of a form, before its cheapest is looked for anew
 SLACK = 0.01  # a candidate that could be better by less than this is not looked at
 ANY = Estimate(inf, inf)
@@ -227,8 +226,9 @@ def search(
     usd: float = inf,
 ) -> SearchResult:
     """Simulate or exclude every candidate, and return the result. The Pareto front, and the cheapest candidate of each form with the
-    experiment's own updates, are the same as if all were simulated, within SLACK; so is `near`, for candidates within `seconds` and `usd`.
-    `working`: a pool that `on_cores` started for this question; otherwise `processes` processes are started.
+    experiment's own updates, are the same as if all were simulated, within SLACK. So is `near`, for candidates within `seconds` and `usd`:
+    the cheapest of each form, or only of each kind of resource if there are as many kinds as an answer names candidates. `working`: a pool
+    that `on_cores` started for this question; otherwise `processes` processes are started.
     """
     with on_cores(question, processes) if working is None else nullcontext(working) as each:
         state = _Search(question, candidates, partial(_evaluate_jobs, question, each))
@@ -236,7 +236,8 @@ def search(
         state.find_front()
         found = state.found
         before = set(found.simulated)
-        state.find_cheapest(Estimate(seconds, usd))
+        kinds = {each.kind for each in candidates}
+        state.find_cheapest(Estimate(seconds, usd), group=_kind if len(kinds) >= KINDS_ANSWERED else _form)
     found.near = {each: found.simulated.pop(each) for each in set(found.simulated) - before}
     found.bounded |= {candidates[number]: bound for number, bound in state.bounds.items()}
     return found
@@ -262,30 +263,43 @@ class _Search:
             if known is None or self._order(shape) > self._order(known):
                 self._lightest[family] = shape
         self._profiles = dict[Candidate, Profile]()
-        self._done = dict[Any, list[Estimate]]()  # of the simulated, by form
         self._fronts = dict[str, list[Estimate]]()  # of the simulated, by what updates they make
 
     def _order(self, shape: Candidate) -> tuple[Any, ...]:
         """Return a sort key by which a family's lightest shape is the last, the same in every process."""
         return *self._question.lightness(shape), str(shape)
 
-    def find_cheapest(self, within: Estimate = ANY) -> None:
-        """Find the cheapest candidate of each form that makes the experiment's own updates and keeps within the figures of `within`."""
-        forms = dict[Any, list[tuple[float, int]]]()
+    def find_cheapest(
+        self, within: Estimate = ANY, *, group: "Callable[[Candidate], tuple[str, ...]] | None" = None
+    ) -> None:
+        """Find the cheapest candidate of each group that makes the experiment's own updates and keeps within the figures of `within`.
+        `group`: returns a candidate's group, by default its form.
+        """
+        group = group or _form
+        groups, least = dict[Any, list[tuple[float, int]]](), dict[Any, float]()
         for number, bound in self.bounds.items():
             if self._candidates[number].updates == OWN:
-                forms.setdefault(_form(self._candidates[number]), []).append((bound.usd, number))
-        for each in forms.values():
+                groups.setdefault(group(self._candidates[number]), []).append((bound.usd, number))
+        for each in groups.values():
             heapq.heapify(each)
-        while taken := [number for form, heap in forms.items() for number in self._take_cheapest(form, heap, within)]:
+        while True:
+            for candidate, figures in self.found.simulated.items():
+                if candidate.updates == OWN and figures.below(within):
+                    least[group(candidate)] = min(figures.usd, least.get(group(candidate), inf))
+            taken = [
+                number
+                for name, heap in groups.items()
+                for number in self._take_cheapest(heap, within, least.get(name, inf))
+            ]
+            if not taken:
+                return
             for number in self._evaluate_closer(taken):
-                heapq.heappush(forms[_form(self._candidates[number])], (self.bounds[number].usd, number))
+                heapq.heappush(groups[group(self._candidates[number])], (self.bounds[number].usd, number))
 
-    def _take_cheapest(self, form: Any, heap: list[tuple[float, int]], within: Estimate) -> Iterator[int]:
-        """Yield the indices of up to CANDIDATES_PER_FORM candidates of one form that could be cheaper than every simulated one, and remove
+    def _take_cheapest(self, heap: list[tuple[float, int]], within: Estimate, least: float) -> Iterator[int]:
+        """Yield the indices of up to CANDIDATES_PER_FORM candidates of one group that could be cheaper than `least` dollars, and remove
         them from `heap`, which sorts by lower bounds in dollars. `within`: figures to keep within.
         """
-        least = min((each.usd for each in self._done.get(form, ()) if each.below(within)), default=inf)
         count = 0
         while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:
             number = heapq.heappop(heap)[1]
@@ -346,7 +360,6 @@ class _Search:
             self.found.impossible[candidate] = figures.problem
             return
         self.found.simulated[candidate] = figures
-        self._done.setdefault(_form(candidate), []).append(figures)
         front = self._fronts.setdefault(candidate.updates, [])
         if not any(each.below(figures) for each in front):
             front[:] = [*(each for each in front if not figures.below(each)), figures]
@@ -366,6 +379,11 @@ class _Search:
 def _form(candidate: Candidate) -> tuple[str, str, str]:
     """Return architecture, platform and updates of the candidate. The search finds the cheapest candidate of each such form."""
     return candidate.architecture, candidate.on, candidate.updates
+
+
+def _kind(candidate: Candidate) -> tuple[str, ...]:
+    """Return the kind of resource that the candidate's workers use."""
+    return (candidate.kind,)
 
 
 def _rank(figures: Estimate) -> float:

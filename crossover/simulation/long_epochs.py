@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from math import ceil
 from typing import Any
 
 from crossover.experiment import Experiment
@@ -37,11 +38,11 @@ def simulate_run(
 
     An epoch of more than MOST_ROUNDS rounds is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds.
     Seconds and what is used are then extended along the line through both: rounds follow one another, so each further
-    one takes as long as those before it. Both are three times as long while a worker's function ends at its time limit
-    and starts again only a few times, or while a program that is alone saves only a few checkpoints. `quick`: of
-    workers that no time limit ends, begin with QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds, and ignore checkpoints by
-    time if there is none of them in so many rounds: they take 2 % of the time at most. A run with a given number of
-    steps, and one that AWS would end, are simulated as they are. Raises as `simulate` does.
+    one takes as long as those before it. Both are lengthened until the difference holds ENOUGH restarts of each worker's
+    function, if it ends at its time limit at all, or ENOUGH checkpoints of a program that is alone. `quick`: of workers
+    that no time limit ends, begin with QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds, and ignore checkpoints by time if
+    there is none of them in so many rounds: they take 2 % of the time at most. A run with a given number of steps, and
+    one that AWS would end, are simulated as they are. Raises as `simulate` does.
     """
     price_list = price_list or prices.load()
     architecture = architecture_of(experiment)
@@ -60,16 +61,17 @@ def simulate_run(
         if not (short.finished and longer.finished):
             break
         if saves_by_time:
-            saved = _count_puts(longer) - _count_puts(short)
-            enough = saved >= ENOUGH or (quick and not saved)
+            seen = float(_count_puts(longer) - _count_puts(short))
+            enough = seen >= ENOUGH or (quick and not seen)
         else:
-            restarts = (longer.invocations - short.invocations) / experiment.workers
-            enough = restarts == 0 or restarts >= ENOUGH
+            seen = (longer.invocations - short.invocations) / experiment.workers
+            enough = seen == 0 or seen >= ENOUGH
         if enough:
             left = sum(workload.samples) - sum(longer.workload.samples)
             more = left / (sum(longer.workload.samples) - sum(short.workload.samples))
             return _extend_run(short, longer, more, workload, price_list)
-        short_rounds, longer_rounds = 3 * short_rounds, 3 * longer_rounds
+        times = min(9, max(2, ceil(ENOUGH / seen))) if seen else 3
+        short_rounds, longer_rounds = times * short_rounds, times * longer_rounds
     return simulate(experiment, calibration, workload=workload, price_list=price_list)
 
 

@@ -1,7 +1,7 @@
 """LambdaML, the family of AllReduce and ScatterReduce: a long worker's requests to the shared store, and the start and end of its round."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 from crossover.algorithms import codecs
 from crossover.errors import NoProjection
@@ -49,15 +49,21 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
                 f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "
                 f"known here; expected a model that is: {', '.join(SIZES)}"
             )
-        from crossover.learning.learner import list_shapes
-
-        return list_shapes(workload.model, 10, DATA[world.experiment.data.dataset].image)
+        return _list_shapes(workload.model, DATA[world.experiment.data.dataset].image)
 
     if "travels" not in world.state:
         sizes = workload.parameters, workload.buffers
         world.state["travels"] = codecs.build_codec(asked).exchanged_bytes(*sizes, workers=world.workers, shapes=shapes)
     found: list[tuple[int, int]] = world.state["travels"]
     return found
+
+
+@cache
+def _list_shapes(model: str, image: tuple[int, int, int]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the parameters of one of the project's own models for ten classes of such images."""
+    from crossover.learning.learner import list_shapes
+
+    return list_shapes(model, 10, image)
 
 
 CODEC_PASSES = 12  # over a gradient, read or written, beside exchanging it: about what benchmarks/compression.py finds

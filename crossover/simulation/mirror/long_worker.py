@@ -220,14 +220,19 @@ class WorkerInvocation:
             raise Leave
         _, number = world.days.place(progress.round, progress.minibatch)
         samples = world.workload.samples[number]
-        batch, factors = world.workload.batch_bytes(samples), world.factors[self.place.worker]
+        factors, known = world.factors[self.place.worker], world.state.setdefault(("minibatch", self.step), {})
+        if samples not in known:  # many thousand times the same
+            known[samples] = (
+                (batch := world.workload.batch_bytes(samples)),
+                self.objects.read.seconds(batch),
+                world.calibration.function_gradient_s(
+                    world.experiment, world.workload, samples, memory_mb=self.memory_mb
+                ),
+            )
+        batch, read_s, gradient_s = known[samples]
         self.tally.count("objects", "get", into=batch)
-        fetch_s = self.objects.read.seconds(batch) * factors.request()
-        compute_s = (
-            world.calibration.function_gradient_s(world.experiment, world.workload, samples, memory_mb=self.memory_mb)
-            * factors.compute()
-            * factors.hosts(self.step)[0]
-        )
+        fetch_s = read_s * factors.request()
+        compute_s = gradient_s * factors.compute() * factors.hosts(self.step)[0]
         yield from self.spend("fetch", fetch_s)
         yield from self.spend("compute", compute_s)
         self.computed += 1
