@@ -74,6 +74,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
     dataset = load(own)
+    release_freed_memory()
     learner = learner_for(for_processor(own), dataset)
     learner.initial_model()
     most = min(experiment.training.batch_size, len(dataset.train_labels))

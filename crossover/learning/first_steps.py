@@ -15,6 +15,7 @@ from crossover.errors import ConfigError, Refused
 from crossover.experiment import Experiment
 from crossover.learning.batches import Batch
 from crossover.learning.learner import Learner
+from crossover.learning.memory import release_freed_memory
 from crossover.learning.samples import Dataset
 from crossover.learning.staging import Minibatches, plan_staging
 
@@ -34,6 +35,7 @@ def try_minibatches(
     training, cut = experiment.training, plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, cut)
     steps = training.steps or training.epochs * cut.minibatches
+    release_freed_memory()  # by now nobody needs the builds that were compared, and the steps below take three vectors
     model, state = buffers.tensor(learner.initial_model()), tuple[Tensor, ...]()
     losses = list[float]()
     samples = _count_affordable_samples(minibatches.train(0, 0), learner, clock)
@@ -49,10 +51,14 @@ def try_minibatches(
             break
         rate = learning_rate(training, round=number, rounds=max(steps, MINIBATCHES), history=())
         update = Update.from_training(training, number=number, rate=rate, buffers=learner.buffers, sync_every=1)
-        # The optimizer's first state may be the gradient itself, whose memory the learner writes to again.
-        moved, state = step(model, torch.clone(buffers.tensor(learner.gradient)), state, update)
+        gradient = buffers.tensor(learner.gradient)
+        if (
+            number + 2 < MINIBATCHES
+        ):  # the optimizer's first state may be the gradient itself, which the learner overwrites
+            gradient = torch.clone(gradient)
+        moved, state = step(model, gradient, state, update)
         model.copy_(moved)
-        del moved  # a large model's vectors are most of a machine's memory
+        del moved, gradient  # a large model's vectors are most of a machine's memory
     if losses[-1] > GROWTH * losses[0] > 0:
         raise ConfigError(
             _build_message(experiment, MINIBATCHES - 1, f"the loss grows from {losses[0]:.4g} to {losses[-1]:.4g}")

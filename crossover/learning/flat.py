@@ -50,7 +50,7 @@ class FlatModel:
             norm.layer.num_batches_tracked = None
 
     def _replace_parameters(self, distinct: list[nn.Parameter]) -> None:
-        """Make the parameters views of `model`, and their gradients views of `gradient`."""
+        """Make the parameters views of `model`, which takes their values over, and their gradients views of `gradient`."""
         views: dict[int, nn.Parameter] = {}
         offset = 0
         for old in distinct:
@@ -59,6 +59,7 @@ class FlatModel:
             if old.is_meta:
                 new = nn.Parameter(memory)
             else:  # the parameter itself goes on: its module may hold it elsewhere too
+                memory.copy_(old.detach())
                 old.data = memory
             new.grad = self.gradient[part].view(old.shape)  # backward adds into it in place
             views[id(old)], offset = new, part.stop
@@ -126,11 +127,17 @@ class FlatModel:
 
 def flatten_module(module: nn.Module, *, out: Tensor | None = None) -> Tensor:
     """Return [P parameters | B running statistics] of an ordinary module, in FlatModel's order, float32. `out`: vector to write them to."""
-    parts = [parameter.detach() for parameter in list_trained(module).values()]
+    parts = [parameter.detach().reshape(-1).to(torch.float32) for parameter in list_trained(module).values()]
+    return torch.cat([*parts, flatten_statistics(module)], out=out)
+
+
+def flatten_statistics(module: nn.Module) -> Tensor:
+    """Return the B running statistics of an ordinary module, in FlatModel's order, float32."""
+    parts = [torch.empty(0)]
     for layer in list_moving_norms(module).values():
         assert layer.running_mean is not None and layer.running_var is not None
         parts += [layer.running_mean, layer.running_var]
-    return torch.cat([part.reshape(-1).to(torch.float32) for part in parts], out=out)
+    return torch.cat([part.reshape(-1).to(torch.float32) for part in parts])
 
 
 def list_trained(module: nn.Module) -> dict[str, nn.Parameter]:

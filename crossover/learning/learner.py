@@ -33,9 +33,9 @@ from crossover.learning import batches, scaling, weights, zoo
 from crossover.learning import batches as tensor_file
 from crossover.learning import weights as adapters
 from crossover.learning.batches import Batch
-from crossover.learning.flat import FlatModel, flatten_module, list_trained
+from crossover.learning.flat import FlatModel, flatten_module, flatten_statistics, list_trained
 from crossover.learning.layers import Dropout
-from crossover.learning.memory import keep_freed_memory
+from crossover.learning.memory import keep_freed_memory, release_freed_memory
 from crossover.learning.samples import (
     NO_CLASS,
     Affine,
@@ -579,10 +579,11 @@ class Learner:
         """Return another build of the model, and a function that computes its gradient of `batch` after that of another
         minibatch.
         """
+        release_freed_memory()  # a large model's second build would not fit beside what the steps before it freed
         again, module = copy.copy(self), self._build()
-        weights = flatten_module(module)
+        statistics = flatten_statistics(module)
         again._adopt_module(module)
-        again._flat.model.copy_(weights)
+        again._flat.model[again.parameters :].copy_(statistics)
 
         def compute() -> None:
             """Compute the other build's gradient of `batch`, after a pass over another minibatch."""
