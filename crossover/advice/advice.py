@@ -36,7 +36,7 @@ from crossover.simulation.simulate import Simulated
 
 COMPUTING, MOVED, STARTED, BEFORE = (
     "computing gradients",
-    "moving data and vectors",
+    "moving data, averaging and updating",
     "starts and transitions",
     "waiting until everything stands",
 )
@@ -384,8 +384,8 @@ class _Repeater:
         tasks = [self._question.task(candidate) for candidate, _ in new]
         done = run_repetitions(tasks, self._draws, processes=1, executor=self._working) if tasks else []
         for (candidate, figures), outcomes in zip(new, done, strict=True):
-            before_s = self._question.before_s(candidate)
-            self._known[candidate] = Finalist(candidate, figures, outcomes, before_s)
+            before_s, parts = self._question.before_s(candidate), tuple(self._question.start_up(candidate))
+            self._known[candidate] = Finalist(candidate, figures, outcomes, before_s, parts)
         return tuple(self._known[candidate] for candidate, _ in found)
 
     def on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
@@ -552,8 +552,12 @@ def headline(found: Advice) -> str:
 
 
 def _roughly(winner: Finalist) -> str:
-    """Return the winner's dollars, time with start-up, and interruptions in words, with two significant digits."""
-    startup = f" ({display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else ""
+    """Return the winner's dollars, time with start-up and its band, and interruptions in words, with two significant digits."""
+    low_s, _, high_s = winner.seconds
+    band = f"{display.rough_seconds(low_s)} to {display.rough_seconds(high_s)}"
+    startup = (
+        f" ({band}; {display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else f" ({band})"
+    )
     often = f"; expect {_interruptions(winner)} interruptions" if winner.candidate.spot else ""
     return f"about {display.rough_usd(winner.usd.p50)}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
 

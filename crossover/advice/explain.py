@@ -113,7 +113,7 @@ def list_notes(found: Advice) -> list[str]:
         f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
         "Others, which average models, filter or compress updates, are listed separately: accuracy unknown",
         "time is the run's, as `project` and `breakeven` count it; start-up is from `deploy` until everything is deployed, and a deadline "
-        "holds with both, start-up in its middle; "
+        "holds with both, the band of start-up among them; "
         f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
     ]
     lines.append(start_up.describe(found.question.start_up(found.winner.candidate)))

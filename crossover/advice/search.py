@@ -17,8 +17,9 @@ from crossover.advice.question import Constraints
 from crossover.pools import start_pool
 from crossover.reports import display
 from crossover.reports.display import Band, band_of
-from crossover.simulation import repetitions
+from crossover.simulation import repetitions, start_up
 from crossover.simulation.repetitions import Outcome, keep_feasible
+from crossover.simulation.start_up import StartUpPart
 
 # --- finalists --------------------------------------------------------------------------------------------------------
 
@@ -32,12 +33,18 @@ class Finalist:
     candidate: Candidate
     figures: Estimate
     outcomes: tuple[Outcome, ...]
-    before_s: float  # until the run begins to work
+    before_s: float  # until the run begins to work, in the middle
+    start_up: tuple[StartUpPart, ...] = ()  # of which `before_s` is the sum, with their bands
 
     @cached_property
     def seconds(self) -> Band:
-        """Seconds until the candidate's model is ready, start-up included, as percentiles over the repetitions."""
-        return band_of([each.seconds + self.before_s for each in self._ran])
+        """Seconds until the candidate's model is ready, start-up included: the middles of run and start-up, and the p5 and p95 of
+        repetitions that each have a start-up of their own.
+        """
+        middle_s = self.running.p50 + self.before_s
+        drawn = start_up.draw_seconds(self.start_up, len(self._ran)) or [self.before_s] * len(self._ran)
+        low_s, _, high_s = band_of([each.seconds + before_s for each, before_s in zip(self._ran, drawn, strict=True)])
+        return Band(min(low_s, middle_s), middle_s, max(high_s, middle_s))
 
     @cached_property
     def running(self) -> Band:

@@ -1,5 +1,7 @@
 """Start-up: what happens between `deploy` and the first step of a run, part by part, each with the least and the most that it may take."""
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossover.reports import bill, display
@@ -47,6 +49,22 @@ def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool,
             parts.append(_assume("image with PyTorch for GPUs, read from its snapshot", bill.GPU_BOOT_S - bill.BOOT_S))
         parts.append(_assume("installation and data", bill.BOOT_S - boot_s))
     return parts
+
+
+def draw_seconds(parts: Sequence[StartUpPart], count: int) -> list[float]:
+    """Return the seconds of `count` start-ups, always the same, from the middles of equally likely parts of the band. All parts of one
+    start-up are alike: as far between their least, middle and most. Empty if there are no parts.
+    """
+    lucks = [(number + 0.5) / count for number in range(count)]
+    random.Random("start-ups").shuffle(lucks)
+    return [sum(_interpolate(each, luck) for each in parts) for luck in lucks] if parts else []
+
+
+def _interpolate(part: StartUpPart, luck: float) -> float:
+    """Return the seconds of a part: the least at a `luck` of 0, the middle at 0.5, the most at 1, and linear between them."""
+    if luck <= 0.5:
+        return part.least_s + 2 * luck * (part.seconds - part.least_s)
+    return part.seconds + (2 * luck - 1) * (part.most_s - part.seconds)
 
 
 def describe(parts: list[StartUpPart]) -> str:

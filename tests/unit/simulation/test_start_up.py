@@ -4,7 +4,7 @@ import pytest
 
 from crossover.simulation import start_up
 from crossover.simulation.calibration import AWS
-from crossover.simulation.start_up import ASSUMED, list_parts
+from crossover.simulation.start_up import ASSUMED, StartUpPart, draw_seconds, list_parts
 
 
 def test_functions_wait_for_their_stack_alone() -> None:
@@ -36,3 +36,12 @@ def test_the_line_names_the_band_of_the_whole_and_of_each_part() -> None:
     assert words.startswith("start-up 3 min 00 s (")
     assert "boot of the instance 23.0 s (22.0 s to 24.0 s; reported by others)" in words
     assert "stack 2 min 00 s (60.0 s to 4 min 00 s; assumed)" in words
+
+
+def test_drawn_start_ups_fill_the_band_around_the_middle() -> None:
+    parts = [StartUpPart("one", 10.0, 5.0, 20.0, ""), StartUpPart("two", 2.0, 1.0, 4.0, "")]
+    drawn = sorted(draw_seconds(parts, 31))
+    assert drawn[15] == pytest.approx(12.0), "the middle of all is the sum of the middles"
+    assert 6.0 < drawn[0] < 7.0 and 23.0 < drawn[-1] < 24.0
+    assert draw_seconds(parts, 31) == draw_seconds(parts, 31)
+    assert draw_seconds([], 31) == []
