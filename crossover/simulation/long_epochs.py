@@ -39,10 +39,11 @@ def simulate_run(
     An epoch of more than MOST_ROUNDS rounds is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds.
     Seconds and what is used are then extended along the line through both: rounds follow one another, so each further
     one takes as long as those before it. Both are lengthened until the difference holds ENOUGH restarts of each worker's
-    function, if it ends at its time limit at all, or ENOUGH checkpoints of a program that is alone. `quick`: of workers
-    that no time limit ends, begin with QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds, and ignore checkpoints by time if
-    there is none of them in so many rounds: they take 2 % of the time at most. A run with a given number of steps, and
-    one that AWS would end, are simulated as they are. Raises as `simulate` does.
+    function, if it ends at its time limit at all, or ENOUGH checkpoints of a program that is alone. `quick`: begin with
+    QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds, which are enough for workers that no time limit ends, or whose whole run
+    ends before it, and ignore checkpoints by time if there is none of them in so many rounds: they take 2 % of the time
+    at most. A run with a given number of steps, and one that AWS would end, are simulated as they are. Raises as
+    `simulate` does.
     """
     price_list = price_list or prices.load()
     architecture = architecture_of(experiment)
@@ -54,22 +55,27 @@ def simulate_run(
         samples = workload.samples[: rounds * days.sync_every]
         return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
 
-    quick = quick and (architecture.program is not None or has_minibatch_map(architecture))
+    limited = architecture.program is None and not has_minibatch_map(architecture)
     short_rounds, longer_rounds = (QUICK_ROUNDS, QUICK_LONGER_ROUNDS) if quick else (SHORT_ROUNDS, LONGER_ROUNDS)
     while max(MOST_ROUNDS, longer_rounds) < days.rounds_per_epoch and days.steps is None:
         short, longer = simulate_rounds(short_rounds), simulate_rounds(longer_rounds)
         if not (short.finished and longer.finished):
             break
+        left = sum(workload.samples) - sum(longer.workload.samples)
+        more = left / (sum(longer.workload.samples) - sum(short.workload.samples))
         if saves_by_time:
             seen = float(_count_puts(longer) - _count_puts(short))
             enough = seen >= ENOUGH or (quick and not seen)
         else:
             seen = (longer.invocations - short.invocations) / experiment.workers
-            enough = seen == 0 or seen >= ENOUGH
+            end_s = longer.seconds + more * (longer.seconds - short.seconds)
+            few = limited and longer_rounds < LONGER_ROUNDS and end_s >= experiment.functions.timeout_s
+            enough = seen >= ENOUGH or (seen == 0 and not few)
         if enough:
-            left = sum(workload.samples) - sum(longer.workload.samples)
-            more = left / (sum(longer.workload.samples) - sum(short.workload.samples))
             return _extend_run(short, longer, more, workload, price_list)
+        if longer_rounds < LONGER_ROUNDS:
+            short_rounds, longer_rounds = SHORT_ROUNDS, LONGER_ROUNDS
+            continue
         times = min(9, max(2, ceil(ENOUGH / seen))) if seen else 3
         short_rounds, longer_rounds = times * short_rounds, times * longer_rounds
     return simulate(experiment, calibration, workload=workload, price_list=price_list)

@@ -31,6 +31,28 @@ def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, paramet
     assert found.workload == workload
 
 
+@pytest.mark.parametrize(("minibatches", "rounds"), [(400, QUICK_LONGER_ROUNDS), (100_000, LONGER_ROUNDS)])
+def test_a_quick_look_at_functions_is_enough_if_their_run_ends_before_their_limit(
+    minibatches: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = load("config/all-reduce.yaml")
+    experiment = replace(experiment, training=experiment.training.with_epochs(1))
+    simulated: list[int] = []
+
+    def watched(*arguments: object, workload: Workload, **named: object) -> object:
+        simulated.append(workload.minibatches)
+        return simulate(*arguments, workload=workload, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(long_epochs, "simulate", watched)
+    simulate_run(
+        experiment,
+        CALM,
+        workload=Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=1),
+        quick=True,
+    )
+    assert max(simulated) == rounds
+
+
 @pytest.mark.parametrize(("quick", "rounds"), [(False, LONGER_ROUNDS), (True, QUICK_LONGER_ROUNDS)])
 def test_the_number_of_rounds_costs_nothing(quick: bool, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load(f"config/{'gpu' if quick else 'all-reduce'}.yaml")
