@@ -1,6 +1,7 @@
 """The list of what is unproven: the list and its checks belong together, and each check can say proven and refuted."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from crossover.errors import CrossoverError
 from crossover.reports.folder import RunFolder
 from crossover.reports.usage import Report
 from crossover.running import preflight
-from crossover.running.account import Owner
+from crossover.running.account import FLEET, Owner
 from crossover.validation import load
 from tests.aws import afterwards, driver, fact_checks, unproven
 from tests.aws.evidence import Evidence, Redriven
@@ -135,6 +136,17 @@ def account(limit: int, *, takes_more: Any) -> Evidence:
 
 
 GPU = {"architecture": "gpu", "gpu.instances": "2"}
+
+
+def booted(minutes: float) -> Evidence:
+    """One of a GPU instance whose first step began so many minutes after its launch."""
+    launch = {"Activities": [{"StartTime": datetime(2026, 11, 1, tzinfo=UTC)}]}
+    begun = launch["Activities"][0]["StartTime"].timestamp() + 60 * minutes
+    trained = run(records=[{"worker": 0, "instance_type": "g4dn.xlarge", "started_at": begun}])
+    owner = Owner(project="p", held={FLEET: frozenset("g")})
+    return seen(aws=aws(Answers(describe_scaling_activities=launch)), owner=owner, run=trained, of=GPU)
+
+
 TORCH = "crossover-verify-proof-compute-gradients"
 WAIT, BROKER = preflight.HOST_TYPE, fact_checks.BROKER
 CASES = [
@@ -196,6 +208,9 @@ CASES = [
     (fact_checks.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "g4dn.xlarge"}]), of=GPU), "proven"),
     (fact_checks.gpu_image, seen(run=run(records=[]), of=GPU), "not covered"),
     (fact_checks.gpu_image, seen(run=run(records=[{"worker": 1, "instance_type": "t2.small"}])), "not covered"),
+    (fact_checks.gpu_boots, booted(fact_checks.GPU_BOOT_LIMIT_MIN), "proven"),
+    (fact_checks.gpu_boots, booted(fact_checks.GPU_BOOT_LIMIT_MIN + 1), "refuted"),
+    (fact_checks.gpu_boots, booted(-1), "not covered"),
     (fact_checks.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Active"}]), "proven"),
     (fact_checks.layer_size, seen(functions=[{"FunctionName": "a", "Layers": [1, 2], "State": "Failed"}]), "refuted"),
     (fact_checks.bucket_shows_stack, tagged({"TagSet": [{"Key": "aws:cloudformation:stack-id", "Value": "arn"}]}), "proven"),

@@ -22,6 +22,7 @@ from crossover.experiment import Aggregation, Data, Experiment, ImageSize, Train
 from crossover.learning import learner as learner_module
 from crossover.learning.batches import Batch
 from crossover.learning.learner import Learner
+from crossover.learning.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
 from crossover.learning.samples import Preparation, resize_images
 
 AFFINE = {"scale": [0.02, 0.01, 0.015], "shift": [-1.0, -0.5, 0.1]}
@@ -407,3 +408,14 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["4", "False"]
+
+
+def test_a_halved_loss_scale_doubles_again_only_after_a_whole_interval_of_finite_gradients() -> None:
+    scale = LossScale()
+    scale.count_finite()
+    scale.halve()
+    for _ in range(GROWTH_INTERVAL - 1):
+        scale.count_finite()
+    assert scale.scale == FIRST_SCALE / 2
+    scale.count_finite()
+    assert scale.scale == FIRST_SCALE

@@ -89,6 +89,11 @@ def test_a_plan_that_cannot_be_names_field_value_and_what_would_do() -> None:
         plan_staging(experiment(workers=2, batch_size=7), 11)
 
 
+def test_as_many_workers_are_suggested_as_an_experiment_may_have() -> None:
+    with pytest.raises(ConfigError, match=r"workers (\d+ or )?64 would do"):
+        plan_staging(experiment(workers=63, batch_size=8), 512)
+
+
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     return load(experiment())

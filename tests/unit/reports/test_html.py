@@ -85,6 +85,13 @@ def test_tables_and_plots_can_be_downloaded_from_the_page_alone(report: str) -> 
     assert len(pictures) == 6 and all("var(--" not in each and "currentColor" not in each for each in pictures)
 
 
+def test_the_eight_largest_lines_of_the_bill_are_drawn() -> None:
+    result = EXAMPLE.result()
+    result["cost"]["lines"] = [{"item": f"line {n}", "usd": float(n)} for n in range(10)]
+    (bars,) = [each for each in report_pages._run_bars(result) if each.title == "Largest cost lines"]
+    assert re.findall(r"line \d", str(bars.svg)) == [f"line {n}" for n in range(9, 1, -1)]
+
+
 def test_what_the_page_says(report: str) -> None:
     text = outline(report).text
     result = EXAMPLE.result()

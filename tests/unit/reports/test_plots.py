@@ -8,6 +8,7 @@ import matplotlib as mpl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from crossover.reports import display, plots
 from crossover.reports.display import LOOKS
@@ -157,6 +158,16 @@ def test_the_first_epochs_are_shown_singly_where_all_are_too_many() -> None:
     assert 0 < len(first) < count
     assert {0, 1} <= {record["epoch"] for record in first} <= {0, 1, 2}
     assert plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=1), "one epoch at least"
+
+
+def test_every_bar_of_a_timeline_lies_within_its_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list[Figure]()
+    monkeypatch.setattr(plots, "svg", lambda figure, **_: drawn.append(figure) or "")
+    plots.draw(EXAMPLE.records, started_at=STARTED_AT, epochs=[], name="p")
+    (axes,) = drawn[0].axes
+    bars = [each.get_path().get_extents() for each in axes.patches]
+    bottom, top = axes.get_ylim()
+    assert bars and all(top <= bar.y0 <= bar.y1 <= bottom for bar in bars)
 
 
 def test_the_timeline_of_nothing_but_a_failed_step() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import simpy
 
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment
@@ -14,6 +15,7 @@ from crossover.reports.folder import list_missing
 from crossover.reports.usage import expected_records, state_transitions
 from crossover.running import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
+from crossover.simulation.kernel import Gate
 from crossover.simulation.workload import calendar
 from crossover.workflow.architecture import load
 from tests.architectures.harness import small
@@ -26,6 +28,15 @@ def cells(records: Sequence[Record], *, once: bool = False) -> Counter[tuple[Any
     """How often each step ran where; `once`: polls count as one."""
     found = Counter(tuple(r[name] for name in ("step", "worker", "epoch", "round", "minibatch")) for r in records)
     return Counter({cell: 1 if cell[0] == "check_peers" and once else n for cell, n in found.items()})
+
+
+def test_a_gate_opens_with_its_last_arrival_even_at_the_first_moment() -> None:
+    env = simpy.Environment()
+    gate = Gate(env, needed=2)
+    gate.arrive(env, 1)
+    assert not gate.is_open
+    gate.arrive(env, 0)
+    assert gate.is_open and gate.last == 0
 
 
 @pytest.mark.slow

@@ -22,6 +22,10 @@ def test_a_scale_is_a_share(share: float) -> None:
         Scale(share)
 
 
+def test_figure_2_has_the_papers_numbers_of_workers_at_large_scales() -> None:
+    assert runs_2025.list_worker_counts(Scale(0.5), "resnet50") == (4, 8, 12, 16)
+
+
 @given(st.integers(1, 1000), st.floats(0.001, 1.0), st.integers(1, 8))
 def test_a_count_is_cut_but_not_to_nothing(count: int, share: float, least: int) -> None:
     cut = Scale(share).reduce(count, least=least)
