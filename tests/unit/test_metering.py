@@ -9,6 +9,7 @@ from crossover import runtime
 from crossover.data.clients import MemoryClients
 from crossover.errors import Unavailable
 from crossover.runtime import ThisProcess
+from crossover.training.fleet import record_step
 from crossover.workflow import first_event
 from crossover.workflow.context import Context, Meter, Resources
 
@@ -87,3 +88,13 @@ def test_a_mark_that_cannot_be_written_is_not_worth_the_invocation(
     with Meter("train", ctx, first_event("r", workers=1)):
         ctx.report_usage()
     assert len(clients.object_store.list("runs/r/records/")) == 1
+
+
+def test_a_step_of_a_program_says_on_which_instance_type_it_ran(clients: MemoryClients) -> None:
+    ctx = Context(Resources(clients), run="r", memory_mb=512)
+    ctx.note(steps=3)
+    with record_step(ctx, "train_peer", first_event("r", workers=1), instance_type="t2.large"):
+        pass
+    (key,) = clients.object_store.list("runs/r/records/")
+    record = json.loads(clients.object_store.get(key))
+    assert (record["step"], record["instance_type"], "steps" in record) == ("train_peer", "t2.large", False)

@@ -1,6 +1,8 @@
 """The supervisor's waits end, however many of its own invocations they outlast."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from math import exp
 
 import pytest
 
@@ -14,8 +16,9 @@ from crossover.training.waits import report_failure
 from crossover.workflow import first_event
 from crossover.workflow.context import Context, Resources, RunFacts
 from functions.mlless import words
-from functions.mlless.supervisor import supervise
-from functions.mlless.words import StepReport
+from functions.mlless.settings import MLLess
+from functions.mlless.supervisor import Supervisor, supervise
+from functions.mlless.words import StepReport, Word
 from tests.clocks import Stepping
 from tests.decisions import decision
 
@@ -112,3 +115,17 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
     failure = live(ctx)
     assert isinstance(failure, RunFailed) and "no worker is left" in str(failure)
     assert 120 < ctx.clock() - decided[0] < 120 + 2 * LIFE_S
+
+
+@pytest.mark.parametrize(("shrinks", "removed"), [(0.0, 1), (0.05, None)])
+def test_past_its_knee_the_loss_decides_by_what_the_next_seconds_promise(
+    ctx: Context, shrinks: float, removed: int | None
+) -> None:
+    """`shrinks`: the share that the loss loses in a second once its first fall is over."""
+    settings = MLLess(scale_in=True, knee_window_s=10.0, knee_reduction=0.02)
+    ctx.resources.facts["r"] = replace(ctx.facts, experiment=EXPERIMENT.with_settings(settings))
+    with ctx.child() as own:
+        supervisor = Supervisor(own, first_event("r", workers=2))
+        supervisor._curve = [[1.8e9 + t, 10.0 * exp(-t) + exp(-shrinks * t)] for t in range(200)]
+        supervisor._seconds = {"0": [1.0], "1": [2.0]}
+        assert supervisor._worker_to_remove(Word(step=200)) == removed

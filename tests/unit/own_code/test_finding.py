@@ -161,6 +161,13 @@ def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: 
     assert "the loader of data.dataset, which runs on this machine" in str(failed.value)
 
 
+def test_a_package_that_functions_have_not_is_named_with_the_field_that_needs_it(folders: Folders) -> None:
+    folders.experiment(task="import numpy\ndef factory(): pass\n")
+    said = r"^training\.model: 'task:factory': your code, experiment/task\.py, line 1: imports numpy"
+    with pytest.raises(OwnCodeError, match=said):
+        bundling.check_user_code(experiment(model="task:factory"))
+
+
 def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
     folders.experiment(both="import late\ndef who(): import colorama_of_mine")
     folders.current(both="def who(): pass", late="")
