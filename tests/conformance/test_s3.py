@@ -55,6 +55,15 @@ def test_a_conflict_that_was_lost_gets_the_winner() -> None:
         assert store.create("k", b"data") == b"winner"
 
 
+def test_a_client_with_its_own_counters_asks_the_same_bucket() -> None:
+    store, stub = stubbed()
+    counted = Traffic()
+    stub.add_response("put_object", {}, PUT)
+    with stub:
+        assert store.with_traffic(counted).put_new("k", b"data") is True
+    assert counted.as_record() == {"bytes_in": 0, "bytes_out": 4, "requests": 1}
+
+
 def test_endless_conflicts_are_unavailable() -> None:
     store, stub = stubbed()
     for _ in range(_MANY):
