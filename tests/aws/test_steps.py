@@ -17,7 +17,7 @@ from moto import mock_aws
 
 from crossover.errors import CrossoverError, RunFailed, UserError
 from crossover.experiment import Experiment
-from crossover.running import account
+from crossover.running import account, removal
 from crossover.validation import check_deployment, load
 from tests.aws import billing, driver, expiring, redriving, unproven
 from tests.aws import steps as steps_
@@ -349,6 +349,20 @@ def test_an_interrupted_destruction_says_how_it_goes_on(monkeypatch: pytest.Monk
     monkeypatch.setattr("crossover.running.removal.delete_experiment", interrupted)
     with pytest.raises(CrossoverError, match=r"crossover destroy c\.yaml --shared --verify goes on"):
         driver.destroy_and_look(walk(config=Path("c.yaml")))
+
+
+@mock_aws
+@pytest.mark.parametrize(("whole", "names"), [(True, ["smallest", "proof"]), (False, ["proof"])])
+def test_the_smallest_stack_is_deleted_too_if_it_was_left(
+    whole: bool, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted = list[str]()
+    monkeypatch.setattr(account, "find_stack", lambda session, name: name)
+    monkeypatch.setattr(removal, "delete_experiment", lambda session, experiment: deleted.append(experiment.name))
+    monkeypatch.setattr(removal, "verify_removed", lambda session, project, name: "nothing is left")
+    monkeypatch.setattr(driver, "AFTERWARDS", {})
+    driver.destroy_and_look(walk(whole=whole, session=boto3.Session(region_name="us-east-1"), shared_stay="for others"))
+    assert deleted == names
 
 
 @mock_aws
