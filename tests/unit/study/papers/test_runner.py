@@ -114,7 +114,7 @@ def test_a_run_that_fails_twice_leaves_the_others_going(machine: Pretended, tmp_
     assert outcome.failed == (FIRST.key,) and set(outcome.runs) == {SECOND.key}
     assert outcome.missing == {FIRST.key: "it failed here: worker 2: out of memory"}
     assert [line.split(": ", 1)[1] for line in told[:2]] == [
-        "failed, tried once more: worker 2: out of memory",
+        "failed, trying once more: worker 2: out of memory",
         "failed: worker 2: out of memory",
     ]
     machine.fails = set()
