@@ -104,7 +104,8 @@ def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if not any(request.path.is_relative_to(ROOT / "tests" / each) for each in ("unit", "browser")):
-            patch.setattr("crossover.reports.report_pages._plots", lambda result: [])
+            for drawn in ("_curves_of_run", "_run_bars"):
+                patch.setattr(f"crossover.reports.report_pages.{drawn}", lambda result: [])
         yield
 
 

@@ -4,7 +4,7 @@ import base64
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -34,6 +34,7 @@ class Tile:
     where: str = ""  # one of PLACES: whose clock and bill the figure comes from
 
 
+MOST_ROWS = 6  # of a table that is not folded
 AWS, HERE = "On AWS", "On this machine"
 PLACES = {AWS: "aws", HERE: "here"}  # with the style that marks each of them
 
@@ -77,7 +78,7 @@ def _link(kind: str, text: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
     """A table of a page. `words`: number of leading columns that are words (aligned left); the rest are figures (aligned right); `folded`:
-    whether it is closed at first.
+    whether it is closed at first; `where`: one of PLACES if all figures are of one machine.
     """
 
     title: str
@@ -87,6 +88,7 @@ class Sheet:
     words: int = 1
     folded: bool = False
     label: str | None = None
+    where: str = ""
 
     @property
     def download(self) -> str:
@@ -133,6 +135,29 @@ def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: 
     plot; `wide`: give the plot the page's full width; `label`: origin of the figures, such as measured-local.
     """
     return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label)
+
+
+def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:
+    """Return the fields `plots` and `choices` of a page that shows one of several plots, chosen by its title."""
+    if len(found) < 2:
+        return {"plots": found}
+    titles = [each.title for each in found]
+    return {
+        "plots": [replace(each, choice=(each.title,)) for each in found],
+        "choices": {"Chart": titles},
+    }
+
+
+def shorten(sheet: Sheet, *, best: Sequence[Sequence[str]] | None = None, what: str = "that come first") -> list[Sheet]:
+    """Return a table of at most six rows, followed by the whole table, folded, if it has more. `best`: its rows in another order, whose
+    first six are shown; `what`: says in words which rows those are, after "the six of nine".
+    """
+    if len(sheet.rows) <= MOST_ROWS:
+        return [sheet]
+    note = f"The {MOST_ROWS} of {len(sheet.rows)} {what}; all are folded below. {sheet.note}".strip()
+    title = f"{sheet.title}, all {len(sheet.rows)}"
+    shown = list(sheet.rows if best is None else best)[:MOST_ROWS]
+    return [replace(sheet, rows=shown, note=note), replace(sheet, title=title, folded=True)]
 
 
 def place_of(result: Mapping[str, Any]) -> str:

@@ -54,7 +54,11 @@ WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a 
 MARKERS = 30  # of a curve, so that it has some and still is a curve
 STYLES = ("-", "--", ":", "-.")  # of curves that look the same otherwise
 WIDE_LABEL = 30  # letters in a line of a point's label
-LABEL, LINE = 15, 0.062  # letters of a label's line, and its height as a share of the axes'
+WRAPPER = textwrap.TextWrapper(width=15)  # of a curve's label
+WRAPPER.wordsep_re = re.compile(r"(\s+|[^\s-]*-+)")  # after each hyphen, beside digits too
+LINE = 0.062  # height of a line of a label as a share of the axes
+TALLEST = 2.5  # times the usual height, of a plot whose curves have many labels
+LEGEND_IN, LETTER_IN, SIGN_IN = 4.4, 0.068, 0.5  # width of a legend, of a letter in it, and of a marker with its gaps
 LEAST_TICKS, MOST_TICKS = 3, 7
 LEGIBLE = 40  # characters of a name beside a plot
 PlotPoint = tuple[float, float]
@@ -89,7 +93,9 @@ def lines(
     shaded areas by label, as (x, low, high); `looks`: colour and marker by label. Curves with equal looks differ in line style.
     """
     with styled():
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN))
+        beside = LINE * sum(len(_wrap_label(label)) for label in curves) if len(curves) > 1 else 0.0
+        growth = min(TALLEST, max(1.0, 1.1 * beside))
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN * growth))
         axes = figure.subplots()
         drawn = list[SeriesLook]()
         ends = list[tuple[str, SeriesLook, PlotPoint]]()
@@ -117,19 +123,26 @@ def lines(
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         if len(curves) > 1:
-            _write_curve_labels(axes, ends)
+            _write_curve_labels(axes, ends, line=LINE / growth)
         return svg(figure, name=name, title=f"{y} against {x}")
 
 
-def _write_curve_labels(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]]) -> None:
-    """Write each curve's label with its marker to the right of its end, shifted vertically if ends lie close together."""
+def _wrap_label(label: str) -> list[str]:
+    """Return the lines of a curve's label."""
+    return WRAPPER.wrap(label) or [""]
+
+
+def _write_curve_labels(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]], *, line: float) -> None:
+    """Write each curve's label with its marker to the right of its end, shifted vertically if ends lie close together. `line`: height of
+    a line of text as a share of the axes.
+    """
     axes.autoscale_view()
     place = axes.transScale + axes.transLimits
     rows = sorted(
         ((float(place.transform(end)[1]), label, own, end) for label, own, end in ends), key=lambda row: row[0]
     )
-    texts = [textwrap.wrap(label, LABEL) or [""] for _, label, _, _ in rows]
-    heights = [LINE * len(text) for text in texts]
+    texts = [_wrap_label(label) for _, label, _, _ in rows]
+    heights = [line * len(text) for text in texts]
     over = max(0.0, sum(heights) - 1) / 2  # what does not fit beside the axes, above and below them
     free = -over
     for number, ((wanted, _, own, last), text) in enumerate(zip(rows, texts, strict=True)):
@@ -203,17 +216,28 @@ class Mark:
 
 
 def marks(
-    found: Sequence[Mark], *, x: str, y: str, name: str, format_x: Callable[[float], str], log: bool = True
+    found: Sequence[Mark],
+    *,
+    x: str,
+    y: str,
+    name: str,
+    format_x: Callable[[float], str],
+    log: bool = True,
+    percent: bool = False,
 ) -> str:
     """Return points with error bands in both directions as SVG. Groups differ in colour, and chosen points are ringed.
 
     `found`: the points; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `format_x`: formats the ticks of the
-    x axis; `log`: use two logarithmic axes.
+    x axis; `log`: use two logarithmic axes; `percent`: show y in percent.
     """
+    groups = list(dict.fromkeys(each.group for each in found))
+    longest = max(map(len, groups), default=0)
+    columns = max(1, min(3, int(LEGEND_IN // (SIGN_IN + LETTER_IN * longest))))
+    has_legend = len(groups) <= len(SERIES) and longest <= LEGIBLE
     with styled():
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.6))
+        rows = ceil(len(groups) / columns) if has_legend else 0
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.2 + 0.2 * rows))
         axes = figure.subplots()
-        groups = list(dict.fromkeys(each.group for each in found))
         for number, each in enumerate(found):
             own = look_of(each.group, groups.index(each.group))
             colour = series(own.colour)
@@ -227,12 +251,12 @@ def marks(
             axes.plot([], [], own.marker, color=series(own.colour), label=group, markersize=6.0)
         curves = {"all": [(value, other) for each in found for value, other in zip(each.x, each.y, strict=True)]}
         labelled = [each for each in found if each.label]
-        _set_scales(axes, curves, log_x=log, log_y=log, percent=False, format_x=format_x)
+        _set_scales(axes, curves, log_x=log, log_y=log, percent=percent, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         _label_marks(axes, labelled)
-        if len(groups) <= len(SERIES) and max(map(len, groups), default=0) <= LEGIBLE:
-            figure.legend(loc="outside upper left", ncols=3)
+        if has_legend:
+            figure.legend(loc="outside upper left", ncols=columns)
         text = svg(figure, name=name, title=f"{y} against {x}")
     for number, each in enumerate(found):
         begins = f'<g id="{name}-mark{number}">'

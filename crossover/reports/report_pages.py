@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ from markupsafe import Markup
 
 from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import display, folder, plots, published
-from crossover.reports.comparison import Comparison, to_csv
+from crossover.reports.comparison import Comparison, RaceEntry, to_csv
 from crossover.reports.display import PALETTE, Band, SeriesLook, look_of_experiment
 from crossover.reports.folder import Result, RunFolder
 from crossover.reports.on_aws import OnAws
@@ -30,8 +31,10 @@ from crossover.reports.pages import (
     cost_sheet,
     epochs_sheet,
     facts_sheet,
+    offer_choice,
     place_of,
     plot,
+    shorten,
     stages_sheet,
     steps_sheet,
     traffic_sheet,
@@ -53,18 +56,23 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
         warnings=[*warnings(result), *_warn_if_refused(on_aws)],
         caveats=on_aws.limits if on_aws is not None else (),
         tiles=tiles(result, on_aws),
-        plots=[*_plots(result), *_timeline(run)],
+        **offer_choice(_curves_of_run(result)),
         sheets=[
             figures_sheet(result, on_aws),
             *epochs_sheet(result),
-            stages_sheet(result),
-            steps_sheet(result),
-            cost_sheet(result),
-            traffic_sheet(result),
             *published_sheets([result["architecture"]]),
             _configuration(result),
             facts_sheet("Data", result.get("data", {}), folded=True),
             facts_sheet("Versions", result["versions"], folded=True),
+        ],
+        folded=[
+            Page(
+                title="Where time, dollars and bytes went",
+                subtitle="",
+                labels=[],
+                plots=[*(_run_bars(result) if result["epochs"] else []), *_timeline(run)],
+                sheets=[stages_sheet(result), steps_sheet(result), cost_sheet(result), traffic_sheet(result)],
+            )
         ],
     )
 
@@ -180,7 +188,7 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
     return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4)
 
 
-def _plots(result: Result) -> list[Plot]:
+def _curves_of_run(result: Result) -> list[Plot]:
     """Return the plots of a run's metric and losses; an empty list if no epoch was evaluated."""
     epochs = [epoch for epoch in result["epochs"] if epoch["val_metric"] is not None]
     if not epochs:
@@ -228,7 +236,7 @@ def _plots(result: Result) -> list[Plot]:
     if losses:
         drawn = plots.lines(losses, x="epoch", y="loss", name="loss", log_y=True)
         found.append(plot("Loss", drawn, label=result["label"]))
-    return [*found, *_run_bars(result)]
+    return found
 
 
 def _clock_suffix(result: Result) -> str:
@@ -367,34 +375,71 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
         links=links,
         verdict=found.verdict,
         commands=[shlex.join(["crossover", "compare", *(str(run.path) for run in found.runs), *at])],
-        warnings=found.marks,
-        plots=[*_curves(found), *_comparison_bars(found)],
+        warnings=_shorten_marks(found.marks),
+        **offer_choice(_curves(found)),
         sheets=[
-            _table(found),
             *_on_aws(found),
+            *_table(found),
+            *_list_differences(found.marks),
             *published_sheets([entry.architecture for entry in found.entries]),
         ],
         folded=[
-            Page(
-                title=entry.name,
-                subtitle=subtitle(run.result),
-                labels=[run.result["label"]],
-                tiles=tiles(run.result),
-                sheets=[
-                    figures_sheet(run.result),
-                    *epochs_sheet(run.result),
-                    stages_sheet(run.result),
-                    cost_sheet(run.result),
-                ],
-            )
-            for run, entry in zip(found.runs, found.entries, strict=True)
+            Page(title="Dollars and traffic", subtitle="", labels=[], plots=_comparison_bars(found)),
+            *(
+                Page(
+                    title=entry.name,
+                    subtitle=subtitle(run.result),
+                    labels=[run.result["label"]],
+                    tiles=tiles(run.result),
+                    sheets=[
+                        figures_sheet(run.result),
+                        *epochs_sheet(run.result),
+                        stages_sheet(run.result),
+                        cost_sheet(run.result),
+                    ],
+                )
+                for run, entry in zip(found.runs, found.entries, strict=True)
+            ),
         ],
+    )
+
+
+DIFFERENCE = re.compile(r"(\S+) differs: (.*)")  # a mark of a comparison about one setting
+MOST_MARKS = 3
+
+
+def _split_marks(marks: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the marks to show in full, and (setting, values) of those about a setting if there are more than three of these."""
+    differing = [(found[1], found[2]) for mark in marks if (found := DIFFERENCE.fullmatch(mark))]
+    if len(differing) <= MOST_MARKS:
+        return list(marks), []
+    return [mark for mark in marks if not DIFFERENCE.fullmatch(mark)], differing
+
+
+def _shorten_marks(marks: Sequence[str]) -> list[str]:
+    """Return the warnings of a comparison's page: its marks, with those about settings as one line if they are many."""
+    kept, differing = _split_marks(marks)
+    names = ", ".join(name for name, _ in differing)
+    return [
+        *kept,
+        *([f"{len(differing)} settings differ between these runs, listed below: {names}"] if differing else []),
+    ]
+
+
+def _list_differences(marks: Sequence[str]) -> list[Sheet]:
+    """Return a folded table of the settings that differ, in a list; an empty list if the warnings name them."""
+    _, differing = _split_marks(marks)
+    rows = [list(each) for each in differing]
+    return (
+        [Sheet(title="Settings that differ", head=["setting", "values"], rows=rows, words=2, folded=True)]
+        if rows
+        else []
     )
 
 
 def _answer(found: Comparison) -> str:
     """Return the title of a comparison's page: which run is cheapest and soonest on AWS if projections are known, otherwise the first
-    sentence of the verdict.
+    sentence of the verdict, after the best metric that a run reached if nobody won.
     """
     running = {name: each for name, each in found.on_aws.items() if each.would_run}
     leads = (
@@ -403,7 +448,22 @@ def _answer(found: Comparison) -> str:
     )
     if any(leads):
         return f"On AWS, by simulation: {'; '.join(filter(None, leads))}."
-    return found.verdict.split(". ")[0].removesuffix(".") + "."
+    said = found.verdict.split(". ")[0].removesuffix(".") + "."
+    if found.goal is None and said.startswith("no winner by"):
+        said = "no winner by time, because no goal was named (--at)."
+    best = _rank_by_metric(found)[0]
+    if not said.startswith("no winner") or best.best_metric is None:
+        return said
+    reached = (
+        f"{best.name} reached the best {found.metric.words}, {display.format_metric(best.best_metric, found.metric)}"
+    )
+    return f"{reached}; {said}"
+
+
+def _rank_by_metric(found: Comparison) -> list[RaceEntry]:
+    """Return the compared runs from the best metric to the worst. Runs without an evaluation are last."""
+    sign = -1 if found.metric.higher_wins else 1
+    return sorted(found.entries, key=lambda each: math.inf if each.best_metric is None else sign * each.best_metric)
 
 
 def _looks(found: Comparison) -> dict[str, SeriesLook]:
@@ -477,16 +537,16 @@ def _comparison_bars(found: Comparison) -> list[Plot]:
     ]
 
 
-def _table(found: Comparison) -> Sheet:
-    """Return the table of a comparison, with one row per run."""
+def _table(found: Comparison) -> list[Sheet]:
+    """Return the table of a comparison with one row per run, and the six with the best metric first if there are more."""
     goal = found.to_goal
     head = [
         "run", "label", f"best {found.metric.words}",
         *([f"time {goal}", f"papers' method {goal}", f"AWS bill {goal}"] if goal else []),
         "time", "papers' method", "AWS bill", "moved", "invocations",
     ]  # fmt: skip
-    rows = [
-        [
+    rows = {
+        entry.name: [
             entry.display_name,
             entry.label,
             display.format_metric(entry.best_metric, found.metric),
@@ -498,10 +558,19 @@ def _table(found: Comparison) -> Sheet:
             f"{entry.invocations:,}",
         ]
         for entry in found.entries
-    ]
+    }
     kinds = {entry.cost_label for entry in found.entries}
-    note = "Dollars: this machine's seconds at AWS's prices." if "projected" in kinds else ""
-    return Sheet(title="Side by side", head=head, rows=rows, words=2, note=note)
+    places = {place_of(run.result) for run in found.runs}
+    sheet = Sheet(
+        title="Side by side",
+        head=head,
+        rows=list(rows.values()),
+        words=2,
+        note="Dollars: this machine's seconds at AWS's prices." if "projected" in kinds else "",
+        where=places.pop() if len(places) == 1 else "",
+    )
+    ranked = [rows[entry.name] for entry in _rank_by_metric(found)]
+    return shorten(sheet, best=ranked, what=f"with the best {found.metric.words}")
 
 
 def _on_aws(found: Comparison) -> list[Sheet]:
@@ -512,7 +581,8 @@ def _on_aws(found: Comparison) -> list[Sheet]:
     words = next(iter(found.on_aws.values())).words
     note = f"p50 (p5 to p95) of simulations of each run, with its number of epochs: {words}."
     head = ["run", "time", "total AWS bill", ""]
-    return [Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, words=1, label="projected")]
+    sheet = Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, label="projected", where=AWS)
+    return shorten(sheet)
 
 
 # --- html -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from crossover.experiment import Metric
 from crossover.reports import display, folder, plots, report_pages
 from crossover.reports.display import DASH
-from crossover.reports.pages import Page, Plot, Sheet, Tile, plot
+from crossover.reports.pages import Page, Plot, Sheet, Tile, offer_choice, plot, shorten
 from crossover.reports.plots import Mark
 from crossover.study.file import MEASURES, Study, Varied
 from crossover.study.runner import TrialRow
@@ -430,21 +430,22 @@ def _compute_means(
 
 def summarize(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> str:
     """Return one sentence: which setting of `study` is best by its metric, how many of the declared pairs differ significantly, and how
-    many trials count. `rows`: trials with a run; `cells`: result of `make_cells`.
+    many trials count unless all of them do. `rows`: trials with a run; `cells`: result of `make_cells`.
     """
     metric, shown = find_metric(rows), _find_format(study.metric, find_metric(rows))
-    counted = f"{len(select_counted(rows))} of {study.count} trials count"
+    count = len(select_counted(rows))
+    counted = f"{count} of {study.count} trials count"
     known = [cell for cell in cells if (cell.table, cell.column) == (SETTINGS, study.metric) and cell.value is not None]
     if not known:
         return f"Nothing to compare: {counted}."
     first = sorted(known, key=lambda cell: cell.value or 0.0, reverse=study.rises(metric))[0]
     figure = _format_with_interval(first, shown, **_find_bounds(study.metric, metric))
-    what = metric.words if study.metric.endswith("_metric") else MEASURE_NAMES.get(study.metric, study.metric)
+    what = _name_measure(study, metric)
     best = f"{first.row} has the best {what}: {figure}" if len(known) > 1 else f"{first.row}: {what} {figure}"
     adjusted = [cell.value for cell in cells if (cell.table, cell.column) == (PAIRS, "p, Holm")]
     differ = sum(value is not None and value <= SIGNIFICANCE_LEVEL for value in adjusted)
     pairs = f"; {differ} of {len(adjusted)} named pairs differ significantly (95 %, after Holm)" if adjusted else ""
-    return f"{best}{pairs}; {counted}."
+    return f"{best}{pairs}{'' if count == study.count else f'; {counted}'}."
 
 
 def _build_page(
@@ -458,14 +459,27 @@ def _build_page(
 ) -> Page:
     """Build the study's page."""
     metric, counted = find_metric(rows), select_counted(rows)
+    judged = _name_measure(study, metric)
     pictures = []
     for cost, shown in (("full_usd", display.usd), ("duration_s", display.seconds)):
         means = _compute_means(study, rows, cost)
         best = find_pareto_front([(x[1], y[1]) for _, x, y in means], rises=study.rises(metric))
-        marks = [Mark(x=x, y=y, title=name, group=name, chosen=n in best) for n, (name, x, y) in enumerate(means)]
+        ends = _label_ends(means, "cheapest" if cost == "full_usd" else "soonest", rises=study.rises(metric))
+        marks = [
+            Mark(x=x, y=y, title=name, group=name, chosen=n in best, label=ends.get(n, ""))
+            for n, (name, x, y) in enumerate(means)
+        ]
         if 0 < len(marks) <= MAX_PLOTTED and cost != study.metric:
-            title = f"{study.metric} against {MEASURE_NAMES[cost]}"
-            svg = plots.marks(marks, x=MEASURE_NAMES[cost], y=study.metric, name=cost, format_x=shown, log=False)
+            title = f"{judged.capitalize()} against {MEASURE_NAMES[cost]}"
+            svg = plots.marks(
+                marks,
+                x=MEASURE_NAMES[cost],
+                y=judged,
+                name=cost,
+                format_x=shown,
+                log=False,
+                percent=metric.is_share and study.metric not in MEASURE_FORMATS,
+            )
             pictures.append(
                 plot(
                     title,
@@ -487,9 +501,14 @@ def _build_page(
         ]
         for row in sorted(rows, key=lambda row: (format_setting(row.varied), row.seed))
     ]
-    found = make_sheets(study, rows, cells)
+    settings, *others = make_sheets(study, rows, cells)
+    found = shorten(
+        settings, best=_rank_rows(study, cells, settings, rises=study.rises(metric)), what=f"with the best {judged}"
+    )
+    for sheet in others:
+        found += shorten(sheet)
     if left_out:
-        found.append(Sheet(title="Excluded from all means", head=["trial", "reason"], rows=left_out, words=2))
+        found += shorten(Sheet(title="Excluded from all means", head=["trial", "reason"], rows=left_out, words=2))
     head = ["trial", "seed", "outcome", study.metric, "time", "dollars"]
     found.append(Sheet(title="Trials", head=head, rows=trials, folded=True, note="Dollars of all attempts."))
     return Page(
@@ -508,9 +527,41 @@ def _build_page(
                 label=rows[0].cost_label if rows else None,
             ),
         ],
-        plots=[*pictures, *drawn],
+        **offer_choice(pictures),
         sheets=found,
+        folded=[Page(title="How the search went", subtitle="", labels=[], plots=drawn)] if drawn else [],
     )
+
+
+def _name_measure(study: Study, metric: Metric) -> str:
+    """Return the study's measure in words, such as accuracy or total AWS bill."""
+    return metric.words if study.metric.endswith("_metric") else MEASURE_NAMES.get(study.metric, study.metric)
+
+
+def _label_ends(means: Sequence[tuple[str, LowMeanHigh, LowMeanHigh]], least: str, *, rises: bool) -> dict[int, str]:
+    """Return the labels of two points of a chart by their numbers: the best by the metric, and the one of least cost. `least`: word for
+    the latter; `rises`: whether more of the metric is better.
+    """
+    if not means:
+        return {}
+    first = min(range(len(means)), key=lambda n: means[n][1][1])
+    best = (max if rises else min)(range(len(means)), key=lambda n: means[n][2][1])
+    if first == best:
+        return {best: f"best and {least}: {means[best][0]}"}
+    return {first: f"{least}: {means[first][0]}", best: f"best: {means[best][0]}"}
+
+
+def _rank_rows(study: Study, cells: Sequence[StudyCell], settings: Sheet, *, rises: bool) -> list[Sequence[str]]:
+    """Return the rows of the table of settings from the best of the study's measure to the worst. `rises`: whether more is better."""
+    values = {cell.row: cell.value for cell in cells if (cell.table, cell.column) == (SETTINGS, study.metric)}
+    sign = -1 if rises else 1
+
+    def rank(row: Sequence[str]) -> float:
+        """Return the number by which rows are sorted."""
+        value = values.get(row[0].removesuffix(" *"))
+        return math.inf if value is None else sign * value
+
+    return sorted(settings.rows, key=rank)
 
 
 def _describe_dollars(rows: Sequence[TrialRow]) -> str:

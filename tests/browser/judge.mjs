@@ -37,10 +37,12 @@ function measured({ paper }) {
   const seen = (e) => e.checkVisibility();
   const [over, figure] = ["choice-0", "choice-1"].map((name) => [...document.querySelectorAll(`[name="${name}"]`)]);
   for (const one of over) {
-    for (const other of figure) {
-      [one.checked, other.checked] = [true, true];
-      const shown = [...document.querySelectorAll("[data-choice-0]")].filter(seen).map((e) => `${e.dataset["choice-0"]}, ${e.dataset["choice-1"]}`);
-      if (shown.join() !== `${one.value}, ${other.value}`) wrong.push(`chosen ${one.value}, ${other.value}; shown: ${shown.join("; ")}`);
+    for (const other of figure.length ? figure : [null]) {
+      one.checked = true;
+      if (other) other.checked = true;
+      const shown = [...document.querySelectorAll("[data-choice-0]")].filter(seen);
+      const right = ({ dataset }) => dataset["choice-0"] === one.value && (!other || dataset["choice-1"] === other.value);
+      if (shown.length !== 1 || !right(shown[0])) wrong.push(`chosen ${one.value}, ${other?.value}; shown: ${shown.length}`);
     }
   }
   for (const e of [...document.querySelectorAll("svg.plot")].filter(seen)) {

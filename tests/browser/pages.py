@@ -10,7 +10,7 @@ from crossover.advice import question as subject
 from crossover.advice.question import Constraints
 from crossover.reports import comparison, folder, prices, report_pages
 from crossover.simulation import AWS, breakeven, breakeven_page
-from crossover.study import papers
+from crossover.study import papers, report
 from crossover.study.paper_runs import Scale
 from crossover.study.papers import choose_parts, list_measurements
 from crossover.study.papers import write as write_book
@@ -18,6 +18,7 @@ from tests.architectures.harness import small
 from tests.unit.advice.few import few_candidates
 from tests.unit.reports.example_run import spirt
 from tests.unit.study.papers import made_up
+from tests.unit.study.test_tables import row, study
 
 EXAMPLE = spirt(epochs=4)
 FAST = spirt(epochs=4, speed=3.0, architecture="all_reduce", name="all-reduce")
@@ -36,6 +37,15 @@ def comparison_page(out: Path) -> Path:
         folder.write(out / "all-reduce", result=FAST.result(), records=FAST.records),
     ]
     return report_pages.write_comparison(comparison.compare_runs(runs), out / "comparison")
+
+
+def study_page(out: Path) -> Path:
+    """Write the page of a study with more settings than a page shows at first into `out`, and return its path."""
+    rates = [1.0, 2, 3, 4, 5, 6, 7]
+    rows = [row(rate, seed, 0.5 + rate / 100 + seed / 1_000) for rate in rates for seed in (1, 2, 3)]
+    out.mkdir(parents=True, exist_ok=True)
+    report.write(study(2, 1.0, grid={"training.learning_rate": rates}), rows, {}, out, spent_usd=1.0)
+    return out / report.PAGE
 
 
 def replication_page(out: Path) -> Path:
@@ -79,6 +89,7 @@ def play_page_(out: Path) -> Path:
 PAGES = {
     "run": run_page,
     "comparison": comparison_page,
+    "study": study_page,
     "replication": replication_page,
     "breakeven": breakeven_page_,
     "advice": advice_page,

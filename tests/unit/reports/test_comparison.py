@@ -77,6 +77,29 @@ def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> N
     assert page.plots[0].title == "Accuracy against time"
 
 
+def test_the_page_shows_one_chart_and_six_runs_and_folds_the_rest(save: Save) -> None:
+    """Nine runs that differ in four settings: red lines for each, six charts and nine rows were three screens."""
+    runs = []
+    for n, run in enumerate(by_seed(save("spirt", SPIRT), seeds=tuple(range(1, 10)))):
+        better = [each | {"val_metric": each["val_metric"] + n / 1000} for each in run.result["epochs"]]
+        training = run.result["experiment"]["training"] | {"batch_size": 10 + n, "momentum": n / 10, "seed": n}
+        experiment = run.result["experiment"] | {"training": training, "recipe": str(n)}
+        runs.append(replace(changed(run, experiment=experiment, epochs=better), path=run.path))
+    page = report_pages.comparison_page(comparison.compare_runs(runs))
+    assert page.title.startswith("spirt-9 reached the best accuracy, ") and page.title.endswith(
+        "goal was named (--at)."
+    )
+    assert [each.choice for each in page.plots] == [(title,) for title in page.choices["Chart"]]
+    shown, whole = (each for each in page.sheets if each.title.startswith("Side by side"))
+    assert [row[0] for row in shown.rows] == [f"spirt-{n}" for n in range(9, 3, -1)]
+    assert len(whole.rows) == 9 and whole.folded and shown.where == "On this machine"
+    (warning,) = page.warnings
+    names = ["seed", "recipe", "training.batch_size", "training.momentum", "training.seed"]
+    assert sorted(warning.split(": ")[1].split(", ")) == sorted(names)
+    (table,) = (each for each in page.sheets if each.title == "Settings that differ")
+    assert sorted(row[0] for row in table.rows) == sorted(names) and table.folded
+
+
 def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws(save: Save) -> None:
     sessions = [1.0 + n / 20 for n in range(20)]
 

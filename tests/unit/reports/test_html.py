@@ -146,7 +146,7 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
     page = outline(path.read_text())
     for words in (
         "no winner by measured time: the runs have no common target",
-        "Side by side",
+        "On this machine: side by side",
         "Published results",
     ):
         assert words in page.text, words

@@ -1,5 +1,6 @@
 """Cells of a study's tables from rows made by hand."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,21 @@ def test_the_title_of_its_page_is_the_answer() -> None:
     assert title.startswith("learning_rate=2 has the best accuracy: 97.7")
     assert title.endswith("; 0 of 1 named pairs differ significantly (95 %, after Holm); 4 of 6 trials count.")
     assert report.summarize(asked, [], report.make_cells(asked, [])) == "Nothing to compare: 0 of 6 trials count."
+
+
+def test_its_page_shows_the_six_best_settings_and_names_two_points(tmp_path: Path) -> None:
+    rates = [1.0, 2, 3, 4, 5, 6, 7, 8]
+    rows = [row(rate, seed, 0.5 + rate / 100 + seed / 1_000) for rate in rates for seed in (1, 2, 3)]
+    rows = [
+        replace(each, measures=each.measures | {"full_usd": each.varied["training.learning_rate"]}) for each in rows
+    ]
+    asked = study(grid={"training.learning_rate": rates})
+    report.write(asked, rows, {}, tmp_path, spent_usd=1.0)
+    text = (tmp_path / report.PAGE).read_text()
+    head, opened, whole = text.split("<h2>Settings")
+    assert re.findall(r"<td>(learning_rate=\S+)", opened.split("</table>")[0]) == [
+        f"learning_rate={n}" for n in (8, 7, 6, 5, 4, 3)
+    ]
+    assert len(re.findall(r"<td>learning_rate", whole.split("</table>")[0])) == 8
+    assert "best: learning_rate=8" in head and "cheapest: learning_rate=1.0" in head and ">50 %<" not in head
+    assert "Accuracy against total AWS bill" in head and "final_metric against" not in text
