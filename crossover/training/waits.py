@@ -123,7 +123,10 @@ class Waits:
             else:
                 self.since = None
                 return found
-            self.leave_in_time()
+            if self.ctx.remaining_s() < self.reserve_s:
+                # Nobody else deletes what this member stored for a round that was over, and a wait this short has not asked yet.
+                self._question(look, settled, round=round, key=key, sender=sender, patience=patience)
+                raise NearDeadline
             calm_s = self._calm_s(patience)
             if (waited_s := pause.waited_s) >= question_s:
                 self._raise_if_pointless(look, is_unneeded, round=round, key=key, sender=sender, patience=patience)

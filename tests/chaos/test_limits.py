@@ -13,8 +13,8 @@ def limit(name: str, which: int = 0) -> Fault:
     return Fault(kind="limit", service=name, seconds=LIMITS[name][which])
 
 
-def run(experiment: Experiment, *faults: Fault) -> Trial:
-    trial = Trials(reduced(experiment)).under(faults, 1)
+def run(experiment: Experiment, *faults: Fault, seed: int = 1) -> Trial:
+    trial = Trials(reduced(experiment)).under(faults, seed)
     assert set(trial.struck) == set(faults) and not trial.findings
     return trial
 
@@ -53,3 +53,13 @@ def test_invocations_of_a_minute_outlast_patience_together() -> None:
 @pytest.mark.parametrize("name", ["minibatches", "time_to_live_s"])
 def test_other_limits_change_no_promise(name: str) -> None:
     run(small("mlless"), limit(name))
+
+
+def test_an_invocation_that_leaves_as_soon_as_it_waits_asks_first_whether_its_round_is_over() -> None:
+    """Its twin has deleted the round's keys, and nobody follows it who would delete what it has just stored."""
+    short = limit("timeout_s"), limit("minibatch_s"), limit("minibatches", 1)
+    again = Fault(kind="duplicate", role="train 0", request=2, seconds=11.26)
+    trial = run(small("scatter_reduce"), *short, again, seed=157)
+
+    stored = [entry for entry in trial.history.entries if entry.key.endswith("/2/0/chunk/1") and entry.left]
+    assert len({entry.process for entry in stored if entry.changed}) == 2

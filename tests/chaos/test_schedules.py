@@ -7,7 +7,19 @@ import pytest
 
 from crossover.errors import UserError
 from tests.chaos.world.drawing import draw
-from tests.chaos.world.schedule import KINDS, Fault, Terrain, as_json, from_json, pass_by
+from tests.chaos.world.schedule import (
+    KINDS,
+    LIMITS,
+    REFUSALS,
+    WRITTEN_ALL_THE_SAME,
+    Fault,
+    Terrain,
+    as_json,
+    from_json,
+    limits_of,
+    pass_by,
+    refusal_of,
+)
 from tests.chaos.world.shrink import smallest
 
 TERRAIN = Terrain(
@@ -32,6 +44,34 @@ def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
     assert drawn == [draw(TERRAIN, seed) for seed in range(300)]
     assert {fault.kind for faults in drawn for fault in faults} == set(KINDS) - {"gone", "limit"}
     assert all(len(faults) <= 9 for faults in drawn) and sum(len(faults) >= 5 for faults in drawn) > 150
+
+
+def test_a_third_of_the_schedules_has_limits_and_each_comes_with_each_of_its_values() -> None:
+    terrain = replace(TERRAIN, limits=tuple(LIMITS))
+    drawn = [draw(terrain, seed) for seed in range(600)]
+    limits = [limits_of(faults) for faults in drawn]
+
+    assert 150 < sum(map(bool, limits)) < 250
+    assert {each for found in limits for each in found.items()} == {
+        (name, value) for name, values in LIMITS.items() for value in values
+    }
+    assert all("minibatch_s" in found for found in limits if "timeout_s" in found)
+    assert all(
+        len(faults) - len(found) == len(draw(TERRAIN, seed))
+        for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True))
+    )
+
+
+def test_each_refusal_comes_and_one_behind_which_a_write_may_stand_on_both_sides_of_it() -> None:
+    drawn = [fault for seed in range(600) for fault in draw(TERRAIN, seed) if fault.kind == "refusal"]
+    refused = {(fault.service, refusal_of(fault), fault.side) for fault in drawn}
+
+    assert refused == {
+        (service, code, side)
+        for service, codes in REFUSALS.items()
+        for code in codes
+        for side in (("before", "after") if code in WRITTEN_ALL_THE_SAME else ("before",))
+    }
 
 
 def test_some_schedules_pass_by_themselves_and_some_are_of_few_kinds_and_roles() -> None:

@@ -6,19 +6,58 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
-from tests.chaos.world.schedule import KILLS_FOR_ONE, Fault, FaultKind, Requests, Side, Terrain, pass_by
+from tests.chaos.world.schedule import (
+    KILLS_FOR_ONE,
+    LIMITS,
+    REFUSALS,
+    WRITTEN_ALL_THE_SAME,
+    Fault,
+    FaultKind,
+    Requests,
+    Side,
+    Terrain,
+    pass_by,
+)
 
 T = TypeVar("T")
+LIMITED = 1 / 3  # of all schedules
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """The schedule of a seed. One in five has three to five faults, all at requests that change something, and one in six what it takes
-    several faults in one place to see (`_rare`). The others have five to nine, in one of four manners: of all kinds, spread over the
-    roles' work and the run's time; of a few kinds, on a few roles, where they meet more often (Groce et al., "Swarm Testing", 2012); such
-    that all pass by themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with and on a few
-    others, which may run on when the next begins.
+    """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, and before it limits in a third of the
+    schedules. Limits and codes have a chance of their own, so that the rest of a schedule does not depend on which there are.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
+    chance = random.Random(f"limits {seed}")
+    limits = _draw_limits(terrain.limits, chance) if chance.random() < LIMITED else []
+    faults = _draw_schedule(terrain, seed)
+    return (*limits, *(_draw_code(each, chance) if each.kind == "refusal" else each for each in faults))
+
+
+def _draw_limits(names: Sequence[str], chance: random.Random) -> list[Fault]:
+    """Return one to three limits of `names`, each with one of its values. Invocations are short only where gradients take long: nothing
+    else comes to their end.
+    """
+    drawn = {name for name in _some(names, 3, chance) if name != "timeout_s"}
+    if "timeout_s" in names and chance.random() < 0.25:
+        drawn |= {"timeout_s", "minibatch_s"}
+    return [Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name])) for name in sorted(drawn)]
+
+
+def _draw_code(fault: Fault, chance: random.Random) -> Fault:
+    """Return the refusal with any code of its service; one behind which a write may stand comes as often behind its effect."""
+    code = chance.choice(REFUSALS[fault.service])
+    side: Side = chance.choice(get_args(Side)) if code in WRITTEN_ALL_THE_SAME else "before"
+    return replace(fault, code="" if code == REFUSALS[fault.service][0] else code, side=side)
+
+
+def _draw_schedule(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
+    """Return the faults of a seed. One schedule in five has three to five faults, all at requests that change something, and one in six
+    what it takes several faults in one place to see (`_rare`). The others have five to nine, in one of four manners: of all kinds, spread
+    over the roles' work and the run's time; of a few kinds, on a few roles, where they meet more often (Groce et al., "Swarm Testing",
+    2012); such that all pass by themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with
+    and on a few others, which may run on when the next begins.
+    """
     if (sort := random.Random(f"manner {seed}").random()) < 0.2:
         return _at_writes(terrain, random.Random(f"writes {seed}"))
     if sort < 0.37:

@@ -29,6 +29,7 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     "rabbitmq": ("basic.nack",),
     "aws": ("ThrottlingException",),
 }
+WRITTEN_ALL_THE_SAME = ("InternalError",)  # codes behind which the effect may have taken place
 
 
 # What is so large that a small run never comes to it, and what it may be instead: code for several parts, pages, spares and long waits.
@@ -40,6 +41,7 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "timeout_s": (60, 90),  # of a function
     "minibatch_s": (12, 15),  # of a gradient
     "minibatches": (4, 6),  # of a worker in an epoch
+    "checkpoint_every": (1, 3),  # rounds
     "time_to_live_s": (20_000,),  # of a key in a database
 }
 

@@ -158,7 +158,11 @@ class Trials:
         if seed % 4 == 2:
             exchange = replace(exchange, minibatches_per_invocation=1)
         limits, database, p2p = nemesis.limits, self.experiment.database, self.experiment.p2p
-        functions = replace(functions, timeout_s=int(limits.get("timeout_s", functions.timeout_s)))
+        functions = replace(
+            functions,
+            timeout_s=int(limits.get("timeout_s", functions.timeout_s)),
+            checkpoint_every=int(limits.get("checkpoint_every", functions.checkpoint_every)),
+        )
         database = replace(database, time_to_live_s=int(limits.get("time_to_live_s", database.time_to_live_s)))
         if "body_bytes" in limits:
             p2p = replace(p2p, message_limit_mb=limits["body_bytes"] / 2**20)
@@ -175,6 +179,8 @@ class Trials:
             "body_bytes": program and uses_bus(self.architecture),
             "spares": program,
             "timeout_s": steps,
+            # SPIRT's state lies in databases, and a peer keeps one checkpoint each round.
+            "checkpoint_every": self.architecture.state != "database" and not self.experiment.module.startswith("p2p"),
             "time_to_live_s": database_hosts(self.experiment, self.architecture),
             "minibatches": self.experiment.training.steps is None,
         }

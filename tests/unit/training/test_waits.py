@@ -72,6 +72,14 @@ def test_what_came_while_evidence_was_gathered_counts() -> None:
     ("how", "sender", "settled", "error", "words"),
     [
         ({"overtaken": True}, 2, False, StaleAttempt, "worker 1: all workers have finished round 4, and k is deleted"),
+        # A wait that must end at once has not asked before.
+        (
+            {"overtaken": True, "deadline": 1001.0},
+            2,
+            False,
+            StaleAttempt,
+            "worker 1: all workers have finished round 4",
+        ),
         ({}, 2, True, ResultExists, None),  # not needed any more
         ({"step_s": 5.0}, 3, False, WaitTimeout, "for the supervisor: k"),
     ],
