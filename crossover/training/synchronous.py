@@ -219,11 +219,10 @@ class SynchronousWorker:
         """Delete the keys that this worker has stored and that no worker needs any more."""
         spent = self._used_up(group)
         if self.invocation.journal.is_due(group.round):
-            # All have contributed to this round, so all have a checkpoint at its start: older results are no longer needed by anyone.
+            # All have contributed to this round, so all have a checkpoint at its start: nobody needs older keys. Those that were used up go
+            # once more, because a duplicate of an invocation that was killed since may have stored them again.
             oldest = max(0, group.round - self.ctx.experiment.functions.checkpoint_every)
-            for round in range(oldest, group.round):
-                for keys in self._keys():
-                    spent += self._exchange.results(keys, round, rank=group.rank, count=group.count)
+            spent += [key for round in range(oldest, group.round) for key in self.list_stored(round)]
         if spent:
             self._delete(spent)
 

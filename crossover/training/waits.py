@@ -125,7 +125,7 @@ class Waits:
                 return found
             if self.ctx.remaining_s() < self.reserve_s:
                 # Nobody else deletes what this member stored for a round that was over, and a wait this short has not asked yet.
-                self._question(look, settled, round=round, key=key, sender=sender, patience=patience)
+                self._raise_if_pointless(look, is_unneeded, round=round, key=key, sender=sender, patience=patience)
                 raise NearDeadline
             calm_s = self._calm_s(patience)
             if (waited_s := pause.waited_s) >= question_s:

@@ -65,3 +65,16 @@ def test_an_invocation_that_leaves_as_soon_as_it_waits_asks_first_whether_its_ro
 
     chunk = [entry for entry in trial.history.entries if entry.key.endswith("/0/0/chunk/1") and entry.changed]
     assert [entry.operation for entry in chunk] == ["AI.TENSORSET", "UNLINK"] * 2
+
+
+def test_a_worker_clears_away_what_a_twin_stored_late_before_it_was_killed() -> None:
+    faults = (
+        limit("checkpoint_every"),
+        limit("minibatch_s"),
+        Fault(kind="duplicate", role="train 0", request=1, side="after", seconds=0.02),
+        Fault(kind="duplicate", role="train 1", request=1, seconds=0.283),
+        Fault(kind="kill", role="train 1", request=81, side="after"),
+    )
+    trial = Trials(reduced(small("scatter_reduce"))).under(faults, 5217)
+
+    assert trial.struck == faults and not trial.findings
