@@ -193,7 +193,10 @@ class Hand:
 
 
 def figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
-    """Return the figures of a run with faults of an architecture. `every_s`: seconds of each stretch with or without faults."""
+    """Return the figures of a run in which faults were injected: goodput relative to undisturbed, its bound, samples a second, seconds
+    of recovery and of an epoch, accuracy. `architecture`: a key of `AIMS`; `every_s`: seconds after each fault that count as disturbed; as
+    many after them count as undisturbed.
+    """
     kinds = ", ".join(sorted({fault.kind for fault in run.faults}))
     about = f"{architecture}, {len(run.faults)} faults ({kinds}), {every_s:.0f} s from each, and as long without"
     recoveries = run.recoveries_s(run.usual_s())

@@ -31,8 +31,7 @@ class SharedNetwork:
         """Return the id of one resource of the network."""
         return look_up(self._scope, self.project, PART, what)
 
-    @property
-    def vpc(self) -> ec2.IVpc:
-        """The VPC, imported by its id."""
+    def import_vpc(self) -> ec2.IVpc:
+        """Import the VPC by its id into the scope, and return it. A scope can import it once."""
         zones = [Fn.select(0, Fn.get_azs())]  # no template names them
         return ec2.Vpc.from_vpc_attributes(self._scope, "SharedVpc", vpc_id=self.id_of("vpc"), availability_zones=zones)

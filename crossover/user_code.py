@@ -560,7 +560,9 @@ def _get_current_folder() -> str | None:
 
 
 def _skip_compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Stand in for torch.compile: return `model` as it is, with a note, because functions have no compiler."""
+    """Stand in for torch.compile, because functions have no compiler: report a note and return `model` as it is; without a model, return a
+    decorator that does so. `options`: ignored.
+    """
     words = "torch.compile is left out: functions have no compiler, and the saved names are those of the plain module"
     report_note(words, place=find_calling_line())
     return (lambda model: model) if model is None else model

@@ -12,7 +12,7 @@ from crossover.data.keys import Keys
 from crossover.errors import Corrupt
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, Position
-from crossover.training.progress import minibatch_samples
+from crossover.training.progress import minibatch_weights
 from crossover.workflow import step
 from crossover.workflow.context import Context
 
@@ -50,7 +50,7 @@ def average_part(ctx: Context, event: Event) -> None:
     out = ctx.keys.peer_average(event["round"], event["worker"], number)
     if number >= len(shares) or ctx.objects.exists(out):
         return
-    samples = minibatch_samples(ctx.facts, event["round"], worker=event["worker"])
+    samples = minibatch_weights(ctx.facts, event["round"], worker=event["worker"])
     mean: RunningMean | None = None
     with ctx.stage("average"):
         for minibatch, expected in enumerate(samples):

@@ -227,7 +227,9 @@ ASIDE_HEAD = ["cell", "possible", SLOWEST, ROUND, DOLLARS, "outside"]
 
 
 def tabulate_held_out() -> list[list[str]]:
-    """Return the rows of the table of held-out cells: measured and projected figures."""
+    """Return the rows of the table of held-out cells, with the columns of `HEAD`: the measured figure, quantiles of the projected one,
+    its error, figure and error as projected before anything was measured, and whether the band holds the measured figure.
+    """
     return [
         [
             name_cell(each.cell),

@@ -247,7 +247,7 @@ def _build_aggregator(
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises DataError if there is none."""
+    """Return the JSON object in a file. Raises DataError if the file cannot be read, is not JSON or holds something else."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:

@@ -10,7 +10,7 @@ from crossover.errors import Corrupt
 from crossover.training import checkpoints, progress
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.fleet import Membership, ServingSettings, serve
-from crossover.training.progress import calendar, minibatch_samples
+from crossover.training.progress import calendar, minibatch_weights
 from crossover.workflow import ForEach
 from crossover.workflow.architecture import EXCHANGES, Architecture, Program
 from crossover.workflow.context import Context, Resources, process_resources
@@ -85,7 +85,7 @@ class ByFunctions:
         """Fetch the gradients of all minibatches and write their mean into `out`."""
         from crossover.algorithms.averaging import RunningMean
 
-        samples = minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"])
+        samples = minibatch_weights(self._ctx.facts, event["round"], worker=event["worker"])
         mean = RunningMean(samples, total=out)
         for gradient in self._gradients(event, samples):
             mean.add(gradient)
@@ -100,7 +100,7 @@ class ByFunctions:
 
     def _collect(self, event: Event, out: "Tensor") -> None:
         """Fetch the average that functions have computed, part by part, into `out`."""
-        samples = sum(minibatch_samples(self._ctx.facts, event["round"], worker=event["worker"]))
+        samples = sum(minibatch_weights(self._ctx.facts, event["round"], worker=event["worker"]))
         for number, part in enumerate(self._parts(event["minibatches"])):
             key = self._ctx.keys.peer_average(event["round"], event["worker"], number)
             out[part] = self._fetch_gradient(key, samples=samples, elements=part.stop - part.start)
@@ -127,7 +127,7 @@ class ByFunctions:
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """Run the program of one instance."""
+    """Be one peer of the fleet's runs. `resources`: by default those of this process; `settings`: by default from the environment."""
     serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), peer)
 
 

@@ -26,7 +26,7 @@ class GpuStack(ExperimentStack):
             user_code=self.user_code,
             network=network,
             storage=storage,
-            groups=[self._build_group(network.vpc)] if experiment.gpu.exchange == "distributed" else [],
+            groups=[self._build_group(network.import_vpc())] if experiment.gpu.exchange == "distributed" else [],
             environment={PROCESSES.removeprefix("CROSSOVER_"): str(experiment.gpu.gpus_per_instance)},
         )
         Budget(

@@ -42,7 +42,9 @@ def predict_bands() -> Iterator[tuple[str, str, Band]]:
 
 
 def _draw_warm_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Return the seconds between two warm tasks. Neither memory nor a Map made a difference in the measurements."""
+    """Draw the seconds from the end of one task to the start of the next in a state machine, both in warm environments, with `factors`.
+    Neither memory nor a Map state made a difference in the measurements.
+    """
     return calibration.task_s * factors.task()
 
 

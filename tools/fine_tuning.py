@@ -230,7 +230,9 @@ def _load_experiment(way: str, settings: Sequence[str]) -> Experiment:
 
 
 def main() -> None:
-    """Make the runs that the arguments ask for, and print the tables."""
+    """Train the fine-tuning runs and print their tables; with `--rates` the trials of learning rates, and no tables. `--kept` and
+    `--projected` train nothing: they print the tables of earlier results, or what a run would take on AWS.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")
     parser.add_argument("--rates", action="store_true", help="make the trials of learning rates")

@@ -37,8 +37,10 @@ class Contribution:
     parameters: int = 0
 
     def read(self, data: memoryview, *, out: Tensor, first: int, what: str) -> Tensor:
-        """Decode another worker's bytes into `out`, and return `out`. `first`: index of its first element in the
-        contribution. `what`: name for errors. Raises Corrupt if `data` is invalid.
+        """Decode the same part of another worker's contribution into `out`, and return `out`. This contribution must have a codec.
+
+        `first`: index of `out`'s first element in the contribution; elements behind `parameters` are float32; `what`: name for errors.
+        Raises Corrupt if `data` is invalid.
         """
         assert self.codec is not None
         return decode_contribution(

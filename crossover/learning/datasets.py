@@ -232,7 +232,7 @@ class _Array:
             )
 
     def uint8(self) -> Tensor:
-        """Return the bytes as a flat uint8 tensor."""
+        """Return a flat uint8 tensor over the array's bytes, which are not copied and must not be changed."""
         return buffers.tensor(self.data, torch.uint8)
 
 

@@ -86,7 +86,7 @@ def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[]
 
 
 def _take_first(batch: Batch, samples: int) -> Batch:
-    """Return the first samples of a minibatch, without its weight, which nothing here needs."""
+    """Return a minibatch of the first `samples` samples of `batch`, without `answers`; `batch` itself if it has no more than that."""
     if samples >= batch.samples:
         return batch
     return Batch(batch.inputs[:samples], batch.labels[:samples], batch.sample_ids[:samples])

@@ -90,7 +90,9 @@ def count_step(
 
 
 def _count_pass(module: nn.Module, inputs: Tensor, run: Callable[[nn.Module, Tensor], Any] | None) -> _Counter:
-    """Return the counts of one forward and backward pass over `inputs`. `run`: calls the module, if given."""
+    """Return the operations, bytes and multiply-accumulates of one forward and backward pass of `module` over `inputs`; its gradients are
+    None afterwards. `run`: calls the module on the inputs, by default `module(inputs)`.
+    """
     counter = _Counter()
     with torch.enable_grad():
         with counter:

@@ -139,7 +139,9 @@ def _open_file(file: str) -> IO[bytes]:
 
 
 def _download(file: str) -> int:
-    """Download the object and return the descriptor of a temporary file, which ends with the process. Raises ConfigError."""
+    """Download an object into an unnamed temporary file and return its descriptor, which is open until the process ends. `file`:
+    s3://bucket/key. Raises ConfigError if it names no object or cannot be read.
+    """
     bucket, _, key = file.removeprefix(_S3).partition("/")
     if not (bucket and key):
         raise ConfigError(f"{FIELD}.file: {file} names no object; expected {_S3}bucket/key")

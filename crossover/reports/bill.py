@@ -282,8 +282,8 @@ COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the functions behind records: the record's own if the platform reported it, otherwise what the experiment would deploy (a
-    run in one process has none).
+    """Configured memory of the functions that left records: the record's own if the platform reported it, otherwise what was deployed,
+    otherwise what the experiment would deploy.
     """
 
     experiment: Experiment

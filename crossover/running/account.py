@@ -654,7 +654,7 @@ def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_budgets(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all budgets of the account."""
+    """Yield all budgets of the account, whoever owns them. `owner`: not used; all listings take it."""
     account = session.client("sts").get_caller_identity()["Account"]
     for each in deployed_clients.list_items(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
         yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])

@@ -283,10 +283,11 @@ def finish(
     complete: CompleteRecords = skip_completion,
     retry: RetryPolicy = no_retry,
 ) -> RunFolder:
-    """Follow the execution of the run `prepared` to its end and write the run's folder `out`, even if the run failed or was interrupted.
+    """Follow the execution of the run `prepared` to its end, write the run's folder `out`, and return it. The folder of a failed or
+    interrupted run is written too; then its error is raised.
 
-    `on_progress`: called after each epoch; `where`: inline, local or aws; `complete`: adds what only the platform
-    knows, after the run; `retry`: retry policy for calls to AWS. Raises the run's failure after the folder is written.
+    `on_progress`: called after each epoch; `where`: inline, local or aws, which first moves an older folder `out` aside; `complete`: adds
+    what only the platform knows, after the run, unless the user interrupted it; `retry`: retry policy for calls to AWS.
     """
     if where == "aws":  # on this machine that happened before the run started
         move_aside(out, prepared.run)
@@ -367,8 +368,8 @@ def _poll_until_end(prepared: Prepared, execution: Execution, on_progress: OnPro
 
 
 def has_ended(prepared: Prepared, execution: Execution) -> bool:
-    """Return whether the run has succeeded. A run that is marked as finished has, even if its execution failed: that execution may only
-    have cleaned up, or been stopped late.
+    """Return True if the run has succeeded, False while it runs. Raises RunFailed if its execution failed, unless the run is marked as
+    finished: that execution only failed to clean up, or was stopped late.
     """
     try:
         return execution.has_ended()

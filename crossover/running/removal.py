@@ -368,7 +368,9 @@ def delete_experiment(session: Any, experiment: Experiment) -> None:
 
 
 def delete_shared(session: Any, experiment: Experiment) -> None:
-    """Delete broker and network of the project, in this order. Raises UserError if an experiment that needs them exists."""
+    """Delete the stacks of broker and network that all experiments of the project share, in this order, then what they leave behind.
+    Raises UserError if an experiment of the project exists, CrossoverError if a deletion fails.
+    """
     _check_shared_unneeded(session, experiment, going=[])
     _delete_stacks(session, experiment.project, None)
 

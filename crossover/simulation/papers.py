@@ -559,8 +559,8 @@ def compare_figures() -> tuple[ComparedFigure, ...]:
 
 
 def row_errors(*, held_out_rows: bool = True) -> dict[str, float]:
-    """Return the median relative error of each row's figures, by the row's source. `held_out_rows`: take the figures that are held out,
-    else the others.
+    """Return the median relative error of the projected figures of each row of the papers' tables, by the row's source. `held_out_rows`: of
+    the rows that no fit has seen, else of the others.
     """
     errors: dict[str, list[float]] = {}
     for each in compare_figures():

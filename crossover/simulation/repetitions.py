@@ -349,7 +349,7 @@ class Projection:
 
     @property
     def would_run(self) -> bool:
-        """True if AWS would run this run in the middle session and in more than half of the repetitions."""
+        """True if AWS would run this run in the middle session, which has no random spread, and in more than half of the repetitions."""
         return not self.run.problems and 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     @property

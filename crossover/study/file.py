@@ -62,7 +62,7 @@ class Study:
 
     @cached_property
     def settings(self) -> int:
-        """The number of settings."""
+        """The number of settings: the trials of a search, or the combinations of the grid's values. Seeds do not count."""
         return self.search.trials if self.search else math.prod(map(len, self.grid.values()))
 
     @property

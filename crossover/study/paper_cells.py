@@ -42,7 +42,9 @@ def _sum_stage_s(record: Mapping[str, Any], stage: str) -> float:
 
 
 def stage(run: RunFolder, name: str) -> Mapping[str, float]:
-    """Return mean seconds, share of the processor and peak MB of a stage; zeros if the run never entered it."""
+    """Return the figures of one stage of the run: `count` of entries, `wall_s` as mean seconds of an entry, `cpu` as processor seconds
+    per second, `max_rss_mb`; all 0 if the run never entered it.
+    """
     row = next((row for row in run.result["stages"] if row["stage"] == name), None)
     if row is None or not row["count"]:
         return {"count": 0, "wall_s": 0.0, "cpu": 0.0, "max_rss_mb": 0.0}
@@ -221,7 +223,7 @@ def list_points(place: Place, ours: Ours | NoFigure) -> list[tuple[Place, float]
 
 
 def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
-    """Return our figure divided by the printed one, None if that is not possible."""
+    """Return our figure divided by the printed one; None if either is missing or a text, or if the printed one is 0."""
     if isinstance(mine, str) or isinstance(printed, str) or mine is None or not printed:
         return None
     return mine / printed

@@ -389,7 +389,7 @@ class Conductor:
         return self.machine.project_idle_usd(trial.experiment, seconds=project_trial(trial).band("seconds").p95)
 
     def _run(self, trial: StudyTrial) -> TrialRow:
-        """Run the trial within the rest of the budget, and return its row."""
+        """Run the trial within the rest of the budget, and return its row, also if budget or pruning ended it. Raises the run's failure."""
         lifetime, path = trial.experiment.lifetime, self._folder(trial)
         left = self._find_budget_left()
         within = None if left is None else left - self._project_idle_usd(trial)

@@ -13,7 +13,7 @@ from crossover.experiment import Aggregation, Exchange, Experiment, Faults
 from crossover.learning import sizes
 from crossover.learning.staging import count_minibatches
 from crossover.training import progress
-from crossover.training.progress import calendar, minibatch_samples, round_samples
+from crossover.training.progress import calendar, minibatch_weights, worker_weights
 from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
                 buffers=ctx.facts.buffers,
             )
         )
-    weighs = minibatch_samples(ctx.facts, event["round"], worker=event["worker"])[event["minibatch"]]
+    weighs = minibatch_weights(ctx.facts, event["round"], worker=event["worker"])[event["minibatch"]]
     return Vector(VectorKind.GRADIENT, data, samples=weighs)
 
 
@@ -205,4 +205,4 @@ def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
 
     what, own = ctx.experiment.exchange.what, buffers.tensor(ctx.learner.model)
     shown = compute_delta(begun, own, buffers=ctx.facts.buffers) if what == "delta" else own
-    return Vector(exchanged_kind(what), buffers.view(shown), round_samples(ctx.facts, event["round"])[event["worker"]])
+    return Vector(exchanged_kind(what), buffers.view(shown), worker_weights(ctx.facts, event["round"])[event["worker"]])

@@ -17,7 +17,7 @@ from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, Journal, Position
-from crossover.training.progress import calendar, event_at, minibatch_samples, round_samples
+from crossover.training.progress import calendar, event_at, minibatch_weights, worker_weights
 from crossover.training.waits import NearDeadline, Waits, report_failure
 from crossover.workflow import DAY_S, Child, ForEach, Node, Repeat, Step
 from crossover.workflow import Sequence as InOrder
@@ -270,11 +270,11 @@ class Invocation:
 
     def samples(self) -> list[int]:
         """Return the sample counts of all workers' contributions to this round, by rank."""
-        return round_samples(self.ctx.facts, self.round)
+        return worker_weights(self.ctx.facts, self.round)
 
-    def minibatch_samples(self) -> list[int]:
+    def minibatch_weights(self) -> list[int]:
         """Return the sample counts of this worker's minibatches of the round."""
-        return minibatch_samples(self.ctx.facts, self.round, worker=self.rank)
+        return minibatch_weights(self.ctx.facts, self.round, worker=self.rank)
 
     def _is_superseded(self, round: int) -> bool:
         """Return whether a duplicate of this invocation, or the whole run, is beyond `round`.

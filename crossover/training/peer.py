@@ -21,7 +21,7 @@ from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, CheckpointPace, Position
 from crossover.training.fleet import InstanceReclaimed, Membership, record_step, stage
-from crossover.training.progress import calendar, event_at, minibatch_samples, round_samples
+from crossover.training.progress import calendar, event_at, minibatch_weights, worker_weights
 from crossover.workflow import first_event
 from crossover.workflow.architecture import architecture_of
 from crossover.workflow.context import Context
@@ -320,7 +320,7 @@ def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Te
 
     `gradients`: the contributions in rank order; for the mean, one may be overwritten once the next is requested.
     """
-    samples, rule = round_samples(ctx.facts, round), ctx.experiment.aggregation
+    samples, rule = worker_weights(ctx.facts, round), ctx.experiment.aggregation
     names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
     combine_vectors(gradients, samples, rule, names=names, agree=progress.drop_agreement(ctx, round), out=out)
 
@@ -356,7 +356,7 @@ class OnInstance:
     def gradient(self, event: Event, out: "Tensor") -> None:
         """Write the mean gradient over the round's minibatches into `out`."""
         ctx = self._ctx
-        mean = RunningMean(minibatch_samples(ctx.facts, event["round"], worker=event["worker"]), total=out)
+        mean = RunningMean(minibatch_weights(ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
             place = {**event, "minibatch": minibatch}
             gradient = gradients.compute_gradient(ctx, place, self.batch(place))
@@ -514,7 +514,7 @@ class _Peer:
                 self._damaged = str(error)
                 return
             self._compute()
-            self._exchange.send(self._contribution(round), round)
+            self._exchange.send(self._first_contribution(round), round)
             if between is not None and self._replica.codec is not None:
                 second = self._replica.codec.proceed(between)
                 assert isinstance(second, Contribution), "a mean is kept where another exchange follows"
@@ -577,7 +577,7 @@ class _Peer:
     def _exchange_contribution(self, round: int) -> "Tensor":
         """Exchange the contribution, once or twice, and return the aggregate of all contributions."""
         ctx, replica, exchange = self._ctx, self._replica, self._exchange
-        following: Contribution | Tensor = self._contribution(round)
+        following: Contribution | Tensor = self._first_contribution(round)
         for number in range(codecs.count_exchanges(ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
             out = self._memory(following.values)
@@ -594,8 +594,10 @@ class _Peer:
         assert not isinstance(following, Contribution)
         return following
 
-    def _contribution(self, round: int) -> Contribution:
-        """Return the peer's contribution as its codec sends it. Raises Refused if it cannot be encoded."""
+    def _first_contribution(self, round: int) -> Contribution:
+        """Return what the peer sends in the round's first exchange: its own vector, encoded if there is a codec. Raises Refused if that
+        fails.
+        """
         if (codec := self._replica.codec) is None:
             return Contribution(self._own)
         with stage(self._ctx, "compress"):

@@ -62,13 +62,13 @@ def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
     return [counts[number] for number in calendar(facts).numbers(round)]
 
 
-def minibatch_samples(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """Return the weights of the worker's minibatches of the round in its mean gradient, from the manifest in `facts`."""
+def minibatch_weights(facts: RunFacts, round: int, *, worker: int) -> list[int]:
+    """Return the weight of each of the worker's minibatches of the round in its mean gradient: its answers, or 1 if none has any."""
     return weigh_contributions(answers(facts, round, worker=worker))
 
 
-def round_samples(facts: RunFacts, round: int) -> list[int]:
-    """Return the weight of each worker's contribution in the round's mean, by rank."""
+def worker_weights(facts: RunFacts, round: int) -> list[int]:
+    """Return the weight of each worker's contribution in the round's mean, by rank: its answers, or 1 if none has any."""
     return weigh_contributions(
         [sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))]
     )

@@ -64,7 +64,7 @@ class SynchronousWorker:
         from crossover.algorithms.averaging import RunningMean
 
         invocation, total = self.invocation, self._total()
-        mean = RunningMean(invocation.minibatch_samples(), total=total, added=invocation.position.minibatch)
+        mean = RunningMean(invocation.minibatch_weights(), total=total, added=invocation.position.minibatch)
 
         def add(gradient: "Tensor") -> None:
             """Add a minibatch's gradient to the mean."""
@@ -256,7 +256,7 @@ class LocalSteps(SynchronousWorker):
             """Take a local step after the current minibatch."""
             self.step(gradient, minibatch=invocation.position.minibatch)
 
-        while invocation.position.minibatch < len(invocation.minibatch_samples()):
+        while invocation.position.minibatch < len(invocation.minibatch_weights()):
             invocation.compute(step)
 
     def contribution(self) -> "Tensor":

@@ -57,7 +57,7 @@ class OwnNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImages:
-    """Ids of images: Debian 13 by processor, and Ubuntu with PyTorch in /opt/pytorch for GPUs."""
+    """Ids of an organisation's own images, None for AWS's: Debian 13 by processor, and for GPUs Ubuntu with PyTorch in /opt/pytorch."""
 
     arm64: str | None = None
     amd64: str | None = None

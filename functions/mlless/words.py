@@ -65,7 +65,7 @@ FACTS = {"word?": WORD, "ahead?": [int], "curve?": [[float, float]], "seconds?":
 
 
 def encode(message: StepReport | Word) -> Vector:
-    """Return the message as a vector of JSON."""
+    """Return the worker's report or the supervisor's word as a RECORD vector: the bytes of its JSON."""
     return Vector(VectorKind.RECORD, memoryview(json.dumps(asdict(message)).encode()), dtype="uint8")
 
 

@@ -67,7 +67,7 @@ class FilteringWorker:
         }
         if self._velocity is not None:
             vectors["velocity"] = Vector(VectorKind.VELOCITY, buffers.view(self._velocity))
-        if 0 < self._invocation.position.minibatch < len(self._invocation.minibatch_samples()):
+        if 0 < self._invocation.position.minibatch < len(self._invocation.minibatch_weights()):
             vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
         return vectors, {"word": asdict(self._word), "ahead": sorted(self._ahead)}
 
@@ -93,7 +93,7 @@ class FilteringWorker:
         if self._word.leaves.get(self._rank) == step:
             self._say_farewell(step)
             return
-        if invocation.position.minibatch < len(invocation.minibatch_samples()):
+        if invocation.position.minibatch < len(invocation.minibatch_weights()):
             samples = invocation.samples()
             everybody = sum(samples[w] for w in self._word.list_computing(workers, step)) or 1
             self._accumulate()
@@ -115,7 +115,7 @@ class FilteringWorker:
         """Fetch and compute: the mean gradient over the round's minibatches, at x."""
         invocation = self._invocation
         self._model.copy_(self._base()).add_(self._residual)
-        mean = RunningMean(invocation.minibatch_samples(), total=self._sum, added=invocation.position.minibatch)
+        mean = RunningMean(invocation.minibatch_weights(), total=self._sum, added=invocation.position.minibatch)
         while not mean.is_complete:
             invocation.compute(mean.add)
         mean.result()

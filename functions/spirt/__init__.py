@@ -9,7 +9,7 @@ from crossover.data.clients import Event
 from crossover.data.encoding import VectorKind, exchanged_kind
 from crossover.errors import WaitTimeout
 from crossover.training import databases, gradients, progress
-from crossover.training.progress import ends_epoch, minibatch_samples, round_samples
+from crossover.training.progress import ends_epoch, minibatch_weights, worker_weights
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
 from crossover.workflow.architecture import Architecture
 from crossover.workflow.context import Context
@@ -53,7 +53,7 @@ def average_in_database(ctx: Context, event: Event) -> None:
     round, worker = event["round"], event["worker"]
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
     if ctx.experiment.exchange.what == "gradients":
-        names = _names_with_weight(names, minibatch_samples(ctx.facts, round, worker=worker))
+        names = _names_with_weight(names, minibatch_weights(ctx.facts, round, worker=worker))
     with ctx.stage("average"):
         ctx.compute[worker].mean(names, out=ctx.keys.average(round, worker))
         databases.roll_back_if_superseded(ctx, worker, ctx.keys.average(round, worker))
@@ -107,7 +107,7 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
         with ctx.stage("aggregate"):
             rule, agree = ctx.experiment.aggregation, progress.drop_agreement(ctx, round)
             weighing = (
-                _names_with_weight(averages, round_samples(ctx.facts, round)) if rule.rule == "mean" else averages
+                _names_with_weight(averages, worker_weights(ctx.facts, round)) if rule.rule == "mean" else averages
             )
             ctx.compute[worker].combine(weighing, rule=rule, out=out, agree=agree)
     finally:  # also if an average is gone: copies of the others may have been stored too late

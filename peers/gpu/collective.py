@@ -16,7 +16,7 @@ from crossover import runtime
 from crossover.errors import ConfigError, Unavailable
 from crossover.training.fleet import Membership
 from crossover.training.peer import Replica
-from crossover.training.progress import round_samples
+from crossover.training.progress import worker_weights
 from crossover.workflow.context import Context
 from peers.gpu.meeting import Meeting, own_address
 
@@ -73,7 +73,7 @@ class Collective:
 
         `exchange` is not used: there is one a round. Raises Unavailable if the group breaks.
         """
-        samples = round_samples(self._ctx.facts, round)
+        samples = worker_weights(self._ctx.facts, round)
         torch.mul(own.values, float(samples[self._member.rank]), out=out)
         shared = out.to(self._device)
         try:

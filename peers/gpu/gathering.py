@@ -17,7 +17,7 @@ from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import ContributionMessages, Replica, combine
-from crossover.training.progress import round_samples
+from crossover.training.progress import worker_weights
 from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Gathering:
 
         `exchange`: number of the exchange within the round. Raises StaleAttempt if the run is over.
         """
-        rank, samples = self._member.rank, round_samples(self._ctx.facts, round)[self._member.rank]
+        rank, samples = self._member.rank, worker_weights(self._ctx.facts, round)[self._member.rank]
         self._member.confirm()
         key = self._keys[exchange].body(round, rank)
         created = self._ctx.objects.put_new(key, self._bodies.encode(own, samples=samples))
@@ -59,7 +59,7 @@ class Gathering:
 
         `exchange`: number of the exchange within the round.
         """
-        ctx, rank, samples = self._ctx, self._member.rank, round_samples(self._ctx.facts, round)
+        ctx, rank, samples = self._ctx, self._member.rank, worker_weights(self._ctx.facts, round)
         combine(ctx, self._all(own, self._keys[exchange], round, samples), round=round, out=out)
         if round and round % self.every == 0 and not exchange:
             # All have published this round's gradient, so all have a checkpoint at its start.

@@ -16,7 +16,7 @@ from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import Replica
-from crossover.training.progress import round_samples
+from crossover.training.progress import worker_weights
 from crossover.workflow.context import Context
 from peers.p2p.mailboxes import Post
 from peers.p2p.messages import Message
@@ -62,7 +62,7 @@ class LatestMailboxes:
         The minibatch statistics behind the gradients are not averaged: the others' describe activations of other
         models.
         """
-        weight = float(round_samples(self._ctx.facts, round)[self._member.rank])
+        weight = float(worker_weights(self._ctx.facts, round)[self._member.rank])
         torch.mul(own.values, weight, out=out)
         total, applied = weight, dict[int, int]()
         for message, other in self._available(own, round, applied):

@@ -16,7 +16,7 @@ from crossover.runtime import Pauses, PeriodicTimer
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import ContributionMessages, Replica, combine
-from crossover.training.progress import round_samples
+from crossover.training.progress import worker_weights
 from crossover.workflow.context import Context
 from peers.p2p import messages
 from peers.p2p.messages import Message
@@ -41,7 +41,7 @@ class Post:
         run is over, or the rank was taken over.
         """
         ctx, rank = self._ctx, self._member.rank
-        samples = round_samples(ctx.facts, round)[rank]
+        samples = worker_weights(ctx.facts, round)[rank]
         parts, key = self._bodies.encode(own, samples=samples), ""
         self._member.confirm()
         if sum(memoryview(part).nbytes for part in parts) > self._limit:
@@ -200,7 +200,7 @@ class SynchronousMailboxes:
 
     def _check(self, message: Message) -> None:
         """Raise Corrupt unless the message states the sample count that its peer has in that round."""
-        expected = round_samples(self._ctx.facts, message.round)[message.peer]
+        expected = worker_weights(self._ctx.facts, message.round)[message.peer]
         if message.samples != expected:
             raise Corrupt(
                 f"peer {self._member.rank}: the gradient of peer {message.peer}, round {message.round}, stands for "

@@ -21,7 +21,7 @@ class _AlwaysEmptyList(list[Any]):
 
 
 def install(changes: Replacements) -> None:
-    """Install all patches of S3 objects."""
+    """Patch moto's S3: small buffers, conditional puts one at a time, copied listings. `changes`: records the patches and undoes them."""
     _guard_buffers(changes)
     serialize_conditional_puts(changes)
     _copy_listings(changes)
