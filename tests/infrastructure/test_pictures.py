@@ -16,6 +16,11 @@ from tools.pictures.figures import load_figures
 from tools.pictures.layouts import CHANNEL_OF, LAYOUTS, NOT_DRAWN, Layout
 from tools.pictures.pages import FOLDER, count_arrow_bytes, draw_pictures, find_wires, render_pages, render_pictures
 
+# Requests that arrows stand for; others ask, delete or compute.
+DIRECTIONS = {
+    **dict.fromkeys(("get", "peek", "arrived"), "in"),
+    **dict.fromkeys(("put", "create", "replace", "arrive"), "out"),
+}
 each = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 
 
@@ -129,6 +134,28 @@ def test_arrows_carry_the_bytes_of_the_simulated_round(layout: Layout) -> None:
     differing = {key: found[key] - expected[key] for key in found | expected}
     # A decision's text is not drawn, and chunks of a vector are drawn as equal ones.
     assert all(abs(bytes_) <= DECISION_BYTES for bytes_ in differing.values()), differing
+
+
+@each
+def test_arrows_are_requests_of_the_simulated_round(layout: Layout) -> None:
+    of = load_figures(layout.name)
+    lanes = {lane.name: lane for lane in layout.round.lanes}
+    starts = {box.name for box in layout.structure.boxes if box.starts}
+    drawn: Counter[tuple[str, int, str, str]] = Counter()
+    for arrow in layout.round.arrows:
+        source, target = lanes[arrow.source], lanes[arrow.target]
+        if source.kind in CHANNEL_OF:
+            drawn[arrow.by, target.rank, CHANNEL_OF[source.kind], "in"] += of.counts[arrow.count]
+        elif target.kind in CHANNEL_OF:
+            drawn[arrow.by, source.rank, CHANNEL_OF[target.kind], "out"] += of.counts[arrow.count]
+        else:
+            assert arrow.by in starts, f"{arrow.text}: no store in between, and {arrow.by} starts no state machine"
+    counted: Counter[tuple[str, int, str, str]] = Counter()
+    for (step, rank), part in of.round.items():
+        for channel, operations in part.operations.items():
+            for operation, count in operations.items():
+                counted[step, rank, channel, DIRECTIONS.get(operation, "")] += count
+    assert not (unsent := drawn - counted), unsent
 
 
 @each

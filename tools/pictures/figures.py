@@ -1,5 +1,6 @@
 """Figures in the pictures: bytes and seconds of one simulated round, dollars of an hour and of a run."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -35,10 +36,13 @@ ROUNDS_OF_LONG_WORKERS: dict[str, Callable[[WorkerInvocation], SimProcess]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """Usage of one step, or of a program, by one worker in the round. `bytes_in`, `bytes_out`: by channel; `stages`: seconds by stage."""
+    """Usage of one step, or of a program, by one worker in the round. `bytes_in`, `bytes_out`: by channel; `operations`: number of requests
+    by channel and operation; `stages`: seconds by stage.
+    """
 
     bytes_in: dict[str, int]
     bytes_out: dict[str, int]
+    operations: dict[str, Counter[str]]
     stages: dict[str, float]
     wall_s: float
 
@@ -96,11 +100,12 @@ class Figures:
             found = {}
         for record in world.usage.records:
             key = record["step"], record["worker"]
-            before = found.get(key, Part({}, {}, {}, 0.0))
+            before = found.get(key, Part({}, {}, {}, {}, 0.0))
             traffic = {channel: record["traffic"][name] for channel, name in CHANNELS.items()}
             found[key] = Part(
                 {c: before.bytes_in.get(c, 0) + traffic[c]["bytes_in"] for c in CHANNELS},
                 {c: before.bytes_out.get(c, 0) + traffic[c]["bytes_out"] for c in CHANNELS},
+                {c: before.operations.get(c, Counter()) + Counter(traffic[c]["operations"]) for c in CHANNELS},
                 {each["stage"]: each["wall_s"] for each in record["stages"]},
                 max(before.wall_s, record["wall_s"]),
             )
@@ -170,7 +175,8 @@ def load_figures(name: str) -> Figures:
 def _build_part(invocation: SimulatedInvocation, wall_s: float) -> Part:
     """Return what an invocation has used so far."""
     tally = invocation.tally
-    return Part(dict(tally.bytes_in), dict(tally.bytes_out), {n: s for n, s, _ in invocation.as_stages()}, wall_s)
+    stages = {name: seconds for name, seconds, _ in invocation.as_stages()}
+    return Part(dict(tally.bytes_in), dict(tally.bytes_out), dict(tally.operations), stages, wall_s)
 
 
 def _count_minibatch_bytes(of: Figures) -> int:
@@ -186,7 +192,6 @@ SIZES: dict[str, Callable[[Figures], int]] = {
     "average": lambda of: of.workload.vector_bytes,
     "chunk": lambda of: round(of.workload.vector_bytes / of.workers),
     "update": lambda of: mlless.update_bytes(of.world),
-    "word": lambda of: 4 * of.workers,
     "validation set": lambda of: of.workload.validation_bytes,
     # with the header that a vector has in a bucket or a message
     "stored model": lambda of: given_bytes(of.world, ROUND),

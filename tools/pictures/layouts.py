@@ -208,12 +208,12 @@ SPIRT = Layout(
             Frame("state machine of the run", 0, 62, 634, _SPIRT),
             Frame("{workers} workers side by side, round after round", 1, 160, 572, _SPIRT[1:-1]),
             Frame("{minibatches} minibatches side by side", 2, 183, 252, ("compute_gradients",)),
-            Frame("each second, until all {workers} have reported", 2, 354, 422, ("check_peers",)),
+            Frame("until all {workers} have reported; each polls up to 1 s", 2, 354, 422, ("check_peers",)),
         ),
         _place_stores("one host per worker: {hosts}", broker=True),
     ),
     Round(
-        13,
+        14,
         (
             Lane("bucket", 60, "bucket", "bucket"),
             Lane("worker 0", 200, "function", "worker 0", 0),
@@ -231,16 +231,17 @@ SPIRT = Layout(
             *_for_both(Arrow(7, "broker", "worker 0", "all have reported", "message", "check_peers")),
             Arrow(8, "database 1", "worker 0", "average of each peer", "average", "aggregate_peers", "others"),
             *_for_both(Arrow(9, "worker 0", "database 0", "copy", "average", "aggregate_peers", "others")),
-            Arrow(12, "database 0", "worker 0", "model", "model", "detect_convergence"),
+            *_for_both(Arrow(12, "database 0", "worker 0", "model", "model", "detect_convergence")),
             Arrow(12, "bucket", "worker 0", "validation set", "validation set", "detect_convergence"),
+            Arrow(14, "worker 0", "bucket", "decision; first counts", "message", "detect_convergence"),
         ),
         (
             *_for_both(Bar(2, "worker 0", "compute_gradients", "compute_gradients", ("compute",))),
-            *_for_both(Bar(4, "database 0", "average_in_database", "average_in_database", ("average",))),
+            *_for_both(Bar(4, "database 0", "average_in_database", "average_in_database")),
             Bar(6, "worker 0", "check_peers polls", "check_peers", wait=True),
-            *_for_both(Bar(10, "database 0", "aggregate_peers", "aggregate_peers", ("aggregate",))),
-            *_for_both(Bar(11, "database 0", "update_model", "update_model", ("update",))),
-            Bar(13, "worker 0", "detect_convergence", "detect_convergence", ("evaluate",)),
+            *_for_both(Bar(10, "database 0", "aggregate_peers", "aggregate_peers")),
+            *_for_both(Bar(11, "database 0", "update_model", "update_model")),
+            *_for_both(Bar(13, "worker 0", "detect_convergence", "detect_convergence", ("evaluate",))),
         ),
     ),
     Card(
@@ -312,22 +313,23 @@ MLLESS = Layout(
         (
             Arrow(0, "bucket", "worker 0", "minibatch", "minibatch", "train"),
             Arrow(3, "worker 0", "database", "update", "update", "train"),
+            Arrow(4, "worker 0", "database", "report", "message", "train"),
             Arrow(4, "worker 1", "database", "update", "update", "train"),
-            Arrow(5, "worker 0", "broker", "stored", "message", "train"),
-            Arrow(6, "worker 1", "broker", "stored, later", "message", "train"),
-            Arrow(7, "broker", "supervisor", "all stored", "message", "supervise"),
-            Arrow(9, "supervisor", "database", "decision: whose updates apply", "word", "supervise"),
-            Arrow(10, "supervisor", "broker", "has decided", "message", "supervise"),
-            *_for_both(Arrow(11, "broker", "worker 0", "has decided", "message", "train")),
+            Arrow(5, "worker 1", "database", "report", "message", "train"),
+            Arrow(6, "database", "supervisor", "report of each worker", "message", "supervise", "workers"),
+            Arrow(8, "supervisor", "database", "decision: whose updates apply", "message", "supervise"),
+            Arrow(9, "supervisor", "broker", "has decided", "message", "supervise"),
+            *_for_both(Arrow(10, "broker", "worker 0", "has decided", "message", "train")),
+            *_for_both(Arrow(11, "database", "worker 0", "decision", "message", "train")),
             *_for_both(Arrow(12, "database", "worker 0", "update", "update", "train", "others")),
         ),
         (
             *_for_both(Bar(1, "worker 0", "computes gradient", "train", ("compute",))),
-            *_for_both(Bar(2, "worker 0", "drops small parts", "train", ("filter",))),
-            Bar(5, "supervisor", "waits for all", "supervise", wait=True, width=96),
-            Bar(6, "worker 0", "waits for decision", "train", wait=True, rows=4.6),
-            Bar(7, "worker 1", "waits for decision", "train", wait=True, rows=3.6),
-            Bar(8, "supervisor", "decides", "supervise", width=96),
+            *_for_both(Bar(2, "worker 0", "keeps small parts back", "train", ("filter",), width=144)),
+            Bar(0, "supervisor", "waits for all", "supervise", wait=True, rows=6.6, width=84),
+            Bar(5, "worker 0", "waits for decision", "train", wait=True, rows=5.6),
+            Bar(6, "worker 1", "waits for decision", "train", wait=True, rows=4.6),
+            Bar(7, "supervisor", "decides", "supervise", width=84),
             *_for_both(Bar(13, "worker 0", "applies updates", "train", ("update",))),
         ),
     ),
@@ -335,11 +337,11 @@ MLLESS = Layout(
         (
             *_place_workers("function"),
             ("database", 62, 60),
-            ("broker", 132, 60),
-            ("function", 188, 60),
+            ("function", 132, 60),
+            ("broker", 188, 60),
         ),
         ((0, 4), (1, 4), (2, 4), (3, 4)),
-        ((5, 6), (3, 5), (2, 5)),
+        ((4, 5), (5, 6), (0, 6), (1, 6), (2, 6), (3, 6)),
         "each worker adds what passed a filter",
         (0, 1, 2, 3),
     ),
@@ -399,7 +401,9 @@ def _lay_out_chunks() -> Round:
     names = [f"worker {rank}" for rank in ranks]
     arrows = [Arrow(0, "bucket", "worker 0", "minibatch", "minibatch", "train")]
     for row, some in ((2, near), (3, far)):
-        arrows += [Arrow(row, names[rank], "database", "others' chunks", "chunk", "train", "others") for rank in some]
+        arrows += [
+            Arrow(row, names[rank], "database", "chunks for the others", "chunk", "train", "others") for rank in some
+        ]
     for row, some in ((5, near), (6, far)):
         arrows += [Arrow(row, "database", names[rank], f"chunk {rank}", "chunk", "train", "others") for rank in some]
     for row, some in ((8, near), (9, far)):
@@ -407,11 +411,11 @@ def _lay_out_chunks() -> Round:
     for row, some in ((11, near), (12, far)):
         arrows += [Arrow(row, "database", names[rank], "means of others", "chunk", "train", "others") for rank in some]
     bars = []
-    for rank, name in enumerate(names):
+    for name in names:
         bars += [
             Bar(1, name, "computes gradient", "train", ("compute",)),
-            Bar(4, name, f"waits for chunks {rank}", "train", wait=True),
-            Bar(7, name, f"averages chunk {rank}", "train", ("aggregate",)),
+            Bar(4, name, "waits for its {others} parts", "train", wait=True),
+            Bar(7, name, "reads and averages", "train", ("aggregate",)),
             Bar(10, name, "waits for means", "train", wait=True),
             Bar(13, name, "updates its model", "train", ("update",)),
         ]

@@ -15,14 +15,19 @@ BOX_X, BOX_WIDTH, BOX_HEIGHT = 64, 300, 40
 STORE_TOP, STORE_WIDTH, STORE_HEIGHT = 62, 130, 60
 PITCH, FIRST_ROW = 42, 128
 CAPTION = "A dot: reads or writes there. Bytes of a round: of all workers, as the simulation counts them."
-ROUND_CAPTION = "Time runs down, not to scale. Grey: waits. Bytes and seconds: of the simulation (projected)."
+ROUND_CAPTIONS = (
+    "Time runs down, not to scale. Grey: waits. Dashed: messages. Bytes and seconds: of the simulation (projected).",
+    "What workers or peers all do in the same way is drawn in full for the first, and in part for the others.",
+)
+STAGES_WITH_WAITS = {"aggregate", "receive"}
+WAITS_CAPTION = "Seconds of bars that average include the wait and the reads before them."
 BEGIN, END = "<!-- figures: make pictures writes them -->\n", "<!-- end of figures -->"
 
 
 def fill_in(text: str, of: Figures) -> str:
     """Return a text with its names of figures replaced."""
     hosts = database_hosts(of.experiment, of.architecture)
-    return text.format(workers=of.workers, minibatches=of.minibatches, hosts=hosts)
+    return text.format(workers=of.workers, others=of.workers - 1, minibatches=of.minibatches, hosts=hosts)
 
 
 def describe_example(of: Figures) -> str:
@@ -128,7 +133,9 @@ def draw_round(layout: Layout) -> Drawing:
     """Draw one round, from top to bottom: a lane per participant, bars for work and waits, arrows for bytes."""
     of, plan = load_figures(layout.name), layout.round
     bottom = FIRST_ROW + (plan.rows + 1) * PITCH
-    drawing = Drawing(WIDTH, int(bottom + 62), layout.timing)
+    stages = {stage for bar in plan.bars for stage in bar.stages}
+    captions = (describe_example(of), *ROUND_CAPTIONS, *([WAITS_CAPTION] if stages & STAGES_WITH_WAITS else []))
+    drawing = Drawing(WIDTH, int(bottom + 30 + 16 * len(captions)), layout.timing)
     drawing.text(20, 30, layout.timing, size=15.5, style="bold")
     lanes = {lane.name: lane for lane in plan.lanes}
     for lane in plan.lanes:
@@ -139,14 +146,8 @@ def draw_round(layout: Layout) -> Drawing:
         _draw_bar(drawing, bar, lanes[bar.lane], of)
     for arrow in plan.arrows:
         _draw_arrow(drawing, arrow, lanes, of)
-    drawing.text(20, bottom + 28, describe_example(of), size=11, style="soft")
-    drawing.text(
-        20,
-        bottom + 44,
-        ROUND_CAPTION,
-        size=11,
-        style="soft",
-    )
+    for number, caption in enumerate(captions):
+        drawing.text(20, bottom + 28 + 16 * number, caption, size=11, style="soft")
     return drawing
 
 
@@ -159,8 +160,8 @@ def _draw_bar(drawing: Drawing, bar: Bar, lane: Lane, of: Figures) -> None:
         drawing.rect(left, top, 4, height, f"fill {lane.kind}", radius=2)
     edges, middle = (left + 4, left + bar.width), top + height / 2
     part = of.round[bar.by, max(0, lane.rank)]
-    seconds = sum(part.stages[stage] for stage in bar.stages)
-    drawing.text(lane.x + 2, middle + (-1 if bar.stages else 4), bar.text, size=10.5, anchor="middle", within=edges)
+    seconds, text = sum(part.stages[stage] for stage in bar.stages), fill_in(bar.text, of)
+    drawing.text(lane.x + 2, middle + (-1 if bar.stages else 4), text, size=10.5, anchor="middle", within=edges)
     if bar.stages:
         drawing.text(
             lane.x + 2, middle + 12, display.seconds(seconds), size=10, style="soft", anchor="middle", within=edges
@@ -201,14 +202,9 @@ def draw_card(layout: Layout) -> Drawing:
         _, x, y = plan.icons[number]
         drawing.text(x + 34, y + 38, plan.sign, size=11.5, style="bold halo", within=(0, CARD_WIDTH))
     drawing.text(12, 138, plan.averages, size=11.5, within=(0, CARD_WIDTH))
-    drawing.text(
-        12,
-        154,
-        f"{display.bytes_(count_moved_bytes(of))} a worker and round",
-        size=11,
-        style="soft",
-        within=(0, CARD_WIDTH),
-    )
+    per = f"a worker; {of.minibatches} minibatches a round" if of.minibatches > 1 else "a worker and round"
+    moved = f"{display.bytes_(count_moved_bytes(of))} {per}"
+    drawing.text(12, 154, moved, size=11, style="soft", within=(0, CARD_WIDTH))
     money = f"${of.idle_usd:.2f} an hour idle, {display.rough_usd(of.estimate.usd.p50)} a run"
     drawing.text(12, 169, money, size=11, style="soft", within=(0, CARD_WIDTH))
     return drawing
@@ -289,9 +285,10 @@ def _list_figures(layout: Layout) -> Iterator[str]:
     yield ""
     yield f"| [{of.config}](../../{of.config}) | projected |"
     yield "| --- | --- |"
-    yield f"| bytes of a worker in a round | {display.bytes_(count_moved_bytes(of))} |"
+    length = f" of {of.minibatches} minibatches" if of.minibatches > 1 else ""
+    yield f"| bytes of a worker in a round{length} | {display.bytes_(count_moved_bytes(of))} |"
     yield f"| an hour deployed, nothing running | ${of.idle_usd:.2f} |"
-    yield f"| an hour while a run lasts, functions apart | ${of.running_usd:.2f} |"
+    yield f"| an hour during a run, without functions | ${of.running_usd:.2f} |"
     usd, minutes = estimate.usd, estimate.minutes
     yield f"| a run of {estimate.epochs} epochs | {display.band(display.rough_usd, usd.p5, usd.p50, usd.p95)} |"
     seconds = (60 * each for each in (minutes.p5, minutes.p50, minutes.p95))
