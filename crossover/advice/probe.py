@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import Dataset, load
 from crossover.learning.learner import Learner, for_processor, learner_for
-from crossover.learning.memory import release_freed_memory
+from crossover.learning.memory import find_free_bytes, release_freed_memory
 from crossover.learning.staging import take_first_samples
 
 KNOWN, IMAGE = "mobilenet", (3, 32, 32)
@@ -130,7 +129,7 @@ def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batc
     while count < most:
         began = time.perf_counter()
         peak = _peak_bytes(partial(_timed, learner, of(count), 0))
-        if time.perf_counter() - began >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * _free_bytes():
+        if time.perf_counter() - began >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * find_free_bytes():
             break
         count = min(most, GROWING * count)
     if count == FEWEST:
@@ -138,15 +137,6 @@ def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batc
     small, large = of(max(2, count // 8)), of(count)
     peaks = [_peak_bytes(partial(_timed, learner, each, 0)) for each in (small, large)]
     return small, large, max(0.0, (peaks[1] - peaks[0]) / max(1, count - len(small.labels)))
-
-
-def _free_bytes() -> float:
-    """Return how much memory the platform can still provide, in bytes; infinite if it does not report it."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return inf
-    return 1_024.0 * next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 1 << 40)
 
 
 def _peak_bytes(work: Callable[[], object]) -> int:

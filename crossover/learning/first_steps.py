@@ -20,7 +20,12 @@ from crossover.learning.samples import Dataset
 from crossover.learning.staging import Minibatches, plan_staging
 
 MINIBATCHES = 3
+LARGE, OF_LARGE = (
+    50_000_000,
+    2,
+)  # elements of a model whose trial has fewer minibatches: a second update holds six vectors
 GROWTH = 1_000.0  # times the first loss: no training comes back from there
+SURE_S = 1.0  # which a minibatch takes that is not timed twice
 MOST_S = 10.0  # for all minibatches together; those of a large model have fewer samples than the experiment's
 
 
@@ -28,7 +33,8 @@ def try_minibatches(
     experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = runtime.perf_counter
 ) -> None:
     """Train `learner` on the first minibatches that the first worker of the experiment would get of `dataset`, alone,
-    for about MOST_S seconds at most, from the initial model; it is left with the trained one.
+    for about MOST_S seconds at most, from the initial model; it is left with the trained one. They are MINIBATCHES, and OF_LARGE of a model
+    of more than LARGE elements.
 
     Raises ConfigError if the loss is not finite, or grows beyond GROWTH. `clock`: returns seconds.
     """
@@ -38,8 +44,9 @@ def try_minibatches(
     release_freed_memory()  # by now nobody needs the builds that were compared, and the steps below take three vectors
     model, state = buffers.tensor(learner.initial_model()), tuple[Tensor, ...]()
     losses = list[float]()
+    count = MINIBATCHES if model.numel() <= LARGE else OF_LARGE
     samples = _count_affordable_samples(minibatches.train(0, 0), learner, clock)
-    for number in range(MINIBATCHES):
+    for number in range(count):
         batch = _take_first(minibatches.train(0, number % cut.minibatches), samples)
         try:
             losses.append(learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0))
@@ -47,27 +54,27 @@ def try_minibatches(
             raise ConfigError(_build_message(experiment, number, str(refused).partition(": ")[2])) from refused
         if not math.isfinite(losses[-1]):
             raise ConfigError(_build_message(experiment, number, f"the loss is {losses[-1]}"))
-        if number + 1 == MINIBATCHES:
+        if number + 1 == count:
             break
         rate = learning_rate(training, round=number, rounds=max(steps, MINIBATCHES), history=())
         update = Update.from_training(training, number=number, rate=rate, buffers=learner.buffers, sync_every=1)
         gradient = buffers.tensor(learner.gradient)
-        if (
-            number + 2 < MINIBATCHES
-        ):  # the optimizer's first state may be the gradient itself, which the learner overwrites
+        if number + 2 < count:  # the optimizer's first state may be the gradient itself, which the learner overwrites
             gradient = torch.clone(gradient)
         moved, state = step(model, gradient, state, update)
         model.copy_(moved)
-        del moved, gradient  # a large model's vectors are most of a machine's memory
+        del moved, gradient
+        if number + 2 == count:
+            state = ()  # a large model's vectors are most of a machine's memory
     if losses[-1] > GROWTH * losses[0] > 0:
         raise ConfigError(
-            _build_message(experiment, MINIBATCHES - 1, f"the loss grows from {losses[0]:.4g} to {losses[-1]:.4g}")
+            _build_message(experiment, count - 1, f"the loss grows from {losses[0]:.4g} to {losses[-1]:.4g}")
         )
 
 
 def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
     """Return how many samples of a minibatch like `batch` leave all minibatches within MOST_S, at least 2; timed with 2 samples, twice,
-    since the first time includes what torch prepares once; once if that alone takes a minibatch's part of MOST_S.
+    since the first time includes what torch prepares once; once if that takes more than SURE_S.
     """
     few = _take_first(batch, 2)
     spent = list[float]()
@@ -78,7 +85,7 @@ def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[]
         except Refused:
             return batch.samples  # told by the trial itself, of a whole minibatch
         spent.append(clock() - began)
-        if spent[0] > MOST_S / MINIBATCHES:
+        if spent[0] > SURE_S:
             break
     sample_s = min(spent, default=0.0) / 2
     affordable = MOST_S / MINIBATCHES / sample_s if sample_s else math.inf

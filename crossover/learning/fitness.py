@@ -29,7 +29,7 @@ from crossover.learning.samples import (
     resize_images,
 )
 from crossover.learning.sizes import StepCounts
-from crossover.learning.step_counts import count_step
+from crossover.learning.step_counts import OF_SAMPLES, count_step
 
 # --- fitness ----------------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,6 @@ def _describe_rows(part: Tensor) -> str:
 #
 # Nothing is timed here: the counts are the same on every machine.
 
-OF_SAMPLES = (2, 4)  # two batches, whose difference tells what grows with the batch
 _AT_ONCE = 256  # samples of an evaluation's forward pass, as the learner takes them
 
 
@@ -260,16 +259,16 @@ def measure_module(module: nn.Module, sample: Tensor) -> Footprint:
     own, learnt, norms = set(memory), flat.list_trained(module), flat.list_moving_norms(module)
     elements = sum(each.numel() for each in learnt.values())
     statistics = sum(2 * each.num_features for each in norms.values())
-    few, more = (_count_kept_bytes(module, _repeat_sample(sample, count), own) for count in OF_SAMPLES)
-    with torch.no_grad(), _disable_fused_path(), FlopCounterMode(display=False) as counted:
-        _run_forward(module, _repeat_sample(sample, 1), training=False)
+    widest, macs = _measure_evaluation(module, _repeat_sample(sample, 1))
+    kept = list[int]()  # of each batch of the counted steps
+    step = count_step(module, sample, run=lambda own_module, inputs: _run_noting_kept(own_module, inputs, own, kept))
     return Footprint(
         parameters=elements,
         buffers=statistics,
-        macs=counted.get_total_flops() // 2,
-        kept_bytes=(more - few) / (OF_SAMPLES[1] - OF_SAMPLES[0]),
-        widest_bytes=_find_widest_bytes(module, _repeat_sample(sample, 1)),
-        step=count_step(module, sample, run=lambda own, inputs: _run_forward(own, inputs, training=True)),
+        macs=macs,
+        kept_bytes=(kept[1] - kept[0]) / (OF_SAMPLES[1] - OF_SAMPLES[0]),
+        widest_bytes=widest,
+        step=step,
         fixed_bytes=sum(each.nbytes for each in memory.values()) - 4 * (elements + statistics),
     )
 
@@ -379,9 +378,9 @@ def _run_forward(module: nn.Module, inputs: Tensor, *, training: bool) -> Any:
         return module(inputs)
 
 
-def _count_kept_bytes(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
-    """Return the bytes that autograd keeps for the backward pass, each memory once, without the model's `own` memory
-    (data pointers).
+def _run_noting_kept(module: nn.Module, inputs: Tensor, own: set[int], kept_bytes: list[int]) -> Any:
+    """Return the module's outputs for `inputs` in training mode, and append to `kept_bytes` what autograd keeps for the backward pass, each
+    memory once, without the model's `own` memory (data pointers).
     """
     kept: dict[int, int] = {}
 
@@ -394,13 +393,14 @@ def _count_kept_bytes(module: nn.Module, inputs: Tensor, own: set[int]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = _run_forward(module, inputs, training=True)
-    total = sum(kept.values())
-    del output
-    return total
+    kept_bytes.append(sum(kept.values()))
+    return output
 
 
-def _find_widest_bytes(module: nn.Module, inputs: Tensor) -> int:
-    """Return the bytes of inputs and outputs of the largest layer in a forward pass."""
+def _measure_evaluation(module: nn.Module, inputs: Tensor) -> tuple[int, int]:
+    """Return two values of one forward pass in evaluation mode: the bytes of inputs and outputs of the largest layer, and the
+    multiply-accumulates.
+    """
     widest = 0
 
     def look(layer: nn.Module, given: Any, output: Any) -> None:
@@ -411,8 +411,8 @@ def _find_widest_bytes(module: nn.Module, inputs: Tensor) -> int:
     hooks: list[Callable[[], None]] = [
         layer.register_forward_hook(look).remove for layer in module.modules() if not list(layer.children())
     ]
-    with torch.no_grad():
+    with torch.no_grad(), _disable_fused_path(), FlopCounterMode(display=False) as counted:
         _run_forward(module, inputs, training=False)
     for remove in hooks:
         remove()
-    return widest
+    return widest, counted.get_total_flops() // 2

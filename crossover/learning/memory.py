@@ -7,6 +7,8 @@ that it uses at once (float32; bf16 1.1 to 1.2).
 
 import ctypes
 from functools import cache
+from math import inf
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 
@@ -30,3 +32,12 @@ def release_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(trim(0))
+
+
+def find_free_bytes() -> float:
+    """Return how much memory the platform can still provide, in bytes; infinite if it does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return inf
+    return 1_024.0 * next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 1 << 40)

@@ -75,7 +75,7 @@ def count_step(
     `sample`: one input without its first dimension, on the module's device, which may be `meta`. `run`: how the module is called;
     `module(inputs)` unless given.
     """
-    few, more = (_count_pass(module, sample.unsqueeze(0).expand(n, *sample.shape), run) for n in OF_SAMPLES)
+    few, more = (_count_pass(module, sample.unsqueeze(0).repeat(n, *[1] * sample.ndim), run) for n in OF_SAMPLES)
     apart = OF_SAMPLES[1] - OF_SAMPLES[0]
     each = {name: (more.macs[name] - few.macs[name]) / apart for name in few.macs}
     bytes_ = (more.bytes - few.bytes) / apart

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from crossover import user_code
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Data, Exchange, Experiment, Metric, Table, Training
-from crossover.learning import scaling
+from crossover.learning import first_steps, scaling
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import load
 from crossover.learning.first_steps import try_minibatches
@@ -184,11 +184,23 @@ def test_the_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     assert train_reference(asked, dataset, learner=learner)[0] == train_reference(asked, dataset)[0]
 
 
-@pytest.mark.parametrize(("sample_s", "timed", "samples"), [(0.001, 2, 20), (0.5, 2, 6), (100.0, 1, 2)])
-def test_the_trial_of_a_slow_model_takes_fewer_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample_s: float, timed: int, samples: int
+@pytest.mark.parametrize(
+    ("sample_s", "timed", "samples", "large", "minibatches"),
+    [(0.001, 2, 20, 100, 3), (0.5, 2, 6, 100, 3), (0.6, 1, 5, 100, 3), (100.0, 1, 2, 1, 2)],
+)
+def test_the_trial_of_a_slow_model_takes_fewer_samples_and_of_a_large_one_fewer_minibatches(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sample_s: float,
+    timed: int,
+    samples: int,
+    large: int,
+    minibatches: int,
 ) -> None:
-    """A sample takes so many seconds of a clock that only the model moves. `timed`: minibatches of 2 samples before the trial's."""
+    """A sample takes so many seconds of a clock that only the model moves. `timed`: minibatches of 2 samples before the trial's. `large`:
+    elements of a model that is not large.
+    """
+    monkeypatch.setattr(first_steps, "LARGE", large)
     asked = experiment(tmp_path)
     asked = replace(asked, workers=1, training=replace(asked.training, batch_size=20))
     dataset = load(asked)
@@ -202,7 +214,7 @@ def test_the_trial_of_a_slow_model_takes_fewer_samples(
 
     monkeypatch.setattr(learner, "compute_gradient", slow)
     try_minibatches(asked, dataset, learner, clock=lambda: now[0])
-    assert seen == [*[2] * timed, *[samples] * 3]
+    assert seen == [*[2] * timed, *[samples] * minibatches]
 
 
 def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(
