@@ -647,7 +647,15 @@ def quota_line(found: Advice) -> str:
     if (today := found.startable) is None:
         return f"Not today: {word}."
     held = "" if _keeps_to_constraints(found, today) else ", which misses the deadline or the budget"
-    return f"Today, without a quota: {today.candidate.words}: {today.words}{held}. For the advice above: {word}."
+    needed = question_.count_standard_vcpus(today.candidate)
+    often = question_.NEW_ACCOUNT_VCPUS
+    few = (
+        f" It takes {needed} vCPUs of standard instances, and new accounts often have {often}."
+        if needed > often
+        else ""
+    )
+    answer = f"{today.candidate.words}: {today.words}{held}.{few}"
+    return f"Today, without the quota that the advice needs: {answer} For the advice above: {word}."
 
 
 def describe_drivers(found: Advice) -> str:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 ON_HAND = ("lambda", "ec2", "gpu", "spot")
 NEW_ACCOUNT_MB = 3_008  # of a function, until an account has been granted more
+NEW_ACCOUNT_VCPUS = (
+    5  # of standard instances (L-1216C47A), until an account has been granted more or has been billed for a while
+)
 
 # Peaks of this project's own steps, in Linux with glibc: what is freed stays with the process and fragments (learning/memory.py).
 OF_KEPT = 2.5  # of a step's activations: MobileNet's 512 keep 820 MB and peaked at 1.7 to 2.3 GB
@@ -142,6 +145,16 @@ def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
     if candidate.memory_mb and candidate.workers > 10:
         return "a new account runs ten functions at once: ask for more first (crossover doctor names it)"
     return ""
+
+
+def count_standard_vcpus(candidate: Candidate) -> int:
+    """Return how many vCPUs of standard instances (no GPUs) the candidate's programs and database hosts take together."""
+    known = figures.load_instances()
+    programs = 0 if candidate.gpu else candidate.workers * known.get(candidate.instance, UNKNOWN_INSTANCE).vcpus
+    hosts = candidate.workers if candidate.form.tensor_hosts == "per_worker" else 1
+    return (programs if candidate.instance else 0) + (
+        hosts * known[candidate.host].vcpus if candidate.host in known else 0
+    )
 
 
 # --- constraints ------------------------------------------------------------------------------------------------------

@@ -69,6 +69,20 @@ def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
     assert today is not None and not describe_needed_quota(today.candidate)
 
 
+def test_the_answer_of_today_says_how_many_standard_vcpus_it_takes(found: Advice) -> None:
+    instances = figures.load_instances()
+    for each in (finalist.candidate for finalist in found.finalists):
+        machines = 0 if each.gpu or not each.instance else each.workers * instances[each.instance].vcpus
+        hosts = (
+            0 if not each.host else instances[each.host].vcpus * (1 if each.architecture != "spirt" else each.workers)
+        )
+        assert subject.count_standard_vcpus(each) == machines + hosts
+    gpu = next(each for each in found.finalists if each.candidate.gpu)
+    large = next(each for each in found.finalists if subject.count_standard_vcpus(each.candidate) > 5)
+    line = advice.quota_line(replace(found, winner=gpu, alternatives=(), front=(large,), unknown=(), rejected=()))
+    assert f"It takes {subject.count_standard_vcpus(large.candidate)} vCPUs of standard instances" in line
+
+
 @pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
 def test_a_quota_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--gpu-quota: .* expected none, or the vCPUs"):
