@@ -69,7 +69,8 @@ class Drivers:
     def exchanged(self) -> str:
         """One sentence part: the size and number of exchanged vectors, and the share of time that moving data takes."""
         moved = self.of_the_run[MOVED] / max(1e-12, sum(self.of_the_run.values()))
-        return f"a vector of {display.bytes_(self.vector_bytes)} is exchanged {self.exchanges:,} times; moving is {moved:.0%} of the time"
+        vector = display.bytes_(self.vector_bytes)
+        return f"a vector of {vector} is exchanged {self.exchanges:,} times; moving data takes {moved:.0%} of the time"
 
 
 def _largest(parts: Mapping[str, float], what: str) -> str:
@@ -669,7 +670,7 @@ def describe_drivers(found: Advice) -> str:
         return f"{text} Between its {winner.candidate.workers} workers {exchanged}."
     dollars, time = (times_of(winner, shared, figure) for figure in ("usd", "seconds"))
     return (
-        f"{text} Shared out, at its cheapest ({shared.candidate.words}), it takes {time} the time and costs "
+        f"{text} On several workers, at its cheapest ({shared.candidate.words}), it takes {time} the time and costs "
         f"{dollars} the dollars: {exchanged}."
     )
 
@@ -696,7 +697,7 @@ def capacity(found: Advice) -> list[str]:
     instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
     functions = ", and functions wait for no GPU" if any(each.kind == "lambda" for each in others) else ""
     return [
-        f"Until a GPU is free may take longer than this counts: three jobs waited 28 to 58 minutes, and nobody measured more"
+        f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes"
         f"{instead}{functions}."
     ]
 
@@ -708,7 +709,7 @@ def spot_words(winner: Finalist) -> list[str]:
     rates = [each.lost_per_hour for each in spot_markets()]
     return [
         f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions, at "
-        f"{min(rates):g} to {max(rates):g} an hour and instance; waiting for another is in the time."
+        f"{min(rates):g} to {max(rates):g} an hour and instance; the time includes waiting for another."
     ]
 
 

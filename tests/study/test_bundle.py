@@ -231,7 +231,7 @@ def test_dollars_by_other_prices_are_not_called_counted(
     result = json.loads(body)
     result["cost"]["prices_as_of"] = "2019-01"
     assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 0
-    assert "dollars are not counted again: its prices are those of 2019-01" in capsys.readouterr().out
+    assert "the trial used prices of 2019-01" in capsys.readouterr().out
 
 
 def test_files_of_other_bytes_than_their_digests_are_named(

@@ -154,7 +154,7 @@ def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
     mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))
     found = plan.estimate_run(mine, results=written(tmp_path, result(mine)))
     assert found.usd.p5 == found.usd.p50 == found.usd.p95
-    assert found.spread.startswith("how sure: not known: training.model: the size of 'mine:model' is not known")
+    assert found.spread.startswith("uncertainty unknown: training.model: the size of 'mine:model' is not known")
 
 
 @pytest.mark.slow

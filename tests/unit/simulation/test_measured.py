@@ -114,5 +114,5 @@ def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> 
     grown = small("spirt", image_size=ImageSize(begin=4, step=2))
     with pytest.raises(DataError, match="its images grew with the epochs"):
         calibrate_from_runs([written(folder, tmp_path / "grown", experiment=grown.to_plain())])
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="no such file; give the folder of a run"):
         calibrate_from_runs([tmp_path / "nowhere"])
