@@ -163,8 +163,8 @@ def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, 
     usd = plan.estimate_by_simulation(SPIRT).usd
     for budget_usd, word in ((0.99 * usd.p50, "would"), ((usd.p50 + usd.p95) / 2, "could (p95 is $"), (usd.p95, "")):
         said = plan.describe_run(replace(SPIRT, lifetime=Lifetime(budget_usd=budget_usd)))
-        dearer = [line for line in said if "dearer" in line]
-        assert len(dearer) == bool(word) and all(f"the run {word}" in line for line in dearer)
+        warned = [line for line in said if "exceeds lifetime.budget_usd" in line]
+        assert len(warned) == bool(word) and all(f"the run {word}" in line for line in warned)
 
 
 def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
