@@ -94,5 +94,5 @@ def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() 
     function = finalist(Candidate("single", 1, 32, 1, on="function", memory_mb=1_024), 0)
     (words,) = capacity(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))
     assert words.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), words
-    assert "three jobs waited 28 to 58 minutes" in words
+    assert "three jobs measured waited 28 to 58 minutes" in words
     assert capacity(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []
