@@ -111,7 +111,7 @@ def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
     short = ("--set", "training.epochs=1")
     assert "[measured-local]" in eighth.crossover("run", eighth.config, *short, "--on", "inline", "--out", str(one))
     assert "[measured-local]" in eighth.crossover("run", eighth.config, *short, "--on", "local", "--out", str(other))
-    assert "projected from local seconds" in eighth.crossover(
+    assert "dollars: this machine's seconds at AWS's prices" in eighth.crossover(
         "compare", str(one), str(other), "--out", str(eighth.tree / "comparison")
     )
 

@@ -317,7 +317,7 @@ def test_the_zone_of_a_network_that_stands_is_fixed(session: Any, lacking: set[t
         ssm.delete_parameter(Name=name)
     assert not other.holds
     assert "network.availability_zone: 'us-east-1c', but crossover-network is in us-east-1b" in other.detail
-    assert not less.holds and "stands in us-east-1b, which lacks m7g.large" in less.detail
+    assert not less.holds and "is in us-east-1b, which lacks m7g.large" in less.detail
     assert "crossover destroy CONFIG --shared" in other.detail and "--shared" in less.detail
 
 
