@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from crossover.errors import UserError
 from tests.chaos.world.drawing import draw
 from tests.chaos.world.schedule import (
+    CONFLICT,
     KINDS,
     LIMITS,
     REFUSALS,
@@ -37,6 +39,18 @@ TERRAIN = Terrain(
     again_s=13.7,
 )
 
+STORED_ONE_PART: dict[str, Any] = {"kind": "kill", "role": "compute_gradient 0", "request": 2, "side": "after"}
+LIMITED = replace(
+    TERRAIN,
+    requests={
+        **TERRAIN.requests,
+        "compute_gradient 0": [(1.0, "GetObject"), (2.0, "PutObject computing/#/gradient/#"), (3.0, "HeadObject")],
+        "program 0": [(1.0, "GetObject")],
+        "program 1": [(1.0, "GetObject")],
+    },
+    limits=tuple(LIMITS),
+)
+
 
 def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
     drawn = [draw(TERRAIN, seed) for seed in range(300)]
@@ -47,8 +61,7 @@ def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
 
 
 def test_a_third_of_the_schedules_has_limits_and_each_comes_with_each_of_its_values() -> None:
-    terrain = replace(TERRAIN, limits=tuple(LIMITS))
-    drawn = [draw(terrain, seed) for seed in range(600)]
+    drawn = [draw(LIMITED, seed) for seed in range(600)]
     limits = [limits_of(faults) for faults in drawn]
 
     assert 150 < sum(map(bool, limits)) < 250
@@ -56,10 +69,28 @@ def test_a_third_of_the_schedules_has_limits_and_each_comes_with_each_of_its_val
         (name, value) for name, values in LIMITS.items() for value in values
     }
     assert all("minibatch_s" in found for found in limits if "timeout_s" in found)
-    assert all(
-        len(faults) - len(found) == len(draw(TERRAIN, seed))
-        for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True))
-    )
+    for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True)):
+        others = [fault.kind for fault in draw(replace(LIMITED, limits=()), seed)]
+        assert [fault.kind for fault in faults[len(found) :]][: len(others)] == others
+
+
+def test_schedules_with_limits_have_the_faults_that_these_make_harmful() -> None:
+    last = [(draw(LIMITED, seed)[-1], limits_of(draw(LIMITED, seed))) for seed in range(600)]
+    killed = [limits for fault, limits in last if fault == Fault(**STORED_ONE_PART)]
+    stopped = [limits for fault, limits in last if fault.kind == "freeze" and fault.role.startswith("program ")]
+
+    assert sum("part_bytes" in limits for limits in killed) > 10
+    assert sum("spares" in limits for limits in stopped) > 10
+
+
+def test_conflicts_come_at_conditional_writes() -> None:
+    created = {"worker 0": [(30.0, "PutObject decision/# if none")]}
+    drawn = [draw(replace(TERRAIN, requests=TERRAIN.requests | created), seed) for seed in range(300)]
+    conflicts = [
+        [fault for fault in faults if (fault.code, 29.0 <= fault.at_s <= 30.0) == (CONFLICT, True)] for faults in drawn
+    ]
+
+    assert sum(len(each) >= 3 for each in conflicts) > 50
 
 
 def test_each_refusal_comes_and_one_behind_which_a_write_may_stand_on_both_sides_of_it() -> None:

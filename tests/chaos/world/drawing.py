@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
 from tests.chaos.world.schedule import (
+    CONFLICT,
+    IF_NONE,
     KILLS_FOR_ONE,
     LIMITS,
     REFUSALS,
@@ -24,14 +26,16 @@ LIMITED = 1 / 3  # of all schedules
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, and before it limits in a third of the
-    schedules. Limits and codes have a chance of their own, so that the rest of a schedule does not depend on which there are.
+    """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, before it limits in a third of the
+    schedules, and behind it the faults that these limits make harmful. Limits and codes have a chance of their own, and so have these
+    faults, so that the rest of a schedule does not depend on which there are.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
     limits = _draw_limits(terrain.limits, chance) if chance.random() < LIMITED else []
     faults = _draw_schedule(terrain, seed)
-    return (*limits, *(_draw_code(each, chance) if each.kind == "refusal" else each for each in faults))
+    coded = [_draw_code(each, chance) if each.kind == "refusal" else each for each in faults]
+    return (*limits, *coded, *_draw_at_limits(terrain, limits, random.Random(f"at limits {seed}")))
 
 
 def _draw_limits(names: Sequence[str], chance: random.Random) -> list[Fault]:
@@ -42,6 +46,38 @@ def _draw_limits(names: Sequence[str], chance: random.Random) -> list[Fault]:
     if "timeout_s" in names and chance.random() < 0.25:
         drawn |= {"timeout_s", "minibatch_s"}
     return [Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name])) for name in sorted(drawn)]
+
+
+_STORES_GRADIENT = re.compile("PutObject .*/gradient/")
+
+
+def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Random) -> Iterator[Fault]:
+    """Yield faults that show what a limit brings about, each in one of two schedules that have it: a function is killed when it has stored
+    a part of its gradient and not yet all; a program stands still for so long that a spare may take its rank. And in one schedule in
+    four S3 answers conditional writes with a conflict.
+    """
+    named = {limit.service for limit in limits}
+    if "part_bytes" in named and chance.random() < 0.5:
+        roles = [role for role in sorted(terrain.requests) if role.startswith("compute_gradient")]
+        stored = [
+            (role, number)
+            for role in ([chance.choice(roles)] if roles else [])
+            for number, (_, what) in enumerate(terrain.requests[role], 1)
+            if _STORES_GRADIENT.match(what)
+        ]
+        for role, first in stored[:1]:
+            yield Fault(kind="kill", role=role, request=first, side="after")
+    if "spares" in named and chance.random() < 0.5:
+        role = chance.choice(
+            [each for each in terrain.programs if terrain.requests.get(each)]
+        )  # a spare may ask nothing
+        request = _any(terrain.requests[role], chance) + 1
+        yield Fault(kind="freeze", role=role, request=request, seconds=_spread(chance, 20.0, 200.0))
+    created = [at_s for asked in terrain.requests.values() for at_s, what in asked if what.endswith(IF_NONE)]
+    if created and chance.random() < 0.25:
+        for _ in range(3):  # one of them strikes in most schedules: a run's durations are spread by its seed
+            at_s = round(max(0.0, chance.choice(created) - _spread(chance, 0.01, 1.0)), 3)
+            yield Fault(kind="refusal", service="s3", code=CONFLICT, at_s=at_s, seconds=_spread(chance, 0.5, 2.0))
 
 
 def _draw_code(fault: Fault, chance: random.Random) -> Fault:

@@ -15,7 +15,7 @@ from tests.chaos.world.judged import Models
 from tests.chaos.world.kernel import Process
 from tests.chaos.world.machines import Failed
 from tests.chaos.world.requests import LostReply, Request, ServerRefusal
-from tests.chaos.world.schedule import CONFLICT, Fault, Side, limits_of, refusal_of
+from tests.chaos.world.schedule import CONFLICT, IF_NONE, Fault, Side, limits_of, refusal_of
 
 if TYPE_CHECKING:
     from tests.chaos.world.world import VirtualCall, VirtualWorld
@@ -46,8 +46,9 @@ class Moved:
 
 
 def _sort(request: Request) -> str:
-    """What is asked for, without whose and which: all of a sort have the same place in a protocol."""
-    return " ".join((request.operation, *(re.sub(r"[0-9a-f]{6,}|\d+", "#", key) for key in request.keys[:1])))
+    """Return what is asked for, without whose and which: all requests of a sort have the same place in a protocol."""
+    keys = [re.sub(r"[0-9a-f]{6,}|\d+", "#", key) for key in request.keys[:1]]
+    return " ".join((request.operation, *keys)) + IF_NONE * request.conditional
 
 
 class Disturbed:

@@ -128,6 +128,7 @@ _TOLD: Mapping[FaultKind, Callable[[Fault], str]] = {
 
 
 Requests = Sequence[tuple[float, str]]  # of a role: when it asked, and for what sort of thing
+IF_NONE = " if none"  # ends the sort of a conditional write
 
 
 @dataclass(frozen=True)
