@@ -140,6 +140,8 @@ def _move_by_adam(
     """
     import torch
 
+    import crossover.algorithms.first_calls  # noqa: F401  the square root below is exact in every thread
+
     step = update.number + 1
     if step < 1:
         raise ValueError(f"step: {step}; steps count from 1")

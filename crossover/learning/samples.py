@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import crossover.algorithms.first_calls  # noqa: F401  no first call is inexact
 from crossover.algorithms.compression import compute_hashes
 from crossover.algorithms.schedule import image_side
 from crossover.experiment import Data, Table, Training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.redis_module.servers import Client, Server, statistics
 from tests.redis_module.vectors import Floats, floats, get, put, same_bits
 
 torch: Any = pytest.importorskip("torch", reason="the optimizers are compared with torch's")
+import_module("crossover.algorithms.first_calls")  # without it torch's first square root is at times wrong
 
 D = 10_007  # not a multiple of any vector length
 
