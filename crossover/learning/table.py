@@ -6,6 +6,7 @@ import csv
 import hashlib
 import re
 import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -117,7 +118,20 @@ def _read_rows(path: Path) -> list[FileRow]:
     sample = [cells for _, cells in found[:SAMPLED_ROWS]]
     if (width < 2 or any(len(cells) != width for cells in sample)) and (separator := _find_separator(sample)):
         raise _build_error(path, separator)
+    _check_first_row(path, found)
     return found
+
+
+def _check_first_row(path: Path, rows: Sequence[FileRow]) -> None:
+    """Raise DataError if the first row has one cell, as a remark has, and all rows below it have the same larger number of cells."""
+    widths = {len(cells) for _, cells in rows[1:]}
+    if len(widths) == 1 and len(rows[0][1]) == 1 and min(widths) > 1:
+        line, cells = rows[0]
+        raise _build_error(
+            path,
+            f"row {line}: {textwrap.shorten(cells[0], 40)!r} is one cell, and the rows below have {min(widths)}; expected the names of the "
+            "columns, or numbers: delete the lines above them",
+        )
 
 
 def _find_separator(rows: Sequence[Sequence[str]]) -> str:
@@ -212,6 +226,15 @@ def _canonicalize(cell: str) -> str:
 
 def _build_read_error(path: Path, error: Exception) -> DataError:
     """Return the DataError for a file that cannot be read."""
+    if isinstance(error, UnicodeDecodeError):
+        is_utf16 = path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff")
+        encoding = "utf-16" if is_utf16 else "latin-1"
+        return _build_error(
+            path,
+            f"is not text in UTF-8{', but in UTF-16' if is_utf16 else ''}; expected a CSV in UTF-8: "
+            f'pandas.read_csv(..., encoding="{encoding}").to_csv(..., index=False) writes such a file'
+            f"{'' if is_utf16 else ', if the text is in Latin-1'}",
+        )
     return _build_error(path, f"cannot be read: {error}; expected a CSV of numbers, or module:loader")
 
 
@@ -259,7 +282,7 @@ def _decide_reading(
     )
     told = [*(table.drop or ()), *also_drop]
     drop = {find_column(path, reading, each, "data.table.drop (--drop)") for each in told}
-    label, why_label = _choose_label(path, reading, table, drop)
+    label, why_label = _choose_label(path, reading, body, table, drop)
     if label in drop:
         raise _build_error(
             path,
@@ -329,12 +352,18 @@ def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
     return all(map(_is_number, cells)) and _has_even_steps([float(cell) for cell in cells])
 
 
-def _choose_label(path: Path, reading: Reading, table: Table, drop: Collection[int]) -> tuple[int, str]:
-    """Return the label's column, and why it is taken as the label. `drop`: columns that are left out."""
+def _choose_label(
+    path: Path, reading: Reading, body: Sequence[FileRow], table: Table, drop: Collection[int]
+) -> tuple[int, str]:
+    """Return the label's column, and why it is taken as the label. `body`: rows without the header. `drop`: columns that are left out."""
     left = [each for each in range(len(reading.names)) if each not in drop] or [0]
+    last = "the last column"
+    if len(left) > 2 and reading.header and is_index_name(reading.names[left[-1]]) and _counts_rows(body, left[-1]):
+        left.pop()
+        last = "the last column before the row numbers"
     named = [each for each in left if reading.header and reading.names[each].lower() in LABELS]
     is_named = len(named) == 1 and named[0] != left[-1]
-    guess, why = (named[0], "by its name") if is_named else (left[-1], "the last column")
+    guess, why = (named[0], "by its name") if is_named else (left[-1], last)
     if table.label is None:
         return guess, why
     told = find_column(path, reading, table.label, "data.table.label (--label)")

@@ -123,6 +123,8 @@ def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
         drop = f"--drop {shlex.quote(counting[0].removeprefix('column '))}" if flags else "data.table.drop"
         mend = f": {drop} leaves it out" if found["file"] else ""
         words.append(f"{_join_names(counting)}, like row numbers, {_choose_verb(counting)} an input{mend}")
+    if found["label"].get("counts_rows"):
+        words.append(f"the label {found['label']['name']} looks like row numbers")
     if constant := found["constant"]:
         words.append(f"constant: {_join_names(constant)}")
     if lost := found["float32_cannot_tell_apart"]:
@@ -168,7 +170,15 @@ def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str,
         return {**plain, "kind": "classes", "classes": samples.classes, "values": values, "answers": answered}
     least, most = float(labels.min()), float(labels.max())
     scaled = {"mean": list(scale.mean), "deviation": list(scale.deviation)} if scale else None
-    return {**plain, "kind": "numbers", "shape": list(labels.shape[1:]), "least": least, "most": most, "scaled": scaled}
+    counts_rows = most - least == len(labels) - 1 and _are_different_whole_numbers(labels.flatten())
+    numbers = {
+        "shape": list(labels.shape[1:]),
+        "least": least,
+        "most": most,
+        "scaled": scaled,
+        "counts_rows": counts_rows,
+    }
+    return {**plain, "kind": "numbers", **numbers}
 
 
 def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:

@@ -105,6 +105,16 @@ FOUND: dict[str, Read] = {
         columns=3,
         says=("id, like row numbers, is an input", "--drop id"),
     ),
+    "an index in the last column": Read(
+        text([[*NAMES, "id"], *([*row, str(n)] for n, row in enumerate(cells()))]),
+        says=("the last column before the row numbers", "id is left out"),
+    ),
+    "a label that counts": Read(
+        text([["a", "b", "place"], *([*row[:2], str(n)] for n, row in enumerate(cells()))]),
+        label="place",
+        classes=None,
+        says=("the label place looks like row numbers",),
+    ),
     "an index without a header": Read(
         text([[str(n), *row] for n, row in enumerate(cells())]),
         label="column 4",
@@ -193,7 +203,7 @@ def test_a_file_is_read_as_it_is_meant_or_the_guess_is_reported(case: str, tmp_p
     assert torch.equal(again.inputs, samples.inputs) and torch.equal(again.labels, samples.labels)
 
 
-BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
+BROKEN: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "nothing": ("", ("has 0 columns and 0 rows",)),
     "a header alone": ("a,b\n", ("has 2 columns and 0 rows below its header",)),
     "one row": ("a,b\n1,2\n", ("has 2 columns and 1 row below its header",)),
@@ -230,6 +240,12 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "a column of texts": ("a name,b\nx,2\ny,4\nz,6\n", ("row 2: 'x' is no number (a name)", "--drop 'a name'")),
     "every text another": ("a,b\n1,x\n2,y\n3,z\n", ("row 2: 'x' is no number (b), and 3 different texts in 3 rows",)),
     "a ragged row": ("1,2\n3,4\n5\n", ("row 3: has 1 columns, and the first has 2",)),
+    "a remark above the names": (
+        "# made by x\na,b\n1,2\n3,4\n5,6\n",
+        ("row 1: '# made by x' is one cell, and the rows below have 2", "delete the lines above"),
+    ),
+    "UTF-16": (b"\xff\xfea\x00,\x00b\x00", ("in UTF-16", 'encoding="utf-16"')),
+    "Latin-1": (b"gr\xf6\xdfe,b\n1,2\n3,4\n5,6\n", ("is not text in UTF-8", 'encoding="latin-1"')),
     "commas at the ends": ("a,b,\n1,2,\n3,4,\n5,6,\n", ("row 2: '' is no number (column 3)",)),
     "a label without a second value": ("1,1\n3,1\n5,1\n", ("the last column is 1 in every row", "--label NAME")),
     "a row behind blank lines": ("a,b\n1,2\n\n\n3,x4\n5,6\n", ("row 5: 'x4' is no number",)),
@@ -241,7 +257,7 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
 def test_what_cannot_be_read_is_refused_by_the_files_own_line(case: str, tmp_path: Path) -> None:
     content, words = BROKEN[case]
     path = tmp_path / "x.csv"
-    path.write_bytes(content.encode())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as refused:
         table.read(path)
     assert [each for each in words if each not in str(refused.value)] == [], str(refused.value)
