@@ -31,10 +31,10 @@ LABELS = (torch.int64, torch.float32, torch.uint8, *_OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Minibatch: inputs (N, ...) of a dtype in INPUTS, labels (N, ...) of one in LABELS, and sample_ids (N,) int64,
-    unique in the data set.
+    """Minibatch of N samples: inputs (N, ...) of a dtype in INPUTS, labels (N, ...) of a dtype in LABELS, and sample_ids (N,)
+    int64, unique in the data set.
 
-    `answers`: number of answers that its loss counts, its weight in the run; None if unknown.
+    `answers`: number of its labels that the loss counts, by which the run weights it; None if unknown.
     """
 
     inputs: Tensor
@@ -49,7 +49,7 @@ class Batch:
 
 
 def find_batch_problem(inputs: Tensor, labels: Tensor) -> str:
-    """Return why these inputs and labels cannot be staged as samples, or an empty text if they can."""
+    """Return in words why these inputs and labels cannot be staged as samples (dtype, dimensions or numbers of rows); "" if they can."""
     for name, part, dtypes in (("inputs", inputs, INPUTS), ("labels", labels, LABELS)):
         if part.dtype not in dtypes:
             return f"{name} are {part.dtype}; one of {', '.join(str(each) for each in dtypes)} is expected"
@@ -63,7 +63,9 @@ def find_batch_problem(inputs: Tensor, labels: Tensor) -> str:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Return the minibatch as bytes. Raises ValueError if its tensors do not fit together."""
+    """Return the minibatch as bytes: header with checksum, then ids, labels and inputs. `answers` is left out. Raises ValueError if
+    its tensors do not fit together.
+    """
     inputs, labels, ids = (part.contiguous() for part in (batch.inputs, batch.labels, batch.sample_ids))
     wrong = find_batch_problem(inputs, labels)
     if wrong or ids.shape != labels.shape[:1]:
@@ -81,8 +83,8 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(buffer: bytes | bytearray | memoryview, *, key: str = "minibatch") -> Batch:
-    """Return the minibatch in `buffer`, as tensors over its memory, which must not be written to. `key`: name for errors. Raises Corrupt if
-    the bytes are invalid.
+    """Return the minibatch in `buffer`, bytes from `encode_batch`. Its tensors are views of `buffer` and must not be written to.
+    `key`: name for errors. Raises Corrupt if the bytes are invalid.
     """
     view = memoryview(buffer).cast("B")
     if view.nbytes < _LAYOUT.size or view[:4] != _MAGIC:
@@ -109,7 +111,9 @@ def decode_batch(buffer: bytes | bytearray | memoryview, *, key: str = "minibatc
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """Content of a minibatch's header: positions of the dtypes in INPUTS and LABELS, and both shapes."""
+    """Content of a minibatch's header: `kind` and `label_kind`, the positions of the dtypes in INPUTS and LABELS, and the shapes of
+    inputs and labels.
+    """
 
     kind: int
     label_kind: int
@@ -117,7 +121,7 @@ class _Head:
     labels: tuple[int, ...]
 
     def pack_header(self, checksum: int) -> bytes:
-        """Return the header as bytes."""
+        """Return the header as bytes that contain `checksum`."""
         inputs, labels = (
             [*shape[1:], *[0] * (_MOST_DIMENSIONS + 1 - len(shape))] for shape in (self.inputs, self.labels)
         )
@@ -125,9 +129,9 @@ class _Head:
         return _LAYOUT.pack(_MAGIC, 1, *codes, self.inputs[0], *inputs[:3], checksum, *inputs[3:], *labels)
 
     def checksum(self, body: bytes | memoryview) -> int:
-        """Return the CRC-32 of the body, and of the header too unless the body's length alone reveals a changed header.
+        """Return the CRC-32 of the body. It includes the header too, unless a changed header is noticed by the body's length alone.
 
-        It does for images and their classes: no header that differs in one byte promises the same length.
+        That is so for images with one class each: no header that differs in one byte describes a body of the same length.
         """
         if self.kind < 2 and self.label_kind == 0 and len(self.inputs) == 4 and len(self.labels) == 1:
             return zlib.crc32(body)
@@ -135,7 +139,9 @@ class _Head:
 
 
 def _read_shape(samples: int, dimensions: Sequence[int], key: str) -> tuple[int, ...]:
-    """Return the shape with the dimensions of 0 left out. Raises Corrupt if a dimension before the last one is 0."""
+    """Return the shape `samples` x `dimensions`, without the zeros that mark unused dimensions. Raises Corrupt, naming `key`, if a
+    zero is not at the end.
+    """
     there = [each for each in dimensions if each]
     if list(dimensions[: len(there)]) != there:
         raise Corrupt(f"{key}: a header with the dimensions {list(dimensions)}")
@@ -152,7 +158,7 @@ _KINDS = {
 
 
 def find_tensors_problem(tensors: Mapping[str, Any]) -> str:
-    """Return why these tensors cannot be stored in a safetensors file, or an empty text if they can."""
+    """Return in words which value is no dense tensor of a dtype that a safetensors file can hold; "" if all are."""
     for name, value in tensors.items():
         kind = value.dtype if isinstance(value, Tensor) and value.layout == torch.strided else type(value).__name__
         if kind not in _KINDS:
@@ -161,7 +167,7 @@ def find_tensors_problem(tensors: Mapping[str, Any]) -> str:
 
 
 def encode_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
-    """Return the tensors as the bytes of a safetensors file. `about`: the file's metadata."""
+    """Return the tensors, by name, as the bytes of a safetensors file. `about`: the file's metadata."""
     names: dict[str, Any] = {"__metadata__": about}
     blocks, offset = [], 0
     for name, value in tensors.items():
@@ -179,7 +185,9 @@ def encode_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> b
 
 
 def decode_tensors(body: bytes | mmap.mmap) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return (tensors over `body`'s memory, metadata) of a safetensors file. Raises Corrupt if it is invalid."""
+    """Return (tensors by name, metadata) of the safetensors file `body`. The tensors are views of its memory. Raises Corrupt if it
+    is invalid.
+    """
     view, kinds = memoryview(body), {kind: dtype for dtype, kind in _KINDS.items()}
     start = 8 + int.from_bytes(view[:8], "little")
     try:
@@ -195,7 +203,7 @@ def decode_tensors(body: bytes | mmap.mmap) -> tuple[dict[str, Tensor], dict[str
 
 
 def compute_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names and values; "" if there are no tensors."""
+    """Return the SHA-256 of all names and values, as hexadecimal text; "" if there are no tensors."""
     found = hashlib.sha256()
     for name, value in tensors.items():
         found.update(name.encode())

@@ -48,8 +48,8 @@ def find_path(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def check_md5(data: bytes | memoryview, md5: str, *, name: str) -> None:
-    """Raise DataError, naming `name`, unless `data` has the published MD5 digest `md5`, which guards against
-    transmission errors, not forgery.
+    """Raise DataError, naming `name`, unless the MD5 digest of `data` is `md5`, the published one. This guards against transmission
+    errors, not forgery.
     """
     actual = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if actual != md5:
@@ -59,8 +59,8 @@ def check_md5(data: bytes | memoryview, md5: str, *, name: str) -> None:
 
 
 def download(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
-    """Download the file `name` from the first of `urls` that has it, with this `md5`, into the folder `into`; return
-    its path. Raises DataError, with the manual steps, if every source fails.
+    """Download the file `name` from the first of `urls` that delivers it with this `md5`, into the folder `into`; return its path.
+    Raises DataError, which says where to put the file by hand, if every source fails.
     """
     target, reasons = into / name, []
     for url in urls:
@@ -97,7 +97,9 @@ MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.
 
 
 def read_mnist(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return (train images (60000, 1, 28, 28) uint8, train labels (60000,) int64, test images, test labels). Raises DataError."""
+    """Return (train images (60000, 1, 28, 28) uint8, train labels (60000,) int64, test images, test labels) of MNIST, downloaded if
+    missing. `directory`: folder of the files, None for the user's cache. Raises DataError.
+    """
     base = get_data_folder(directory)
     parts = [_read_idx(_find_or_download(name, base)) for name in FILES]
     images, labels, test_images, test_labels = parts
@@ -105,7 +107,7 @@ def read_mnist(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _find_or_download(name: str, base: Path) -> Path:
-    """Return the path of one of MNIST's files below `base`; download it if it is missing."""
+    """Return the path of the MNIST file `name` in the folder `base` or `base`/mnist; download it into the latter if it is missing."""
     place = find_path(name, (base, base / "mnist"))
     if place is None:
         place = download(name, urls=[mirror + name for mirror in MIRRORS], md5=FILES[name], into=base / "mnist")
@@ -113,9 +115,7 @@ def _find_or_download(name: str, base: Path) -> Path:
 
 
 def _read_idx(path: Path) -> Tensor:
-    """Return the uint8 array of an idx file: magic 0, 0, 8 (unsigned byte), dimensions, then each dimension as
-    big-endian uint32. Raises DataError.
-    """
+    """Return the array of a gzipped idx file as a uint8 tensor, after its MD5 was checked. Raises DataError if the file is damaged."""
     packed = path.read_bytes()
     check_md5(packed, FILES[path.name], name=str(path))
     try:
@@ -153,7 +153,9 @@ MEMBERS = {
 
 
 def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels). Raises DataError."""
+    """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels) of CIFAR-10, downloaded
+    if missing. `directory`: folder of the files, None for the user's cache. Raises DataError.
+    """
     base = get_data_folder(directory)
     places = (base, base / "cifar-10", base / "cifar10")
     members = _read_unpacked(places) or _read_archive(places, base)
@@ -168,8 +170,8 @@ def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def decode(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
-    """Return (images (N, 3, 32, 32) uint8, labels (N,) int64) of one member. `name`: name for errors. Raises DataError if it is not such a
-    member.
+    """Return (images (N, 3, 32, 32) uint8, labels (N,) int64) from the bytes of one file of the CIFAR-10 archive. `name`: the
+    file's name for errors. Raises DataError if it is not such a file.
     """
     try:
         content = _Reader(io.BytesIO(member), encoding="bytes").load()
@@ -186,14 +188,12 @@ def decode(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickler for CIFAR-10 files that builds only plain values, and a stand-in for the numpy array that keeps its
-    bytes.
+    """Unpickler for CIFAR-10 files that builds only plain values and, instead of numpy arrays, `_Array` objects that keep their
+    bytes; so no code of the pickle runs.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for one of the three numpy names that a CIFAR-10 file uses. Raises DataError for any
-        other name.
-        """
+        """Return the replacement of one of the three numpy names that a CIFAR-10 file uses. Raises DataError for any other name."""
         allowed = {
             ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
             ("numpy", "ndarray"): _Array,
@@ -207,7 +207,7 @@ class _Reader(pickle.Unpickler):
 
 
 class _DType:
-    """Stand-in for numpy.dtype that keeps its name alone."""
+    """Replacement of numpy.dtype in an unpickled file, which keeps only the type's code, such as "u1"."""
 
     def __init__(self, code: Any = b"", *_: Any) -> None:
         self.code = code.decode() if isinstance(code, bytes) else code
@@ -217,14 +217,14 @@ class _DType:
 
 
 class _Array:
-    """Stand-in for numpy.ndarray that keeps shape, dtype and bytes."""
+    """Replacement of numpy.ndarray in an unpickled file, which keeps shape and bytes."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()
         self.data = b""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Take shape and bytes from the pickle. Raises DataError unless they are N x 3072 unsigned bytes."""
+        """Take shape and bytes from the pickle. Raises DataError unless they are a two-dimensional array of unsigned bytes in row order."""
         _, self.shape, dtype, fortran, self.data = state
         if dtype.code != "u1" or fortran or len(self.data) != self.shape[0] * self.shape[1]:
             raise DataError(
@@ -232,12 +232,14 @@ class _Array:
             )
 
     def uint8(self) -> Tensor:
-        """Return a flat uint8 tensor over the array's bytes, which are not copied and must not be changed."""
+        """Return a flat uint8 tensor over the array's bytes, without a copy; it must not be written to."""
         return buffers.tensor(self.data, torch.uint8)
 
 
 def _read_unpacked(places: tuple[Path, ...]) -> dict[str, bytes] | None:
-    """Return the CIFAR-10 members by name from an unpacked folder; None if there is no such folder."""
+    """Return the bytes of the CIFAR-10 files by name from the unpacked folder in the first of `places` that has it, without missing
+    files; None if there is no such folder.
+    """
     folder = find_path(FOLDER, places)
     if folder is None:
         return None
@@ -245,8 +247,8 @@ def _read_unpacked(places: tuple[Path, ...]) -> dict[str, bytes] | None:
 
 
 def _read_archive(places: tuple[Path, ...], base: Path) -> dict[str, bytes]:
-    """Return the CIFAR-10 members by name from the archive, which is downloaded if it is missing; nothing is unpacked
-    to the disk.
+    """Return the bytes of the CIFAR-10 files by name from the archive in the first of `places` that has it, or else downloaded into
+    a folder of `base`. Nothing is unpacked to the disk. Raises DataError if the archive is damaged.
     """
     archive = find_path(ARCHIVE, places)
     if archive is None:
@@ -273,14 +275,17 @@ _STAGING_FORMAT = 1  # raise it when the staged bytes change, so that old ones a
 
 
 def count_training_samples(experiment: Experiment) -> int:
-    """Return the number of training samples; the data set is loaded if only that gives the number. Raises what `load` raises."""
+    """Return the number of training samples of the experiment. The data set is loaded only if it is not a built-in one. Raises the
+    errors of `load`.
+    """
     known = sizes.count_split(experiment)
     return known[0] if known else len(load(experiment).train_labels)
 
 
 def load(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set, split and scaled, loaded once in a block of `keep_results`. Raises DataError if it is missing,
-    damaged or unfit, ConfigError if it is unknown or lacks the split.
+    """Return the experiment's data set, loaded, checked, split, with labels scaled. Within a block of `keep_results` it is loaded
+    once. Raises DataError if it is missing, damaged or does not fit the model, ConfigError if it is unknown or has no test split
+    to validate on.
     """
     training = experiment.training
     cut = (experiment.seed, experiment.workers, training.batch_size, repr(experiment.faults))
@@ -289,7 +294,7 @@ def load(experiment: Experiment) -> Dataset:
 
 
 def _load(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set as `load` does, loaded anew."""
+    """Load the experiment's data set, and return it as `load` does, without looking for an earlier result."""
     samples, loader = load_samples(experiment)
     if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
         raise ConfigError(
@@ -311,7 +316,9 @@ def _load(experiment: Experiment) -> Dataset:
 
 
 def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
-    """Return the samples from the experiment's loader, and the loader if it is user code, otherwise None."""
+    """Return (samples, loader): the whole data set that `data.dataset` names, before it is split, and the user's loader function,
+    None for a built-in data set. Raises ConfigError if the name is unknown.
+    """
     name = experiment.data.dataset
     match name:
         case "digits":
@@ -337,8 +344,8 @@ def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object]
 
 
 def _map_inputs(dataset: Dataset, experiment: Experiment, loader: Callable[..., object] | None) -> Dataset:
-    """Return `dataset` with its affine map if its inputs are floats, and its inputs mapped already if that must be done
-    in float64. `loader`: for errors.
+    """Return `dataset` with `affine` set if its inputs are floats. If float32 would lose precision, its inputs are preprocessed
+    now, in float64, and `affine` says that nothing is left to do. `loader`: user's loader, for errors.
     """
     inputs, preprocess = dataset.train_inputs, experiment.data.preprocess
     if not inputs.is_floating_point():
@@ -360,7 +367,9 @@ def _map_inputs(dataset: Dataset, experiment: Experiment, loader: Callable[..., 
 
 
 def _load_digits() -> Samples:
-    """Return 1,797 images of 8x8 pixels, 0 to 16 (UCI optical recognition of handwritten digits, test part), shipped with scikit-learn."""
+    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels with values 0 to 16 (UCI, test part). Raises DataError if
+    scikit-learn is not installed.
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -371,12 +380,14 @@ def _load_digits() -> Samples:
 
 
 def _generate(size: DataSize) -> Samples:
-    """Return made-up images of the number and shape `size`, always the same: the pattern of one of ten classes under random noise."""
+    """Return artificial images in the numbers and shape of `size`, the same in every call: one of ten fixed patterns, the class,
+    plus random noise.
+    """
     random = torch.Generator().manual_seed(0)
     patterns = torch.randint(0, 128, (10, *size.image), dtype=torch.uint8, generator=random)
 
     def make(count: int) -> Split:
-        """Return `count` images, uint8, and their labels, int64."""
+        """Return `count` artificial images, uint8, and their labels, int64."""
         labels = torch.arange(count) % 10
         noise = torch.randint(0, 128, (count, *size.image), dtype=torch.uint8, generator=random)
         return noise.add_(patterns[labels]), labels
@@ -388,8 +399,9 @@ Split = tuple[Tensor, Tensor]
 
 
 def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
-    """Return the training and the validation part: the published test split, or a seeded share of the training samples, is the validation
-    part.
+    """Return (training part, validation part), each (inputs, labels). If `data.validation` is "test", the published test split
+    validates, else a seeded fraction of the training samples. `data.limit` cuts the training part. Raises ConfigError if the
+    test split is missing.
     """
     share, count = experiment.data.validation, len(samples.labels)
     ids = permutation(count, seed=derive_seed("split", experiment.seed))
@@ -406,9 +418,9 @@ def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Spl
 
 
 def _fingerprint(experiment: Experiment, *tensors: Tensor, early: bool, scale: LabelScale | None) -> str:
-    """Return a hash that identifies the staged data: of the samples and of each setting that cuts or changes them.
+    """Return a hash that identifies the staged data: of the `tensors` and of each setting that selects or changes samples.
 
-    `early`: whether inputs are mapped before staging; `scale`: of the labels.
+    `early`: whether inputs are preprocessed before staging; `scale`: how labels are scaled.
     """
     flips = asdict(experiment.faults) if experiment.faults.attack == "label_flip" else {}
     settings = asdict(experiment.data) | {"directory": None, "augment": None}

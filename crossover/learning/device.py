@@ -39,7 +39,7 @@ NATIVE_BF16 = (8, 0)  # compute capability from which bfloat16 is in hardware; a
 
 
 class DeviceBatch(Batch):
-    """A batch whose augmented inputs and labels are in the device's memory."""
+    """Batch whose inputs, already augmented, and labels are in the device's memory."""
 
 
 def prefer_deterministic() -> None:
@@ -53,7 +53,9 @@ def prefer_deterministic() -> None:
 
 
 def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
-    """Return the type in which autocast computes on `device`, or None for float32. Raises ConfigError if the card has no bfloat16."""
+    """Return the dtype for autocast on `device`: bfloat16 or float16, or None for `precision` "fp32". Raises ConfigError if bf16 is
+    asked for on a card that does not have it.
+    """
     if precision == "fp32":
         return None
     if precision == "bf16" and device.type == "cuda":
@@ -72,7 +74,9 @@ def device_name(device: torch.device) -> str:
 
 
 class DeviceLearner:
-    """A learner on `device` with the interface of `learning.learner.Learner`. Raises ConfigError if the model does not fit its memory."""
+    """Learner on a GPU with the interface of `learner.Learner`: `model` and `gradient` are in pinned host memory, copied to and
+    from the device for each computation. Methods raise ConfigError if the model or a batch does not fit the device's memory.
+    """
 
     def __init__(
         self,
@@ -83,6 +87,12 @@ class DeviceLearner:
         affine: Mapping[str, Sequence[float]],
         device: torch.device,
     ) -> None:
+        """Build the model on `device`; its initial weights are drawn on the host, equal on every machine. Raises ConfigError if it
+        does not fit the device's memory.
+
+        `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
+        are scaled, from the data's manifest.
+        """
         self.slot: Callable[[], AbstractContextManager[object]] = nullcontext
         self._experiment, self.device = experiment, device
         self._half = half_precision(experiment.training.precision, device)
@@ -115,23 +125,29 @@ class DeviceLearner:
         self._copies = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
     def initial_model(self) -> memoryview:
-        """Set the model to the seeded one, drawn on the host, and return it."""
+        """Fill `model` with the initial parameters, drawn from the seed on the host, and return it."""
         self.model[:] = self._host.initial_model()
         return self.model
 
     def take_constants(self, constants: bytes) -> None:
-        """Load the buffers that the run began with, on host and device. Raises ConfigError if frozen parameters differ here."""
+        """Copy the buffers in `constants`, which `Learner.constants` returned on the machine that started the run, into the module
+        on host and device. Raises ConfigError if frozen parameters differ there and here.
+        """
         self._host.take_constants(constants)
         self._take_fixed()
 
     def _take_fixed(self) -> None:
-        """Copy the tensors that no vector holds from the host: drawn on the device they would have other bits."""
+        """Copy frozen parameters and other buffers from the host's module to the device's; drawn on the device they would have
+        other bits.
+        """
         fixed = self._host.list_fixed()
         for name, own in (self._flat.frozen() | self._flat.constants()).items():
             own.copy_(fixed[name])
 
     def on_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
-        """Return the augmented batch on the device. It is copied through a stream of its own, so that another can be computed meanwhile."""
+        """Return the batch, augmented for `epoch`, on the device. The copy runs in a CUDA stream of its own and may not be complete
+        on return, so that another batch can be computed meanwhile.
+        """
         asked, zero = self._experiment, self._prepare.zero
         inputs = augment_images(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
         kept = {each.name: getattr(batch, each.name) for each in fields(batch)}
@@ -142,7 +158,7 @@ class DeviceLearner:
         return DeviceBatch(**kept | {"inputs": moved[0], "labels": moved[1]})
 
     def _await_copies(self, batch: DeviceBatch) -> None:
-        """Make the device's computation wait until the batch's copies are complete."""
+        """Make the device's computations wait until the batch's copies are complete; the calling thread does not wait."""
         if self._copies is None:
             return
         torch.cuda.current_stream().wait_stream(self._copies)
@@ -153,10 +169,11 @@ class DeviceLearner:
             part.record_stream(torch.cuda.current_stream())
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Compute the gradient of `batch` into `gradient` and return the loss. `epoch` sets augmentation and image
+        """Write the gradient of `batch` at `model` to `gradient`, and return the mean loss. `epoch` sets augmentation and image
         size; `round`, `worker` and `minibatch` seed dropout.
 
-        Raises Refused if the gradient is not finite, unless the experiment drops such gradients.
+        In fp16, a gradient that is not finite is computed again at half the loss scale. Raises Refused if it is not finite at scale
+        1 or in another precision, unless the experiment drops such gradients.
         """
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         with self._current(), self._fitting():
@@ -182,7 +199,7 @@ class DeviceLearner:
                 self.loss_scale.halve()
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Return the model's scores on `batches`."""
+        """Return the loss and metric of `model` on all `batches`. Raises ValueError if there are no batches, Refused if no label counts."""
         judged, samples = list[BatchScores](), 0
         with self._current(), torch.inference_mode(), self._fitting():
             self._flat.model.copy_(self._model, non_blocking=True)
@@ -194,7 +211,9 @@ class DeviceLearner:
         return self._objective.summarize(judged, samples)
 
     def _backward(self, batch: Batch, *, epoch: int) -> float:
-        """Compute the gradient, unscaled, in the device's flat vector; return the loss, NaN if it is not finite."""
+        """Compute the gradient of `batch` into the device's gradient vector, with the loss scale divided out again; return the mean
+        loss, NaN if it is not finite. Raises OwnCodeError if a BatchNorm layer was not called.
+        """
         self._flat.train()
         inputs = resize_for_epoch(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
         outputs = self._outputs(inputs)
@@ -211,13 +230,15 @@ class DeviceLearner:
         return value if math.isfinite(value) else float("nan")
 
     def _outputs(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the model's outputs. Errors of a user model name the setting."""
+        """Return the model's outputs for prepared inputs, computed in the run's precision. Errors of a user's model become
+        OwnCodeError, a lack of memory ConfigError.
+        """
         with user_code.blame("training.model", self._experiment.training.model), self._fitting(), self._autocast():
             outputs: torch.Tensor = self._flat.module(inputs)
         return outputs
 
     def _seed_draws(self, number: int) -> None:
-        """Seed the random draws of dropout, and of a user model."""
+        """Seed the random draws of dropout with `number`; those of torch's global generator too if the model or loss is user code."""
         if has_user_code(
             self._experiment.training
         ):  # one process for each device, so its global generator is this learner's
@@ -226,18 +247,20 @@ class DeviceLearner:
             layer.generator = torch.Generator(self.device).manual_seed(number)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which the model computes in half precision, if the experiment asks for it."""
+        """Return the autocast context for half precision, without effect in fp32."""
         return torch.autocast(self.device.type, self._half, enabled=self._half is not None)
 
     def _current(self) -> AbstractContextManager[object]:
-        """Return the context in which CUDA's calls go to this learner's device. A processor that stands in takes one thread."""
+        """Return the context in which CUDA calls go to this learner's device. On a CPU, set torch to one thread and return a
+        context without effect.
+        """
         if self.device.type == "cuda":
             return torch.cuda.device(self.device)
         torch.set_num_threads(1)
         return nullcontext()
 
     def _fitting(self) -> "_Fitting":
-        """Return the context that explains a lack of memory on the device."""
+        """Return the context manager that turns a lack of device memory into a ConfigError."""
         return _Fitting(self._experiment, self.device)
 
 
@@ -270,8 +293,8 @@ def _memory_words(device: torch.device) -> str:
 
 
 def best_device(rank_on_instance: int) -> torch.device | None:
-    """Return the GPU of this process; None if there is none: then the CPU computes. `rank_on_instance`: number of the process on its
-    instance.
+    """Return the GPU that this process should use, or None if there is none and the CPU computes. `rank_on_instance`: number of the
+    process on its instance, which is counted round the GPUs.
     """
     if not torch.cuda.is_available():
         return None

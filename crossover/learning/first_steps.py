@@ -32,11 +32,11 @@ MOST_S = 10.0  # for all minibatches together; those of a large model have fewer
 def try_minibatches(
     experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = runtime.perf_counter
 ) -> None:
-    """Train `learner` on the first minibatches that the first worker of the experiment would get of `dataset`, alone,
-    for about MOST_S seconds at most, from the initial model; it is left with the trained one. They are MINIBATCHES, and OF_LARGE of a model
-    of more than LARGE elements.
+    """Train `learner` alone on the first minibatches of the experiment's first worker, from the initial model, and raise
+    ConfigError if the loss is not finite, or grows more than 1,000-fold. The learner's model is changed.
 
-    Raises ConfigError if the loss is not finite, or grows beyond GROWTH. `clock`: returns seconds.
+    There are 3 minibatches, or 2 for a model of more than 50 million elements. If they would take more than about 10 s together,
+    each has fewer samples. `clock`: returns seconds.
     """
     training, cut = experiment.training, plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, cut)
@@ -73,8 +73,11 @@ def try_minibatches(
 
 
 def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
-    """Return how many samples of a minibatch like `batch` leave all minibatches within MOST_S, at least 2; timed with 2 samples, twice,
-    since the first time includes what torch prepares once; once if that takes more than SURE_S.
+    """Return how many samples each tried minibatch may have so that all take about 10 s together: at least 2, at most those of
+    `batch`.
+
+    The time per sample is measured with 2 samples; twice unless it takes over 1 s, since the first pass includes what torch
+    prepares once.
     """
     few = _take_first(batch, 2)
     spent = list[float]()
@@ -93,14 +96,16 @@ def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[]
 
 
 def _take_first(batch: Batch, samples: int) -> Batch:
-    """Return a minibatch of the first `samples` samples of `batch`, without `answers`; `batch` itself if it has no more than that."""
+    """Return a minibatch of the first `samples` samples of `batch`, with `answers` unset; `batch` itself if it has no more samples
+    than that.
+    """
     if samples >= batch.samples:
         return batch
     return Batch(batch.inputs[:samples], batch.labels[:samples], batch.sample_ids[:samples])
 
 
 def _build_message(experiment: Experiment, number: int, problem: str) -> str:
-    """Return the error text for a training that diverges at minibatch `number` with this `problem`."""
+    """Return the error text for a training that diverges. `number`: index of the minibatch at which it does; `problem`: how, in words."""
     training = experiment.training
     scales = training.loss == "mse" and experiment.data.scale_labels == "never"
     other = ", or data.scale_labels: auto" if scales else ""

@@ -42,8 +42,8 @@ _LAST_BITS = 16  # of the epsilons by which two ways to compute one number may d
 
 
 def check_samples(samples: Samples, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
-    """Raise OwnCodeError or DataError if the samples are invalid, ConfigError if the experiment's settings do not fit
-    them. `loader`: the user's, if any.
+    """Raise OwnCodeError (with a user's `loader`) or DataError (without) if the samples are malformed or the loss cannot take their
+    labels; raise ConfigError if another setting of the experiment does not fit them. `loader`: the user's function, or None.
     """
     if problem := _find_malformed(samples) or _find_label_problem(samples, experiment):
         raise _build_error(experiment, problem, loader)
@@ -52,9 +52,8 @@ def check_samples(samples: Samples, experiment: Experiment, *, loader: Callable[
 
 
 def check_mapped(dataset: Dataset, experiment: Experiment, *, loader: Callable[..., object] | None) -> None:
-    """Raise OwnCodeError or DataError if float32 cannot hold the inputs of `dataset` after `data.preprocess` of the experiment.
-
-    `loader`: the user's, if any.
+    """Raise OwnCodeError (with a user's `loader`) or DataError (without) if inputs of `dataset`, already preprocessed, are NaN or
+    infinite because float32 cannot hold them.
     """
     for inputs, of in ((dataset.train_inputs, "training"), (dataset.validation_inputs, "validation")):
         if rows := _describe_non_finite_rows(inputs):
@@ -66,8 +65,9 @@ def check_mapped(dataset: Dataset, experiment: Experiment, *, loader: Callable[.
 
 
 def note_blurred_channels(given: Dataset, whole: Affine) -> None:
-    """Print a note, once in a process, for each channel of floats whose spread is within their rounding: little or nothing of it reaches
-    the model. `whole`: the map of the inputs as they were given.
+    """Print to stderr a note for each channel of float inputs whose spread is hardly larger than their rounding, so that little of
+    it reaches the model. Each note is printed once per process. `given`: data set before preprocessing; `whole`: scale and shift
+    of its preprocessing.
     """
     inputs, told = given.train_inputs, runtime.get_or_make("notes on data sets", set[str])
     for channel, (scale, shift) in enumerate(zip(whole["scale"], whole["shift"], strict=True)):
@@ -81,9 +81,9 @@ def note_blurred_channels(given: Dataset, whole: Affine) -> None:
 
 
 def _explain_blur(values: Tensor, *, is_constant: bool) -> str:
-    """Return in words why the rounding of a channel's values hides their spread, and the remedy; "" if it does not.
+    """Return in words how the rounding of a channel's `values` hides their spread, and what to do; "" if it does not.
 
-    `is_constant`: whether the map takes the channel for constant.
+    `is_constant`: whether preprocessing treats the channel as constant.
     """
     wide, kind = values.to(torch.float64), torch.finfo(values.dtype)
     around, deviation = float(wide.mean()), float(wide.std(correction=0))
@@ -100,7 +100,9 @@ def _explain_blur(values: Tensor, *, is_constant: bool) -> str:
 
 
 def describe_dataset(dataset: Dataset, *, preprocess: str) -> str:
-    """Return a text on the samples: their numbers, shapes and dtypes, and how they are mapped before they reach the model."""
+    """Return one line of text about the data set: numbers of samples, shapes, dtypes, number of classes, and how inputs are
+    preprocessed. `preprocess`: value of `data.preprocess`.
+    """
     inputs, labels = dataset.train_inputs, dataset.train_labels
     measured = f"{preprocess} by channel" if preprocess != "none" else "as they are"
     measured += ", in float64 before they are staged" if "zero" in (dataset.affine or {}) else ""
@@ -111,7 +113,9 @@ def describe_dataset(dataset: Dataset, *, preprocess: str) -> str:
 
 
 def _find_malformed(samples: Any) -> str:
-    """Return in words the first fault of the samples themselves, such as a wrong type or a missing part; "" if there is none."""
+    """Return in words the first problem of the samples themselves, such as a wrong type, a missing part, NaN, or parts that do not
+    fit together; "" if there is none.
+    """
     if not isinstance(samples, Samples):
         return f"returned a {type(samples).__name__}; a crossover.learning.datasets.Samples is expected"
     if (samples.test_inputs is None) != (samples.test_labels is None):
@@ -135,7 +139,7 @@ def _find_malformed(samples: Any) -> str:
 
 
 def _find_type_problem(name: str, part: Any) -> str:
-    """Return why `part`, called `name`, is no tensor with rows; "" if it is one."""
+    """Return in words why `part`, called `name` in the text, is not a tensor with at least one row; "" if it is."""
     if isinstance(part, Tensor):
         return "" if part.ndim and len(part) else f"{name} are empty: a tensor of the shape {tuple(part.shape)}"
     if isinstance(part, Sequence) and len({_length(row) for row in part}) > 1:
@@ -145,18 +149,18 @@ def _find_type_problem(name: str, part: Any) -> str:
 
 
 def _length(row: Any) -> int:
-    """Return the length of a row; 1 for a single value."""
+    """Return the number of values in `row`; 1 if it is a single value."""
     return len(row) if hasattr(row, "__len__") and getattr(row, "ndim", True) else 1
 
 
 def _find_non_finite(name: str, part: Tensor) -> str:
-    """Return in words how many rows of `part`, called `name`, hold NaN or infinity; "" if none does."""
+    """Return in words how many rows of `part`, called `name` in the text, contain NaN or infinity; "" if none does."""
     rows = _describe_non_finite_rows(part) if part.is_floating_point() else ""
     return f"{name} hold NaN or infinity in {rows}; fill them in or leave them out" if rows else ""
 
 
 def _describe_non_finite_rows(part: Tensor) -> str:
-    """Return how many rows hold NaN or infinity, in words; empty if none does."""
+    """Return in words how many rows contain NaN or infinity, and which is the first; "" if none does."""
     wrong = ~part.isfinite().reshape(len(part), -1).all(1)
     return (
         f"{int(wrong.sum())} of {len(part)} rows, the first is {int(wrong.nonzero()[0])}" if bool(wrong.any()) else ""
@@ -164,7 +168,9 @@ def _describe_non_finite_rows(part: Tensor) -> str:
 
 
 def _build_error(experiment: Experiment, problem: str, loader: Callable[..., object] | None) -> CrossoverError:
-    """Return the error for a data set's `problem`: OwnCodeError if the user's `loader` made it, else DataError."""
+    """Return the error about the `problem` of the experiment's data set: an OwnCodeError that names the user's `loader`, or a
+    DataError if `loader` is None.
+    """
     name = experiment.data.dataset
     if loader is None:
         return DataError(f"{FIELD}: {name}: {problem}")
@@ -172,7 +178,9 @@ def _build_error(experiment: Experiment, problem: str, loader: Callable[..., obj
 
 
 def _find_label_problem(samples: Samples, experiment: Experiment) -> str:
-    """Return why the loss cannot take the labels; "" if it can. A user's loss is tried out elsewhere."""
+    """Return in words why the built-in loss cannot take the labels, or why `classes` is wrong for them; "" if all is well. A user's
+    loss is not called.
+    """
     labels = [part for part in (samples.labels, samples.test_labels) if part is not None]
     found, loss = f"labels are {_describe_rows(labels[0])}", experiment.training.loss
     if loss == "cross_entropy" and labels[0].dtype != torch.int64:
@@ -195,7 +203,9 @@ def _find_label_problem(samples: Samples, experiment: Experiment) -> str:
 
 
 def _find_setting_problem(samples: Samples, experiment: Experiment) -> str:
-    """Return which setting of the experiment does not fit these samples; "" if all do."""
+    """Return in words the first setting that does not fit these samples (augmentation, image size, label flips, built-in model); ""
+    if all fit.
+    """
     name, rows, training = experiment.data.dataset, _describe_rows(samples.inputs), experiment.training
     images = samples.inputs.ndim == 4 and (samples.inputs.is_floating_point() or samples.inputs.dtype == torch.uint8)
     augment, begin = experiment.data.augment, training.image_size.begin
@@ -231,12 +241,12 @@ _AT_ONCE = 256  # samples of an evaluation's forward pass, as the learner takes 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Computing and memory needs of one model on one kind of input. `macs`: multiply-accumulates of one sample's
-    forward pass.
+    """Computing and memory needs of one model for one kind of input. `parameters`, `buffers`: trained elements, and elements of
+    BatchNorm statistics. `macs`: multiply-accumulates of one sample's forward pass.
 
-    `kept_bytes`: what one sample's forward pass keeps for the backward pass. `widest_bytes`: one sample's inputs and
-    outputs of the largest layer, which an evaluation holds. `step`: work of a training step. `fixed_bytes`: frozen
-    parameters and buffers, which no process sends.
+    `kept_bytes`: bytes that one sample's forward pass keeps for the backward pass. `widest_bytes`: bytes of one sample's inputs and
+    outputs at the largest layer. `step`: work of a training step. `fixed_bytes`: bytes of frozen parameters and other buffers,
+    which are never exchanged.
     """
 
     parameters: int
@@ -249,12 +259,14 @@ class Footprint:
 
     @property
     def evaluation_bytes(self) -> int:
-        """Bytes that an evaluation's forward pass holds."""
+        """Bytes of activations that an evaluation's forward pass holds: `widest_bytes` for 256 samples."""
         return _AT_ONCE * self.widest_bytes
 
 
 def measure_module(module: nn.Module, sample: Tensor) -> Footprint:
-    """Return the footprint of a module. `sample`: one input as the model receives it, without the batch dimension."""
+    """Return the footprint of `module`, counted by running it on a few copies of `sample`, one input as the model receives it,
+    without the batch dimension.
+    """
     memory = {each.untyped_storage().data_ptr(): each for each in (*module.parameters(), *module.buffers())}
     own, learnt, norms = set(memory), flat.list_trained(module), flat.list_moving_norms(module)
     elements = sum(each.numel() for each in learnt.values())
@@ -275,9 +287,7 @@ def measure_module(module: nn.Module, sample: Tensor) -> Footprint:
 
 @contextmanager
 def _disable_fused_path() -> Iterator[None]:
-    """Within the `with` block, disable torch's fused path for evaluated transformers, which the operation counter
-    cannot see into.
-    """
+    """Within the `with` block, disable torch's fused path for transformers in evaluation, whose operations the counter would not see."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -287,15 +297,15 @@ def _disable_fused_path() -> Iterator[None]:
 
 
 def measure_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
-    """Return the footprint of `training.model` for inputs like `sample`, one input as the data set has it, counted once in a block of
-    `keep_results`. `classes`: None for numbers.
+    """Return the footprint of `training.model` for inputs like `sample`, one raw input of the data set. Within a block of
+    `keep_results` it is counted once. `classes`: number of classes, None if labels are numbers.
     """
     key = ("footprint", repr(replace(training, epochs=1)), classes, sample.shape, sample.dtype)
     return compute_once(key, lambda: _measure_model(training, classes, sample))
 
 
 def _measure_model(training: Training, classes: int | None, sample: Tensor) -> Footprint:
-    """Return the footprint of `training.model` as `measure_model` does, counted anew."""
+    """Count the footprint of `training.model`, as `measure_model` returns it, without looking for an earlier result."""
     (sample,) = Preparation(UNMAPPED, memory_format=training.memory_format)(sample.unsqueeze(0))
     built = build_skeleton(training, classes, tuple(sample.shape))
     module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
@@ -313,7 +323,7 @@ def _measure_model(training: Training, classes: int | None, sample: Tensor) -> F
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Within the `with` block, compute on one thread: on a busy machine several would mostly wait for one another."""
+    """Within the `with` block, set torch to one thread: on a busy machine several would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -324,7 +334,9 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _report_misfit(training: Training, classes: int | None, shape: tuple[int, ...]) -> Iterator[None]:
-    """Within the `with` block, add to a user model's error the input shape and classes that it was built for."""
+    """Within the `with` block, turn an error of a user's model into an OwnCodeError that names the input `shape` and the classes
+    that the model was built for.
+    """
     name = training.model
     try:
         with user_code.blame("training.model", name, what=zoo.find_factory(name)):
@@ -335,9 +347,10 @@ def _report_misfit(training: Training, classes: int | None, shape: tuple[int, ..
 
 
 def compute_training_share(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> float:
-    """Return the mean of `compute_training_shares` over the epochs: 1.0 unless `training` scales images down.
+    """Return the multiply-accumulates of the whole training divided by those on full-size images: 1.0 unless `training.image_size`
+    makes images smaller.
 
-    `classes`: number of outputs, None for numbers; `shape`: (C, H, W) of the images.
+    `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images.
     """
     if training.image_size.begin is None:
         return 1.0
@@ -345,10 +358,10 @@ def compute_training_share(training: Training, *, classes: int | None, shape: tu
 
 
 def compute_training_shares(training: Training, *, classes: int | None, shape: tuple[int, ...]) -> list[float]:
-    """Return for each epoch the multiply-accumulates of a training step divided by those on full images of `shape` (C,
-    H, W), as `training.image_size` scales images down.
+    """Return for each epoch the multiply-accumulates of a training step divided by those on full-size images, as
+    `training.image_size` makes images smaller.
 
-    `classes`: number of outputs, None for numbers.
+    `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images.
     """
     sides = [image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
     macs = {side: _count_macs(training, classes, shape, side) for side in {*sides, shape[1]}}
@@ -356,7 +369,9 @@ def compute_training_shares(training: Training, *, classes: int | None, shape: t
 
 
 def _count_macs(training: Training, classes: int | None, shape: tuple[int, ...], side: int) -> int:
-    """Return the multiply-accumulates of the forward pass of one image, scaled to `side`."""
+    """Return the multiply-accumulates of a forward pass of one image of `shape` (C, H, W), resized to height `side`. `classes`:
+    number of outputs, None if labels are numbers.
+    """
     module = build_skeleton(training, classes, shape)
     device = next(module.parameters()).device
     image = torch.zeros(shape).unsqueeze(0)
@@ -371,7 +386,7 @@ def _repeat_sample(sample: Tensor, count: int) -> Tensor:
 
 
 def _run_forward(module: nn.Module, inputs: Tensor, *, training: bool) -> Any:
-    """Return the module's outputs for `inputs`, in training or evaluation mode, behind the border around user code."""
+    """Switch the module to training or evaluation mode and return its outputs for `inputs`, with errors of user code marked as such."""
     with user_code.border():
         module.train() if training else module.eval()  # one that overrides it may return nothing
     with user_code.border():
@@ -379,13 +394,13 @@ def _run_forward(module: nn.Module, inputs: Tensor, *, training: bool) -> Any:
 
 
 def _run_noting_kept(module: nn.Module, inputs: Tensor, own: set[int], kept_bytes: list[int]) -> Any:
-    """Return the module's outputs for `inputs` in training mode, and append to `kept_bytes` what autograd keeps for the backward pass, each
-    memory once, without the model's `own` memory (data pointers).
+    """Return the module's outputs for `inputs` in training mode, and append to `kept_bytes` the number of bytes that autograd keeps
+    for the backward pass. Shared memory counts once, the model's own memory (`own`: data pointers) not at all.
     """
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        """Note the memory of a tensor that autograd saves, unless it is the model's own. Returns the tensor, detached."""
+        """Record the memory of a tensor that autograd saves, unless it is the model's own; return the tensor, detached."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
@@ -398,13 +413,13 @@ def _run_noting_kept(module: nn.Module, inputs: Tensor, own: set[int], kept_byte
 
 
 def _measure_evaluation(module: nn.Module, inputs: Tensor) -> tuple[int, int]:
-    """Return two values of one forward pass in evaluation mode: the bytes of inputs and outputs of the largest layer, and the
-    multiply-accumulates.
+    """Return (bytes of inputs and outputs of the largest layer, multiply-accumulates) of one forward pass of `inputs` in evaluation
+    mode.
     """
     widest = 0
 
     def look(layer: nn.Module, given: Any, output: Any) -> None:
-        """Note the bytes of one layer's inputs (`given`) and `output` if they are the largest so far; a forward hook of `layer`."""
+        """Raise `widest` to the bytes of this layer's inputs (`given`) and `output` if they are more; a forward hook."""
         nonlocal widest
         widest = max(widest, sum(t.nbytes for t in (*given, output) if isinstance(t, Tensor)))
 

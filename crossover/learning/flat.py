@@ -22,7 +22,7 @@ from crossover.errors import Corrupt, Refused
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """BatchNorm layer and the places of its statistics in the last B elements of the vectors."""
+    """BatchNorm layer with the slices of its means and variances among the last B elements of the vectors."""
 
     layer: _BatchNorm
     mean: slice
@@ -30,11 +30,14 @@ class _Norm:
 
 
 class FlatModel:
-    """Module whose trained parameters, gradients and BatchNorm statistics are views of two vectors, `model` and
-    `gradient`.
+    """Torch module whose trained parameters and BatchNorm statistics are views of one float32 vector, `model`, and whose gradients
+    are views of another, `gradient`. Both have `parameters` + `buffers` elements: the parameters, then the statistics.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        """Allocate both vectors and make `module`, which is changed, use them. The parameters' values are copied into `model`,
+        unless they are on the meta device; the statistics there are zero.
+        """
         self.module = module
         distinct = list_trained(module)  # a parameter that is used twice is listed once
         self.norms = list_moving_norms(module)
@@ -51,7 +54,9 @@ class FlatModel:
             norm.layer.num_batches_tracked = None
 
     def _replace_parameters(self, distinct: list[nn.Parameter]) -> None:
-        """Make the parameters views of `model`, which takes their values over, and their gradients views of `gradient`."""
+        """Make the given parameters views of `model`, into which their values are copied, and their gradients views of `gradient`.
+        `distinct`: parameters in the vector's order, each once.
+        """
         views: dict[int, nn.Parameter] = {}
         offset = 0
         for old in distinct:
@@ -70,9 +75,10 @@ class FlatModel:
                     module._parameters[name] = views.get(id(old_parameter), old_parameter)
 
     def train(self) -> None:
-        """Switch to training: set the gradient to zero, and let layers write minibatch statistics behind it.
+        """Switch the module to training mode: set `gradient` to zero, and let BatchNorm layers write the minibatch's statistics at
+        its end.
 
-        Raises Refused if a BatchNorm layer is in training at some steps only.
+        Raises Refused if a BatchNorm layer is in training mode in some steps only.
         """
         self.gradient.zero_()
         self._point_statistics(self.gradient)
@@ -84,8 +90,8 @@ class FlatModel:
             )
 
     def problem(self) -> str:
-        """Return why the statistics behind the gradient are not those of the minibatch, as a BatchNorm layer was not
-        called; "" if they are.
+        """Return in words that a BatchNorm layer was not called in the last forward pass, so that `gradient` lacks its statistics;
+        "" if all were called.
         """
         for name, norm in zip(self.norms, self._norms, strict=True):
             if self.gradient[self.parameters + norm.variance.start] < 0:
@@ -93,7 +99,7 @@ class FlatModel:
         return ""
 
     def evaluate(self) -> None:
-        """Switch to evaluation: layers read the statistics at the end of `model`."""
+        """Switch the module to evaluation mode: BatchNorm layers read the statistics at the end of `model`."""
         self._point_statistics(self.model)
         with user_code.border():
             self.module.eval()
@@ -103,12 +109,14 @@ class FlatModel:
         return {name: each.detach() for name, each in self.module.named_parameters() if not each.requires_grad}
 
     def constants(self) -> dict[str, Tensor]:
-        """Return the buffers that are not in the vectors, by name, including those that a state_dict omits."""
+        """Return the module's buffers that are not in the vectors, by name, including those that a state_dict omits."""
         own = {id(part) for norm in self.norms.values() for part in (norm.running_mean, norm.running_var)}
         return {name: each for name, each in self.module.named_buffers() if id(each) not in own}
 
     def take_constants(self, constants: Mapping[str, Tensor]) -> None:
-        """Copy the buffers of an equal module elsewhere into this one. Raises Corrupt if names, shapes or dtypes differ."""
+        """Copy `constants`, the result of `constants()` for the same model elsewhere, into this module's buffers. Raises Corrupt if
+        names, shapes or dtypes differ.
+        """
         here = self.constants()
         if {name: (each.shape, each.dtype) for name, each in constants.items()} != {
             name: (each.shape, each.dtype) for name, each in here.items()
@@ -118,7 +126,7 @@ class FlatModel:
             own.copy_(constants[name])
 
     def _point_statistics(self, vector: Tensor) -> None:
-        """Make the statistics of all BatchNorm layers views of the last elements of `vector`."""
+        """Make the running means and variances of all BatchNorm layers views of the last elements of `vector`."""
         # `.data`: the same memory under a version count of its own; backward, which saves the statistics, would otherwise take the
         # gradients' arrival elsewhere in the vector for a change to them.
         tail = vector[self.parameters :].data
@@ -127,13 +135,15 @@ class FlatModel:
 
 
 def flatten_module(module: nn.Module, *, out: Tensor | None = None) -> Tensor:
-    """Return [P parameters | B running statistics] of an ordinary module, in FlatModel's order, float32. `out`: vector to write them to."""
+    """Return the vector [parameters | BatchNorm statistics] of an ordinary module, in FlatModel's order, float32. `out`: tensor to
+    write the vector to, instead of a new one.
+    """
     parts = [parameter.detach().reshape(-1).to(torch.float32) for parameter in list_trained(module).values()]
     return torch.cat([*parts, flatten_statistics(module)], out=out)
 
 
 def flatten_statistics(module: nn.Module) -> Tensor:
-    """Return the B running statistics of an ordinary module, in FlatModel's order, float32."""
+    """Return the running BatchNorm statistics of an ordinary module as one vector, in FlatModel's order, float32."""
     parts = [torch.empty(0)]
     for layer in list_moving_norms(module).values():
         assert layer.running_mean is not None and layer.running_var is not None
@@ -142,13 +152,13 @@ def flatten_statistics(module: nn.Module) -> Tensor:
 
 
 def list_trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that take a gradient, each once, by name."""
+    """Return the parameters that require a gradient, by name; one that is used twice is listed once."""
     return {name: each for name, each in module.named_parameters() if each.requires_grad}
 
 
 def list_moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
-    """Return a dictionary of the BatchNorm layers whose statistics a forward pass in training changes, by their names in `module`, which is
-    left in training mode.
+    """Return by name the BatchNorm layers whose statistics change in a forward pass in training mode. Switches `module` to training
+    mode and leaves it there.
     """
     with user_code.border():
         module.train()  # one that overrides it may return nothing
@@ -160,7 +170,7 @@ def list_moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def _place_norms(layers: Iterable[_BatchNorm]) -> Iterator[_Norm]:
-    """Yield the BatchNorm layers with the places of their statistics, one after another."""
+    """Yield each BatchNorm layer with the slices of its statistics, placed one after another from element 0."""
     offset = 0
     for layer in layers:
         middle, end = offset + layer.num_features, offset + 2 * layer.num_features

@@ -12,7 +12,7 @@ _kept = ContextVar[dict[Hashable, Any] | None]("kept", default=None)
 
 @contextmanager
 def keep_results() -> Iterator[None]:
-    """Within the `with` block, let `compute_once` keep what it computes. At the end of the block all of it is discarded."""
+    """Within the `with` block, let `compute_once` store the results it computes. At the end of the block they are discarded."""
     before = _kept.set({})
     try:
         yield
@@ -21,7 +21,9 @@ def keep_results() -> Iterator[None]:
 
 
 def compute_once(key: Hashable, compute: Callable[[], T]) -> T:
-    """Return `compute()`, or what it returned for an equal `key` before in the same block of `keep_results`."""
+    """Return the result of `compute`. Within a block of `keep_results`, the result of an earlier call with an equal `key` is
+    returned instead of calling it again.
+    """
     known = _kept.get()
     if known is None:
         return compute()

@@ -21,7 +21,7 @@ def relu() -> nn.Module:
 
 
 class ConvNorm(nn.Sequential):
-    """Convolution without bias, BatchNorm, and an activation (None: none). Padding keeps the size at stride 1."""
+    """Layer of a convolution without bias, a BatchNorm and an activation (None: no activation). At stride 1 the image size stays."""
 
     def __init__(
         self,
@@ -34,6 +34,9 @@ class ConvNorm(nn.Sequential):
         activation: Activation | None = relu,
         epsilon: float = 1e-5,
     ) -> None:
+        """Build the layer. `inputs`, `outputs`: numbers of channels; `kernel`: side of the square kernel, odd; `epsilon`: of the
+        BatchNorm.
+        """
         kind = DepthwiseConv2d if groups == inputs and groups > 1 else nn.Conv2d
         convolution = kind(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
         layers: list[nn.Module] = [convolution, nn.BatchNorm2d(outputs, eps=epsilon)]
@@ -65,7 +68,7 @@ class DepthwiseConv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the convolution of `input`; under bf16 autocast its gradients may be set to float32."""
+        """Return the convolution of `input`. Under bf16 autocast on a CPU, its gradients are computed in float32 if that is faster."""
         if input.device.type == "cpu" and torch.is_autocast_enabled("cpu") and needs_float32_gradient(self, input):
             out: Tensor = _Float32Gradient.apply(input, self.weight, self)  # type: ignore[no-untyped-call]
             return out
@@ -73,7 +76,9 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 def needs_float32_gradient(convolution: nn.Conv2d, images: Tensor) -> bool:
-    """Return whether the convolution's gradients at `images` are faster in float32 even if the rest is bf16."""
+    """Return whether the gradients of `convolution` at `images` are faster in float32 even if the rest is bf16: only for depthwise
+    ones with a stride above 1 or images at most 2 pixels wide.
+    """
     slow = convolution.stride != (1, 1) or images.shape[-1] <= 2
     return slow and isinstance(convolution, DepthwiseConv2d)
 
@@ -81,9 +86,10 @@ def needs_float32_gradient(convolution: nn.Conv2d, images: Tensor) -> bool:
 def compute_gradients(
     out: Tensor, images: Tensor, kernel: Tensor, convolution: nn.Conv2d, *, wide: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `images` (in their type) and of `kernel`, given the output's, `out`.
+    """Return (gradient with respect to `images`, gradient with respect to `kernel`) of a convolution, each in that tensor's dtype.
 
-    `convolution`: gives stride, padding and groups; `wide`: computed in float32.
+    `out`: gradient with respect to the convolution's output; `convolution`: layer that gives stride, padding and groups; `wide`:
+    compute in float32 instead of the images' dtype.
     """
     dtype = torch.float32 if wide else images.dtype
     channels_last = images.is_contiguous(memory_format=torch.channels_last)
@@ -110,15 +116,15 @@ class _Float32Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Return the gradients of images and weight, computed in float32."""
+        """Return the gradients with respect to images and weight, computed in float32, and None for the layer."""
         images, weight = ctx.saved_tensors
         inputs, weights = compute_gradients(gradients[0], images, weight, ctx.convolution, wide=True)
         return inputs.to(ctx.dtype), weights, None
 
 
 class Dropout(nn.Module):
-    """Dropout layer that draws from `generator`, which the learner seeds before each minibatch; no global random state
-    is used.
+    """Dropout layer that draws from its own `generator`, which the learner sets before each minibatch, instead of torch's global
+    one. `share`: probability that a value is set to 0.
     """
 
     def __init__(self, share: float) -> None:
@@ -127,7 +133,9 @@ class Dropout(nn.Module):
         self.generator: torch.Generator | None = None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the values with a random share set to 0 and the others scaled up; unchanged in evaluation."""
+        """Return the values, each set to 0 with probability `share`, and the others divided by 1 - `share`. In evaluation mode the
+        values are unchanged.
+        """
         if not self.training:
             return values
         kept = torch.empty_like(values, dtype=torch.float32).bernoulli_(1 - self.share, generator=self.generator)
@@ -135,7 +143,7 @@ class Dropout(nn.Module):
 
 
 def pad_to_size(images: Tensor, size: int) -> Tensor:
-    """Return images padded with zeros on all sides to `size` x `size` if they are smaller."""
+    """Return the images (N, C, H, W) padded with zeros on all sides so that height and width are at least `size`."""
     height, width = max(size - images.shape[2], 0), max(size - images.shape[3], 0)
     if not height and not width:
         return images
@@ -143,11 +151,10 @@ def pad_to_size(images: Tensor, size: int) -> Tensor:
 
 
 def initialise(model: nn.Module) -> nn.Module:
-    """Initialise the weights of `model` and return it: He's normal for convolutions (by fan-out), N(0, 0.01) for linear
-    layers, biases zero.
+    """Set the initial weights of `model` and return it: He's normal for convolutions (by fan-out), N(0, 0.01) for linear layers,
+    biases zero.
 
-    On the meta device there is nothing to initialise, and drawing there would import torch's compiler: 0.7 s and 100
-    MB.
+    A model on the meta device is returned unchanged: it has no memory to fill.
     """
     if any(parameter.is_meta for parameter in model.parameters()):
         return model
@@ -174,13 +181,14 @@ _own = threading.local()
 
 
 class Chain(nn.Sequential):
-    """Sequence of ConvNorms that keeps half of the memory for gradients that nn.Sequential keeps; all but the last end
+    """Sequence of ConvNorms that keeps half as much memory for gradients as nn.Sequential would. All units but the last must end
     with a ReLU.
 
-    Evaluation, GPUs and a BatchNorm without momentum use nn.Sequential's forward pass.
+    In evaluation, on GPUs and with a BatchNorm without momentum it computes as nn.Sequential does.
     """
 
     def __init__(self, *units: ConvNorm) -> None:
+        """Build the sequence. Raises ValueError if a unit before the last does not end with a ReLU."""
         super().__init__(*units)
         if any(unit.activation is None or not isinstance(unit.activation, nn.ReLU) for unit in units[:-1]):
             raise ValueError("units: every ConvNorm but the last must end with a ReLU")
@@ -201,22 +209,24 @@ class Chain(nn.Sequential):
 
 
 class _Scratch:
-    """Memory for one activation at a time, shared by a thread's chains. Memory that comes and goes would leave holes in
-    the heap instead.
-    """
+    """Memory for one activation at a time, which all chains of a thread share, so that large blocks do not fragment the heap."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
 
     def borrow_like(self, values: Tensor) -> Tensor:
-        """Return memory with the shape, strides and type of `values`, which must be dense; the next call overwrites it."""
+        """Return uninitialised memory with the shape, strides and dtype of `values`, which must be dense. The next call returns the
+        same memory again.
+        """
         if self._memory.numel() < values.numel() or self._memory.dtype != values.dtype:
             self._memory = torch.empty(values.numel(), dtype=values.dtype)
         return self._memory.as_strided(values.shape, values.stride())
 
 
 def _get_scratch() -> _Scratch:
-    """Return the calling thread's scratch memory, made anew if no graph holds it any more."""
+    """Return the calling thread's scratch memory. It lives as long as an autograd graph or a caller holds it; after that a new one
+    is made.
+    """
     known: weakref.ref[_Scratch] | None = getattr(_own, "scratch", None)
     found = known() if known else None
     if found is None:
@@ -228,7 +238,9 @@ def _get_scratch() -> _Scratch:
 def _apply_norm_relu_convolution(
     values: Tensor, norm: nn.BatchNorm2d, convolution: nn.Conv2d, scratch: _Scratch
 ) -> Tensor:
-    """Return the convolution of the rectified, normalised values. Raises ValueError if a channel has a single value."""
+    """Return `convolution` applied to the ReLU of `norm`, in training mode, of `values`. `scratch`: memory for the ReLU's output.
+    Raises ValueError if a channel has a single value.
+    """
     if values.numel() == values.shape[1]:
         raise ValueError(f"expected more than 1 value per channel when training, got input size {list(values.shape)}")
     if norm.num_batches_tracked is not None:
@@ -240,7 +252,7 @@ def _apply_norm_relu_convolution(
 
 
 class _NormReluConvolution(torch.autograd.Function):
-    """Autograd function for BatchNorm of the minibatch, ReLU and convolution; the ReLU's output is computed again for
+    """Autograd function of BatchNorm in training mode, ReLU and convolution. The ReLU's output is not kept, but computed again in
     the backward pass.
     """
 
@@ -257,8 +269,7 @@ class _NormReluConvolution(torch.autograd.Function):
     ) -> Tensor:
         """Return the `convolution` (with `kernel`) of the ReLU of the batch norm (`norm`, with `scale` and `shift`) of `values`.
 
-        Save in `ctx` the tensors for the gradients, without the ReLU's output, which lies in `scratch` only for the
-        moment.
+        The tensors for the gradients are saved in `ctx`; the ReLU's output is not, it is in `scratch` only until the next call.
         """
         rectified, mean, deviation = _aten.native_batch_norm.out(
             values, scale, shift, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps,
@@ -271,7 +282,7 @@ class _NormReluConvolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Return the gradients of values, scale, shift and kernel."""
+        """Return the gradients with respect to values, scale, shift and kernel, and None for the other three arguments."""
         values, scale, shift, kernel, mean, deviation = ctx.saved_tensors
         # By the statistics that were saved: one pass over the values instead of two.
         rectified, _, _ = _aten.native_batch_norm.out(

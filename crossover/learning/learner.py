@@ -67,8 +67,8 @@ BatchScores = tuple[float, int, float, int]  # a loss summed, over how many answ
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result of an evaluation over all answers of `samples`: mean loss (cross entropy without label smoothing) and the
-    run's metric.
+    """Result of evaluating a model on `samples` samples: the mean loss (cross entropy without label smoothing) and the run's
+    metric, both over all labels that count; class labels of -100 do not.
     """
 
     loss: float
@@ -77,13 +77,13 @@ class Evaluation:
 
 
 class Objective:
-    """Loss and metric of one run, computed from the model's outputs and the labels. Errors of a user's loss or metric
-    become OwnCodeError.
+    """Loss and metric of one run, computed from the model's outputs and the labels. An "answer" is a label that counts: class
+    labels of -100 do not. Errors of a user's loss or metric become OwnCodeError.
     """
 
     def __init__(self, training: Training, scale: LabelScale | None = None) -> None:
-        """Prepare loss and metric. `scale`: how the labels are scaled, None if they are not; results are in the labels'
-        own unit.
+        """Load the loss and the metric that `training` names. `scale`: how numeric labels are scaled, None if they are not;
+        reported losses and metrics are in the labels' own unit.
         """
         self._training, self.scale = training, scale
         self._own_loss, self._own_metric = (
@@ -92,10 +92,11 @@ class Objective:
         )
 
     def loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
-        """Return the mean loss of `outputs` against `labels` over the minibatch's answers, a scalar to differentiate; 0
-        if there is no answer.
+        """Return the mean loss of `outputs` against `labels` over the minibatch's answers (labels that count), as a scalar tensor
+        to differentiate; 0 if there are none.
 
-        Raises OwnCodeError if the number of answers is not `answers`, by which the run weighs the minibatch.
+        `answers`: number of answers counted before the run, by which the run weights the minibatch. Raises OwnCodeError if the loss
+        counts another number now.
         """
         mean, count = self._loss(_to_float32(outputs), labels, smoothing=self._training.label_smoothing)
         if answers not in (None, count):
@@ -106,20 +107,22 @@ class Objective:
         return mean
 
     def convert_loss(self, loss: float, outputs: Any, labels: Tensor) -> float:
-        """Return `loss`, the mean loss of `outputs` against `labels`, as it is reported: mse in the labels' own unit,
-        squared, if labels are scaled; any other loss unchanged.
+        """Return `loss`, the mean loss of `outputs` against `labels`, as it is reported. If labels are scaled and the loss is mse,
+        it is computed again in the labels' own unit, squared; any other loss is returned unchanged.
         """
         if self.scale is None or self._training.loss != "mse":
             return loss
         return float(scaling.compute_distance(_to_float32(outputs), labels, self.scale).square().mean())
 
     def answers(self, outputs: Tensor, labels: Tensor) -> int:
-        """Return how many answers the loss counts. `outputs`: any values of the right shape."""
+        """Return the number of labels that the loss counts. `outputs`: any values of the shape of the model's outputs for these labels."""
         with torch.no_grad():
             return self._loss(_to_float32(outputs), labels, smoothing=0.0)[1]
 
     def score(self, outputs: Tensor, labels: Tensor) -> BatchScores:
-        """Return the summed loss and metric of these outputs, each with its number of answers."""
+        """Return (sum of the losses, number of labels they count, sum of the metric, number of labels it counts) for one part of an
+        evaluation. For perplexity the last two repeat the first two.
+        """
         outputs = _to_float32(outputs)
         mean, answers = self._loss(outputs, labels, smoothing=0.0)
         loss = self.convert_loss(float(mean), outputs, labels) * answers
@@ -130,8 +133,8 @@ class Objective:
         )
 
     def summarize(self, judged: Sequence[BatchScores], samples: int) -> Evaluation:
-        """Return the Evaluation of all scored parts. Raises ValueError if there are no `samples`, Refused if there is
-        no answer.
+        """Return the Evaluation of a whole data set from `judged`, the `score` of each part. `samples`: number of evaluated
+        samples; ValueError if it is 0. Perplexity is computed here, from the mean loss. Raises Refused if no label counts.
         """
         loss, answers, metric, counted = (
             (sum(column) for column in zip(*judged, strict=True)) if judged else (0, 0, 0, 0)
@@ -146,9 +149,10 @@ class Objective:
         return Evaluation(loss / answers, value, samples)
 
     def problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
-        """Return in words why a built-in loss or metric cannot take the model's outputs for `labels`; "" if it can.
+        """Return in words why a built-in loss or metric cannot be computed from the model's `outputs` for `labels` (wrong type,
+        dtype or shape); "" if it can, or if loss and metric are user code.
 
-        `classes`: their number, None for numbers.
+        `classes`: number of classes; None if the labels are numbers, or to take it from the outputs.
         """
         loss, metric = self._training.loss, self._training.metric.name
         counted = ("cross_entropy", "accuracy", PERPLEXITY)
@@ -170,7 +174,9 @@ class Objective:
         return ""
 
     def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> tuple[Tensor, int]:
-        """Return (mean loss, number of answers). `smoothing`: label smoothing of cross entropy."""
+        """Return (mean loss as a scalar tensor, number of labels it counts). `smoothing`: label smoothing of cross entropy. Raises
+        OwnCodeError if a user's loss does not return a tensor that can be differentiated.
+        """
         name = self._training.loss
         if name == "cross_entropy":
             count = int(mask_answered(labels).sum())
@@ -188,7 +194,9 @@ class Objective:
         return value.reshape(()), count
 
     def _metric(self, outputs: Tensor, labels: Tensor) -> tuple[float, int]:
-        """Return (summed metric, number of answers)."""
+        """Return (metric summed over the labels it counts, their number), in the labels' own unit. The built-in metric for numbers
+        is the mean absolute error. Raises OwnCodeError if a user's metric is not finite.
+        """
         name = self._training.metric.name
         if name == "accuracy":
             return accuracy(outputs, labels)
@@ -210,8 +218,9 @@ class Objective:
     def _call_user_function(
         self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor
     ) -> tuple[Any, int]:
-        """Return (mean, number of answers) from a user function that returns its mean over the samples, or (sum,
-        count). `field`, `name`: for errors. Raises OwnCodeError for other results.
+        """Call `own`, a user's loss or metric, and return (mean, number of labels it counts). `own` may return its mean over the
+        samples, or a pair (sum, count). `field`, `name`: setting and its value, for errors. Raises OwnCodeError for any other
+        result.
         """
         with user_code.blame(field, name, what=own):
             value = own(outputs, labels.clone())  # a copy: this memory is read-only
@@ -227,9 +236,10 @@ class Objective:
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
-    """Return (right answers, answers), whole numbers, so that a share is exact.
+    """Return (number of right predictions, number of labels that count), as whole numbers, so that their quotient is exact.
 
-    An answer is the class of the largest output. If labels are numbers, the answer is yes if the output, a logit, is above 0.
+    The prediction is the class of the largest output. If labels are floats in [0, 1], each output is a logit, and the prediction is
+    1 if it is above 0.
     """
     if _are_numbers(labels):
         return int(((outputs > 0) == (labels > 0.5)).sum()), labels.numel()
@@ -238,7 +248,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
 
 
 def mask_answered(labels: Tensor) -> Tensor:
-    """Return which class labels ask for an answer, (N, ...) bool."""
+    """Return a bool tensor of the shape of `labels`: True for each class label that counts, False for -100."""
     return labels != NO_CLASS
 
 
@@ -248,7 +258,7 @@ def _is_single_number(value: Any) -> bool:
 
 
 def _are_numbers(labels: Tensor) -> bool:
-    """Return whether the labels are numbers, not classes."""
+    """Return whether the labels are floating-point numbers rather than classes."""
     return labels.is_floating_point()
 
 
@@ -266,11 +276,13 @@ Held = dict[str, object]  # by name, what tells two values apart
 def find_trial_problem(
     flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
 ) -> str:
-    """Return in words why a run would not train a user's module as torch does; "" if it would. Found by computing one minibatch twice.
+    """Return in words why a run would not train a user's module as plain torch would; "" if it would. One minibatch is computed
+    twice to find out.
 
-    `flat`: the module, with its parameters as one vector. `began`: values from `snapshot_fixed_values` before.
-    `compute`: computes the same gradient each time. `evaluate`: evaluates once. `decays`: whether there is weight
-    decay.
+    Reported are: weights limited by `max_norm`, tensors that no file can hold, values that a forward pass changes, a BatchNorm
+    layer called twice, an adapter without effect, and weight decay on a parameter without gradient. `flat`: the module, with its
+    parameters as one vector. `began`: result of `snapshot_fixed_values` before any pass. `compute`: computes the gradient of one
+    fixed minibatch. `evaluate`: evaluates it once. `decays`: whether there is weight decay.
     """
     for name, layer in flat.module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
@@ -317,9 +329,11 @@ def find_trial_problem(
 
 
 def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], object]) -> str:
-    """Return in words the difference between two builds of a user's model from one seed; "" if there is none.
+    """Return in words the difference between two builds of a user's model from one seed, in weights, buffers or gradient; "" if
+    there is none.
 
-    `compute`: computes the gradient of `again` for the minibatch whose gradient `flat` has, after another minibatch.
+    `flat`: holds the gradient of a minibatch. `compute`: computes that minibatch's gradient in `again`, after a pass over another
+    minibatch.
     """
     if not torch.equal(flat.model, again.model) or batches.compute_digest(
         flat.frozen() | flat.constants()
@@ -337,7 +351,7 @@ def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], obje
 
 
 def _list_values(module: nn.Module) -> dict[str, object]:
-    """Return every attribute and buffer of every layer, by name."""
+    """Return every attribute and buffer of every layer, by `layer.attribute`."""
     return {
         f"{name}.{attribute}".lstrip("."): value
         for name, layer in module.named_modules()
@@ -346,17 +360,15 @@ def _list_values(module: nn.Module) -> dict[str, object]:
 
 
 def snapshot_fixed_values(flat: FlatModel) -> Held:
-    """Return a summary of the values that no forward pass may change: all parameters, and buffers other than moving
-    statistics.
+    """Return a comparable summary (see `_summarize_values`) of each value that no forward pass may change, by name: all parameters,
+    and buffers other than BatchNorm's moving statistics.
     """
     return _summarize_values(flat.constants() | dict(flat.module.named_parameters()))
 
 
 def _summarize_values(values: Mapping[str, object]) -> Held:
-    """Return a short summary of each value by its name, by which two values can be compared: shape, dtype and checksum
-    of a tensor, or a number's text.
-
-    Other values are left out.
+    """Return a short summary of each tensor or number, by its name, so that two values can be compared: shape, dtype and CRC-32 of
+    a tensor, the text of a number. Values of other types are left out.
     """
     found: Held = {}
     for name, value in values.items():
@@ -368,17 +380,17 @@ def _summarize_values(values: Mapping[str, object]) -> Held:
 
 
 def _list_differences(one: Held, other: Held) -> list[str]:
-    """Return the names whose summaries differ."""
+    """Return the names whose summaries differ, or that only one side has."""
     return [name for name in one | other if one.get(name) != other.get(name)]
 
 
 def _count_call(calls: Counter[str], name: str, *_: object) -> None:
-    """Count one call of the layer `name`."""
+    """Count one call of the layer `name` in `calls`; a forward pre-hook, whose own arguments are ignored."""
     calls[name] += 1
 
 
 def _note_gradient(reached: set[str], name: str, _: Tensor) -> None:
-    """Note that a gradient has reached the parameter `name`."""
+    """Add `name` to `reached`: a hook that torch calls once the parameter `name` has its gradient."""
     reached.add(name)
 
 
@@ -394,9 +406,10 @@ _drawing = threading.Lock()
 
 
 class Learner:
-    """Model of one run that computes gradients and evaluations in memory allocated once. Not for two threads at once.
+    """Model of one run on the CPU, which computes gradients and evaluations in memory allocated once. Not for two threads at once.
 
-    `slot` is held while computing. `affine`: the manifest's map of the inputs. `input_shape`: of one input.
+    `model`: memoryview of the vector of P parameters and B BatchNorm statistics, float32. `gradient`: memoryview of the same size
+    for the gradient and the minibatch's statistics. `slot`: returns a context that is entered while computing.
     """
 
     loss_scale: "LossScale | None" = None  # processors compute in no float16
@@ -410,6 +423,12 @@ class Learner:
         affine: Affine,
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """Build the experiment's model, without initial weights, and make torch's operations deterministic in the whole process.
+        Raises ConfigError for fp16.
+
+        `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
+        are scaled, from the data's manifest. `slot`: see the class.
+        """
         _check_precision(experiment)
         _make_deterministic()
         self.slot = slot
@@ -435,13 +454,15 @@ class Learner:
         self.gradient: memoryview = buffers.view(self._flat.gradient)
 
     def initial_model(self) -> memoryview:
-        """Return the initial model vector, which `experiment.seed` alone decides and every worker shares; it is also left in `model`."""
+        """Fill `model` with the initial parameters and statistics, and return it. They depend on `experiment.seed` alone, so every
+        worker begins with the same.
+        """
         flatten_module(self._build(), out=self._flat.model)
         return self.model
 
     def list_undecayed(self) -> list[tuple[int, int]]:
-        """Return the element ranges of `model` that `training.no_decay` names. Raises ConfigError if a pattern matches
-        nothing.
+        """Return the (begin, end) element ranges of `model` whose parameters match `training.no_decay`, so get no weight decay.
+        Raises ConfigError if a pattern matches nothing.
         """
         learnt, field = list_trained(self._flat.module), "training.no_decay"
         spared = adapters.match_names(self._experiment.training.no_decay, learnt, field=field, of="trained parameters")
@@ -451,31 +472,34 @@ class Learner:
         ]
 
     def constants(self) -> bytes:
-        """Return the module's constant part as bytes: the buffers that are in no vector, and a digest of the frozen parameters. Empty if
-        the vector holds everything.
+        """Return as a safetensors file what `model` does not hold: the module's other buffers, and a digest of its frozen
+        parameters. Empty bytes if `model` holds everything.
         """
         about = {_FROZEN: tensor_file.compute_digest(self._flat.frozen())}
         return tensor_file.encode_tensors(self._flat.constants(), about) if self.list_fixed() else b""
 
     def list_fixed(self) -> dict[str, Tensor]:
-        """Return the frozen parameters and the buffers that are in no vector, by name."""
+        """Return the frozen parameters and the buffers that `model` does not hold, by name."""
         return self._flat.frozen() | self._flat.constants()
 
     def take_constants(self, constants: bytes) -> None:
-        """Copy the buffers with which the run began into the module. Raises ConfigError if the frozen parameters have other bits here."""
+        """Copy the buffers in `constants`, which `constants()` returned on the machine that started the run, into the module.
+        Raises ConfigError if frozen parameters differ there and here.
+        """
         take_constants(self._flat, constants, self._experiment.training.model)
 
     def _build(self) -> nn.Module:
-        """Return a newly built module with its initial weights."""
+        """Return a new module of the experiment's model with its initial weights."""
         return _build_seeded(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Return the mean loss of `batch` at `model`; its gradient and the minibatch's statistics are left in
-        `gradient`. `epoch` sets augmentation and image size; `round`, `worker` and `minibatch` seed dropout.
+        """Return the mean loss of `batch` at the parameters in `model`, and write the gradient and the minibatch's BatchNorm
+        statistics to `gradient`. `epoch` (from 1) sets augmentation and image size; `round`, `worker` and `minibatch` seed
+        dropout.
 
-        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused
-        if the loss or gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a
-        BatchNorm layer receives a single value.
+        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused if the loss
+        or gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a BatchNorm layer receives a
+        single value.
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
@@ -506,13 +530,15 @@ class Learner:
             return self._objective.convert_loss(value, outputs, batch.labels)
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Return the evaluation of `model`, with its statistics, on `batches`. Raises ValueError if there are none, Refused if there is
-        no answer.
+        """Return the loss and metric of `model`, with its BatchNorm statistics, on all `batches`. Raises ValueError if there are no
+        batches, Refused if no label counts.
         """
         return self._objective.summarize(*self._score_batches(batches))
 
     def answers(self, batch: Batch) -> int:
-        """Return how many answers the loss counts in the minibatch. The loss is called with the outputs of one sample repeated for all."""
+        """Return the number of labels in the minibatch that the loss counts. The loss is called with made-up outputs: those of one
+        sample, repeated for all.
+        """
         if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
             with torch.inference_mode(), self._autocast():
@@ -525,7 +551,7 @@ class Learner:
         return self._objective.answers(like, batch.labels)
 
     def _score_batches(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
-        """Return the scores of each part of an evaluation, and the number of samples."""
+        """Return the scores (see `Objective.score`) of each part of at most 256 samples, and the total number of samples."""
         keep_freed_memory()
         judged, samples = list[BatchScores](), 0
         for batch in batches:
@@ -544,10 +570,10 @@ class Learner:
         return judged, samples
 
     def try_out(self, batch: Batch) -> None:
-        """Compute, from the initial model, a gradient of `batch` for each image size of the run, and an evaluation.
+        """Compute, from the initial model, a gradient of `batch` for each image size of the run, and an evaluation, so that
+        problems of the user's model, loss or metric are found before anything starts.
 
-        Problems of the user's model, loss or metric are reported this way before anything starts. Raises OwnCodeError, ConfigError,
-        Refused.
+        A user's model is also checked by `find_trial_problem` and `compare_builds`. Raises OwnCodeError, ConfigError, Refused.
         """
         self.initial_model()
         began = snapshot_fixed_values(self._flat)
@@ -576,9 +602,7 @@ class Learner:
             self._raise_problem(problem or compare_builds(self._flat, *self._build_second(batch)))
 
     def _build_second(self, batch: Batch) -> tuple[FlatModel, Callable[[], object]]:
-        """Return another build of the model, and a function that computes its gradient of `batch` after that of another
-        minibatch.
-        """
+        """Return (a second build of the model, a function that computes its gradient of `batch` after a pass over another minibatch)."""
         release_freed_memory()  # a large model's second build would not fit beside what the steps before it freed
         again, module = copy.copy(self), self._build()
         statistics = flatten_statistics(module)
@@ -586,14 +610,14 @@ class Learner:
         again._flat.model[again.parameters :].copy_(statistics)
 
         def compute() -> None:
-            """Compute the other build's gradient of `batch`, after a pass over another minibatch."""
+            """Compute the second build's gradient of `batch`, after a pass over another minibatch."""
             again._outputs(batch.inputs[:1].expand_as(batch.inputs))
             again.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
 
         return again._flat, compute
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        """Return the model's outputs in training mode, without gradients, for a minibatch that is tried out."""
+        """Return the model's outputs for `inputs` in training mode, without gradients; used when a first minibatch is tried out."""
         with self._seed_random("dropout", 0), torch.no_grad(), self._autocast():
             self._flat.train()
             return self._forward(self._prepare(inputs), where="a first minibatch")
@@ -610,10 +634,10 @@ class Learner:
 
     @contextmanager
     def _seed_random(self, what: str, *key: int) -> Iterator[None]:
-        """Make random numbers drawn in this context depend on the arguments alone.
+        """Within the `with` block, make random draws depend on `what` and `key` alone.
 
-        This holds for this project's dropout layers. For a user model or loss it holds for torch's global generator too, which one
-        thread at a time uses.
+        This holds for this project's dropout layers. For a user's model or loss it holds for torch's global generator too, which
+        one thread at a time uses and which is restored afterwards.
         """
         random = make_generator(what, *key) if self._dropouts else None
         for layer in self._dropouts:
@@ -626,27 +650,27 @@ class Learner:
             yield
 
     def _begin(self) -> None:
-        """Set the number of torch threads of the calling thread to the experiment's."""
+        """Set torch's number of threads to `training.threads` for the calling thread."""
         threads = self._experiment.training.threads
         assert threads != "auto", "the runner says how many before a run starts"
         if torch.get_num_threads() != threads:  # every thread of the process has a number of its own
             torch.set_num_threads(threads)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """Return the context in which a forward pass computes in bf16, if the experiment asks for it."""
+        """Return the context for a forward pass: bfloat16 autocast if `training.precision` is bf16, otherwise one without effect."""
         return torch.autocast("cpu", torch.bfloat16, enabled=self._experiment.training.precision == "bf16")
 
     def _forward(self, inputs: Tensor, *, where: str) -> Tensor:
-        """Return the model's outputs. Errors of a user's model become OwnCodeError. `where`: names the minibatch in
-        errors.
+        """Return the model's outputs for prepared `inputs`. Errors of a user's model become OwnCodeError. `where`: names the
+        minibatch in errors.
         """
         training = self._experiment.training
         with user_code.blame("training.model", training.model, what=self._factory):
             return self._call_module(inputs, where=where)
 
     def _call_module(self, inputs: Tensor, *, where: str) -> Tensor:
-        """Return the module's outputs. Raises ConfigError if a BatchNorm layer receives a single value. `where`: names
-        the minibatch.
+        """Return the module's outputs. Raises ConfigError if a BatchNorm layer receives a single value per channel. `where`: names
+        the minibatch in that error.
         """
         try:
             outputs: Tensor = self._flat.module(inputs)
@@ -661,7 +685,7 @@ class Learner:
 
 
 def learner_for(experiment: Experiment, dataset: "Dataset") -> Learner:
-    """Return a learner for a data set that is loaded, staged or not."""
+    """Return a new CPU learner of the experiment for `dataset`, whose shapes, classes and scaling it takes; nothing needs to be staged."""
     return Learner(
         experiment,
         classes=dataset.classes,
@@ -671,13 +695,13 @@ def learner_for(experiment: Experiment, dataset: "Dataset") -> Learner:
 
 
 def has_user_code(training: Training) -> bool:
-    """Return whether the model or the loss is user code, which may draw random numbers."""
+    """Return whether the model or the loss is user code (`module:name`), which may draw random numbers from torch's global generator."""
     return ":" in training.model or ":" in training.loss
 
 
 def _repeat_outputs(count: int, one: Any, two: Any) -> Any:
-    """Return the outputs of `count` samples: those of one sample, repeated along each dimension in which outputs of one
-    and two samples differ.
+    """Return outputs for `count` samples, made from those of one sample (`one`) and of two (`two`): `one` is repeated along each
+    dimension in which the two shapes differ. Values that are not tensors are returned as they are.
     """
     if not isinstance(one, Tensor):
         return one
@@ -685,7 +709,7 @@ def _repeat_outputs(count: int, one: Any, two: Any) -> Any:
 
 
 def _check_precision(experiment: Experiment) -> None:
-    """Raise ConfigError for fp16, which needs a GPU."""
+    """Raise ConfigError if the experiment's precision is fp16, which needs a GPU."""
     if experiment.training.precision == "fp16":
         raise ConfigError(
             "training.precision: fp16 needs a GPU (a processor without float16 arithmetic took 16 times as long as in fp32);"
@@ -694,31 +718,35 @@ def _check_precision(experiment: Experiment) -> None:
 
 
 def for_processor(experiment: Experiment) -> Experiment:
-    """Return the experiment with bfloat16 instead of float16, so that this machine's processor can try what a GPU will train."""
+    """Return the experiment with bf16 instead of fp16, so that a CPU can try what a GPU will train; unchanged if its precision is
+    another.
+    """
     if experiment.training.precision != "fp16":
         return experiment
     return replace(experiment, training=replace(experiment.training, precision="bf16"))
 
 
 def _make_deterministic() -> None:
-    """Make operations without a deterministic form raise, process-wide. Memory is not filled, which that mode would do by default."""
+    """Make torch operations without a deterministic form raise, in the whole process. Uninitialised memory is left as it is, which
+    torch's own deterministic mode would fill.
+    """
     # What torch.use_deterministic_algorithms(True) does for eager code, without importing torch's compiler (0.7 s, 100 MB).
     torch._C._set_deterministic_algorithms(True, warn_only=False)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def list_shapes(name: str, classes: int | None, input_shape: Shape) -> tuple[Shape, ...]:
-    """Return the shapes of the parameters of the model `name` of the registry, in the order of its vector.
+    """Return the shapes of the parameters of the built-in model `name`, in the order of its vector.
 
-    `classes`: number of outputs, None for numbers; `input_shape`: of one sample.
+    `classes`: number of outputs, None if labels are numbers; `input_shape`: shape of one sample.
     """
     return FlatModel(build_skeleton(Training(model=name), classes, input_shape)).shapes
 
 
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
-    """Copy `constants`, the buffers with which the run began, into `flat`.
+    """Copy the buffers in `constants`, bytes that `Learner.constants` returned on the machine that started the run, into `flat`.
 
-    Raises ConfigError, naming `model`, if the frozen parameters have other bits here.
+    Raises ConfigError, naming `model`, if the frozen parameters on that machine and here differ.
     """
     tensors, about = tensor_file.decode_tensors(constants)
     flat.take_constants(tensors)
@@ -730,10 +758,10 @@ def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
 
 
 def build_skeleton(training: Training, classes: int | None, input_shape: Shape, *, seed_: int = 0) -> nn.Module:
-    """Return the module of `training.model` without weights, which FlatModel gives memory.
+    """Return the module of `training.model`. A built-in model has meta tensors without memory, which FlatModel replaces; a user's
+    model is built with real weights, drawn from `seed_`.
 
-    A user's model is built with real tensors, drawn from `seed_`. `classes`: number of outputs, None for numbers;
-    `input_shape`: of one sample.
+    `classes`: number of outputs, None if labels are numbers; `input_shape`: shape of one sample.
     """
     if training.model in zoo.MODELS:
         with torch.device("meta"), _SkipFilling():
@@ -759,7 +787,9 @@ class _SkipFilling(TorchFunctionMode):
 
 
 def _build_seeded(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
-    """Return the module with weights drawn from `seed_`; torch's global generator is left unchanged."""
+    """Return the module of `training.model` with weights drawn from `seed_`; torch's global generator is left unchanged. `classes`,
+    `input_shape`: see `build_skeleton`.
+    """
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed("model", seed_))
         return zoo.find_factory(training.model, partial(adapters.prepare_module, training))(classes, input_shape)
@@ -772,8 +802,9 @@ def _build_seeded(training: Training, classes: int | None, input_shape: Shape, *
 def encode_model(
     experiment: Experiment, manifest: Mapping[str, Any], vector: Vector, *, constants: bytes | None = None
 ) -> bytes:
-    """Return the trained model `vector` as the bytes of a safetensors file. `manifest`: of the data. `constants`: the
-    run's, if any. Raises Corrupt if the vector does not fit the experiment's model.
+    """Return the trained model as the bytes of a safetensors file: the tensors that `training.save` selects, from the model vector
+    `vector`. `manifest`: the data's. `constants`: result of `Learner.constants`, None to keep the module's own buffers. Raises
+    Corrupt if the vector's size is not the model's.
     """
     classes, shape = manifest["classes"], tuple(manifest["input_shape"])
     flat = FlatModel(build_skeleton(experiment.training, classes, shape, seed_=experiment.seed))
@@ -792,7 +823,9 @@ def encode_model(
 
 
 def _select_tensors(training: Training, flat: FlatModel) -> Mapping[str, Tensor]:
-    """Return the tensors that `training.save` asks for, by name: all, merged adapters, or adapters alone."""
+    """Return the tensors to save, by name, as `training.save` asks: the whole state_dict, the state_dict with adapters merged into
+    their layers, or only the trained tensors (adapters).
+    """
     match training.save:
         case "merged":
             return weights.merge_adapters(flat.module, training.adapters)

@@ -11,10 +11,11 @@ FIRST_SCALE, GROWTH_INTERVAL = (
 
 @dataclass
 class LossScale:
-    """Factor on the loss in float16, so that the smallest gradients do not vanish. `finite`: gradients in a row that were finite.
+    """Factor by which a float16 learner multiplies the loss, so that small gradients do not become 0. `finite`: number of finite
+    gradients since the last change.
 
-    It halves and doubles as torch.amp.GradScaler's. A minibatch whose scaled gradient overflows is not skipped: it is computed again at
-    half the scale, so that every worker takes part in every round. A checkpoint holds both fields.
+    It is halved and doubled like that of torch.amp.GradScaler. But a minibatch whose scaled gradient overflows is not skipped: it
+    is computed again at half the scale, so that every worker takes part in every round. A checkpoint holds both fields.
     """
 
     scale: float = FIRST_SCALE
@@ -25,11 +26,11 @@ class LossScale:
         self.scale, self.finite = self.scale / 2, 0
 
     def count_finite(self) -> None:
-        """Count a finite gradient; double the scale after GROWTH_INTERVAL of them in a row."""
+        """Count a finite gradient; double the scale after 2,000 of them in a row."""
         self.finite += 1
         if self.finite >= GROWTH_INTERVAL:
             self.scale, self.finite = 2 * self.scale, 0
 
     def restore(self, saved: Sequence[float] = (FIRST_SCALE, 0)) -> None:
-        """Set scale and count to those of a checkpoint, or to the first ones."""
+        """Set scale and count to `saved`, (scale, finite) of a checkpoint, or to their first values."""
         self.scale, self.finite = float(saved[0]), int(saved[1])

@@ -15,8 +15,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 
 @cache
 def keep_freed_memory() -> bool:
-    """Make the C library keep freed memory for the process, once. Returns whether it can (glibc). Results do not depend
-    on it.
+    """Make the C library keep freed memory in the process instead of returning it to the kernel, for speed. Only the first call
+    acts. Returns whether the C library supports it (glibc).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -26,7 +26,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> bool:
-    """Return the process's freed memory to the kernel once. Returns whether there was any, as far as glibc tells."""
+    """Return freed memory of the process to the kernel, once. Returns whether any was returned; False if the C library is not glibc."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):
@@ -35,7 +35,7 @@ def release_freed_memory() -> bool:
 
 
 def find_free_bytes() -> float:
-    """Return how much memory the platform can still provide, in bytes; infinite if it does not report it."""
+    """Return how many bytes of memory the machine has available, from /proc/meminfo; infinity if there is no such file."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -28,9 +28,7 @@ from crossover.learning.staging import VALIDATION_CHUNK, Minibatches, plan_stagi
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Results of one epoch, or of several without an evaluation in between; `train_loss` is the mean over their
-    answers.
-    """
+    """Results of one epoch, or of several without an evaluation in between: mean training loss, loss and metric on the validation set."""
 
     train_loss: float
     val_loss: float
@@ -39,8 +37,9 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
-    """State after a round: the model (P + B,) and the optimizer's vectors (P,). With local steps these are the outer
-    optimizer's, and `own` has those of each worker, by rank.
+    """Training state after a round. `model`: vector (P + B,) of parameters and BatchNorm statistics. `optimizer`: the optimizer's
+    vectors, (P,) each; if models or deltas are exchanged, the outer optimizer's. `own`: then the vectors of each worker's
+    optimizer, by rank.
     """
 
     model: Tensor
@@ -55,10 +54,11 @@ def train_reference(
     on_round: Callable[[int, RoundState], None] | None = None,
     learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
-    """Train on `dataset` in one process and return (model bytes, the optimizer's vectors as bytes, the epochs' results).
+    """Train on `dataset` with all workers simulated in one process. Returns (final model as bytes, the optimizer's vectors as
+    bytes, the results of each epoch).
 
-    If `exchange.every` is None or "epoch", all of a worker's minibatches of an epoch are one round. `on_round`: called
-    with the number of rounds done and the state after each. `learner`: used instead of the experiment's own.
+    A round has `exchange.every` minibatches per worker, or a whole epoch's if that is None or "epoch". `on_round`: called after
+    each round with the number of rounds done and the state. `learner`: used instead of a new one.
     """
     reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []
@@ -71,7 +71,9 @@ def train_reference(
 
 
 class _Reference:
-    """Training of all workers in one process, round by round."""
+    """Training of all workers of an experiment in one process, round by round. `state` is the result of the last round, `round` and
+    `epochs` count those that are done.
+    """
 
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: Learner) -> None:
         every = experiment.exchange.every
@@ -92,8 +94,9 @@ class _Reference:
         self.round = self.epochs = 0
 
     def run_until_evaluation(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
-        """Run the rounds of the next epoch, or of all epochs that one round spans, evaluate, and return the result.
-        `history`: evaluations so far. `on_round`: called after each round.
+        """Run the rounds of the next epoch, or of all epochs that one round spans, then evaluate; return training loss and
+        evaluation. `history`: (validation loss, metric) of earlier epochs, for the learning-rate schedule. `on_round`: called
+        after each round.
         """
         losses, samples = 0.0, 0
         begin = self.epochs * self.plan.minibatches
@@ -123,12 +126,12 @@ class _Reference:
         return Epoch(losses / max(1, samples), result.loss, result.metric)
 
     def _combine(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
-        """Return the aggregate of all contributions, passed through each worker's codec if there is one. `names`: for
-        errors.
+        """Return the aggregate of the workers' contributions by the experiment's rule; with a codec, each contribution is first
+        encoded and decoded as in an exchange. `counts`: weight of each; `names`: of each, for errors.
         """
 
         def combine(vectors: Sequence[Tensor]) -> Tensor:
-            """Return the vectors combined by the experiment's rule."""
+            """Return the aggregate of the vectors by the experiment's rule."""
             return combine_vectors(vectors, counts, self.experiment.aggregation, names=names)
 
         if not self.encoders:
@@ -136,8 +139,11 @@ class _Reference:
         return exchange_in_process(self.encoders, contributions, combine, round=self.round)
 
     def _run_worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
-        """Return (contribution, answers, summed loss) of one worker's minibatches of the round. `numbers`: of its
-        minibatches, counted through the run.
+        """Compute one worker's part of the round. Returns (its contribution, number of labels that count, summed loss). The
+        contribution is a mean gradient, a model or a delta, as `exchange.what` says.
+
+        `numbers`: the round's minibatches, counted from the start of the run. `history`: (validation loss, metric) of earlier
+        epochs.
         """
         what = self.experiment.exchange.what
         gradients, counts, losses, model, own = [], [], 0.0, self.state.model, self.state.own[worker]
@@ -162,12 +168,12 @@ class _Reference:
         return model if what == "model" else delta, sum(counts), losses
 
     def _keep(self, worker: int, own: Sequence[Tensor]) -> None:
-        """Keep the vectors of a worker's own optimizer in the state."""
+        """Store `own`, the vectors of that worker's own optimizer, in `state`."""
         all_ = [tuple(own) if rank == worker else held for rank, held in enumerate(self.state.own)]
         self.state = replace(self.state, own=tuple(all_))
 
     def _copy_gradient(self, worker: int) -> Tensor:
-        """Return a copy of the learner's gradient, attacked if the worker is faulty."""
+        """Return a copy of the learner's gradient, changed by the simulated attack if the worker is one of the faulty ones."""
         faults, own = self.experiment.faults, buffers.tensor(bytes(self.learner.gradient))
         if worker not in faults.workers:
             return own
@@ -177,7 +183,10 @@ class _Reference:
         )
 
     def _build_next_state(self, average: Tensor, history: History) -> RoundState:
-        """Return the workers' state after the round. `average`: the aggregate of the exchanged contributions."""
+        """Return the state after the round, computed from `average`, the aggregated contribution: the next model by an optimizer
+        step, by the outer optimizer, or `average` itself, as `exchange.what` says. `history`: (validation loss, metric) of
+        earlier epochs.
+        """
         state, exchange = self.state, self.experiment.exchange
         match exchange.what:
             case "model":
@@ -193,8 +202,8 @@ class _Reference:
         return RoundState(*after, own=state.own)
 
     def _build_update(self, history: History, *, number: int, per_step: int) -> Update:
-        """Return the settings of an optimizer step. `number`: of the step in the run. `per_step`: minibatches behind
-        each step.
+        """Return the settings of one optimizer step, with the learning rate that the schedule gives it. `number`: step's number in
+        the run; `per_step`: minibatches per worker in each step; `history`: (validation loss, metric) of earlier epochs.
         """
         training = self.experiment.training
         steps = training.steps or training.epochs * -(-self.plan.minibatches // per_step)

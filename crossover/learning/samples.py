@@ -28,7 +28,9 @@ Kind = Literal["classes", "numbers"]  # of labels
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Result of deciding how to read a CSV. Columns are counted from 0; `names` has all of them."""
+    """How a CSV is read: header or not, label column and its kind, dropped columns, and the reason for each guess (`why_...`).
+    Columns are numbered from 0; `names` has all of them.
+    """
 
     file: str
     names: tuple[str, ...]
@@ -44,7 +46,7 @@ class Reading:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Columns that reach the model."""
+        """Numbers of the columns that are the model's inputs: all but the label and the dropped ones."""
         return tuple(each for each in range(len(self.names)) if each != self.label and each not in self.drop)
 
     def as_table(self) -> Table:
@@ -62,20 +64,23 @@ class Reading:
         return name if name.strip() and self.names.count(name) == 1 else f"column {column + 1}"
 
     def _reference(self, column: int) -> str | int:
-        """Return the column's name if it is unique, else its number from 1, as `data.table` refers to it."""
+        """Return how `data.table` refers to the column: its name if the file has a header and the name is unique, otherwise its
+        number from 1.
+        """
         name = self.names[column]
         return name if self.header and self.names.count(name) == 1 else column + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A data set as published, and what a `package.module:loader`, called with the experiment, returns.
+    """Data set as it was published, and what a user's loader (`package.module:loader`, called with the experiment) returns.
 
-    Inputs (N, ...) of any shape and dtype but complex ones: numbers, float or uint8 such as images (N, C, H, W), are preprocessed; other
-    whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes, int64 in 0..`classes`-1 (-100: no
-    answer is asked for), or with `classes` None numbers, float32. Test inputs and labels None where there is no such split.
+    Inputs (N, ...) of any shape and dtype but complex ones: floats, or uint8 such as images (N, C, H, W), are preprocessed; other
+    whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes, int64 in 0..`classes`-1
+    (-100: does not count in loss and metric), or float32 numbers if `classes` is None. Test inputs and labels are None if there is
+    no test split.
 
-    A list of tensors (T,) int64, each as long as it likes, is as good as one tensor of tokens, and so is one of a label for each token.
+    Tokens, and labels for each token, may also be a list of tensors (T,) int64 of any lengths.
     """
 
     inputs: Tensor
@@ -88,9 +93,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class LabelScale:
-    """Mean and deviation of numeric labels, one of each per column (dimension 1). The model learns (label - mean) /
-    deviation.
-    """
+    """Mean and standard deviation of numeric labels, one of each per column (dimension 1). The model learns (label - mean) / deviation."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -98,10 +101,10 @@ class LabelScale:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Data set split for one experiment, as it is staged; `fingerprint` identifies its staged form.
+    """Data set split into training and validation part for one experiment. `fingerprint`: hash that identifies its staged form.
 
-    `affine`: map that the inputs still need, if loading has computed it. `scale`: how labels are scaled. `understood`:
-    description as JSON.
+    `classes`: number of classes, None if labels are numbers. `affine`: scaling that the inputs still need, None if not computed
+    yet. `scale`: how labels are scaled. `understood`: description of the data as JSON, see `understood.describe`.
     """
 
     train_inputs: Tensor
@@ -117,8 +120,8 @@ class Dataset:
 
 
 def pad_sequences(samples: Samples) -> Samples:
-    """Return the samples with sequences padded to the longest one's length, by PADDING and labels by NO_CLASS; all else
-    is unchanged.
+    """Return the samples with lists of token sequences replaced by tensors, padded to the longest sequence: inputs by PADDING,
+    labels by NO_CLASS. All else is unchanged.
     """
     found: dict[str, Any] = {}
     for names, filling in ((("inputs", "test_inputs"), PADDING), (("labels", "test_labels"), NO_CLASS)):
@@ -133,7 +136,7 @@ def pad_sequences(samples: Samples) -> Samples:
 
 
 def to_whole_number(classes: Any) -> Any:
-    """Return `classes` as an int if it is a whole number of numpy's or torch's; anything else unchanged."""
+    """Return `classes` as an int if it is an integer of numpy's or torch's; anything else, bools and None included, unchanged."""
     if classes is None or isinstance(classes, bool) or getattr(classes, "dtype", None) in (torch.bool, "bool"):
         return classes
     try:
@@ -143,12 +146,12 @@ def to_whole_number(classes: Any) -> Any:
 
 
 def has_padding(inputs: Tensor) -> bool:
-    """Return whether the inputs are sequences of different lengths; only their dtype can hold PADDING."""
+    """Return whether the inputs are token sequences of different lengths: (N, T) int64 that contains PADDING."""
     return inputs.dtype == torch.int64 and inputs.ndim == 2 and bool((inputs == PADDING).any())
 
 
 def trim_padding(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a minibatch's inputs and labels, cut at the end of its longest sequence if they are padded."""
+    """Return (inputs, labels) of a minibatch; if they are padded, cut at the end of the minibatch's longest sequence."""
     if not has_padding(inputs):
         return inputs, labels
     width = int((inputs != PADDING).any(0).nonzero().max()) + 1
@@ -192,8 +195,8 @@ def is_measured(inputs: Tensor) -> bool:
 
 
 def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[float]) -> bool:
-    """Return whether `inputs` are to be mapped in float64 before they are staged, given `scale` and `shift`, the
-    constants of their map by channel.
+    """Return whether `inputs` must be preprocessed in float64 before they are staged, because float32 would lose precision.
+    `scale`, `shift`: the preprocessing's constants by channel.
     """
     if not inputs.is_floating_point():
         return False
@@ -202,9 +205,11 @@ def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[floa
 
 
 def get_affine_map(dataset: "Dataset", preprocess: str) -> Affine:
-    """Return the affine map (scale, shift) that the inputs of `dataset` still need, as the manifest stores it.
+    """Return the affine map that the inputs of `dataset` still need, as the manifest stores it: `scale` and `shift`, one number per
+    channel (empty: none). It is computed from the training inputs unless the data set has it. `preprocess`: value of
+    `data.preprocess`.
 
-    For inputs that were mapped on loading it has `zero`, what 0 became in each channel.
+    For inputs that were preprocessed on loading it has also `zero`: the value that 0 became in each channel.
     """
     if dataset.affine is not None:
         return dataset.affine
@@ -213,8 +218,8 @@ def get_affine_map(dataset: "Dataset", preprocess: str) -> Affine:
 
 
 def compute_constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]]:
-    """Return (scale, shift) of `preprocess`, one number per channel, from the training inputs (N, C, ...); both empty
-    if there is nothing to do.
+    """Return (scale, shift), one number per channel, such that x * scale + shift does what `preprocess` names, computed from the
+    training inputs (N, C, ...). Both are empty if there is nothing to do.
     """
     if preprocess == "none" or not is_measured(inputs):
         return [], []
@@ -239,10 +244,10 @@ def compute_constants(inputs: Tensor, preprocess: str) -> tuple[list[float], lis
 
 
 def _compute_moments(inputs: Tensor) -> tuple[list[float], list[float]]:
-    """Return the mean and the population standard deviation by channel; a deviation of 0 for a channel without spread.
+    """Return (means, population standard deviations) by channel; the deviation is 0 for a channel whose spread is only rounding.
 
-    They are computed in float64, in two passes so that nothing cancels. Values are in units of a power of two above each channel's largest
-    magnitude, so that no square leaves float64's range; no bit depends on the unit.
+    Both are computed in float64, in two passes so that nothing cancels, with values scaled by a power of two so that no square
+    overflows; the results do not depend on that scale.
     """
     channels, others = inputs.shape[1], (0, *range(2, inputs.ndim))
     values, shape = inputs.numel() // channels, (1, channels, *[1] * (inputs.ndim - 2))
@@ -271,11 +276,14 @@ def _compute_moments(inputs: Tensor) -> tuple[list[float], list[float]]:
 
 
 class Preparation:
-    """Function from raw inputs to what the model receives: the affine map of `manifest["affine"]` and the memory
-    format. `zero`: what 0 has become in each channel; empty: 0.
+    """Callable that turns raw inputs into what the model receives: it applies the manifest's affine map, float32 and the memory
+    format. `zero`: the value that 0 has become in each channel; empty if it is still 0.
     """
 
     def __init__(self, affine: Affine, *, memory_format: str) -> None:
+        """Prepare for the map `affine` (`scale`, `shift`, and `zero` if there is one). `memory_format`: "channels_last" or any
+        other word for contiguous.
+        """
         self._scale, self._shift = (
             torch.tensor(list(affine[name]), dtype=torch.float64) for name in ("scale", "shift")
         )
@@ -283,8 +291,8 @@ class Preparation:
         self._format = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return inputs (N, C, ...) mapped and as float32, images in the memory format; inputs that are names are
-        copied. The arguments stay unchanged.
+        """Return a copy of the inputs (N, C, ...), mapped and as float32, images in the memory format. Inputs that are no
+        measurements, such as tokens, are copied only.
         """
         if not is_measured(inputs):
             return inputs.clone()  # a copy: this memory is read-only
@@ -303,8 +311,8 @@ def augment_images(
 ) -> Tensor:
     """Return the images augmented as `data.augment` says.
 
-    The result for a sample depends on (seed, epoch, its id in `sample_ids`) alone, so retries and other workers get
-    equal images. `zero`: see `Preparation`.
+    The result for a sample depends on `seed`, `epoch` and its id in `sample_ids` alone, so retries and other workers get equal
+    images. `zero`: value that fills the edges, by channel.
     """
     if data.augment == "none":
         return images
@@ -313,8 +321,8 @@ def augment_images(
 
 
 def resize_for_epoch(images: Tensor, training: Training, *, epoch: int) -> Tensor:
-    """Return images (N, C, H, W) of floats in the size that `training.image_size` sets for the epoch. Other inputs are returned
-    unchanged.
+    """Return float images (N, C, H, W) resized to the size that `training.image_size` sets for the epoch. Inputs of other shapes,
+    and images without such a setting, are returned unchanged.
     """
     if training.image_size.begin is None or images.ndim != 4:
         return images
@@ -322,7 +330,9 @@ def resize_for_epoch(images: Tensor, training: Training, *, epoch: int) -> Tenso
 
 
 def list_first_epochs(images: Tensor, training: Training) -> list[int]:
-    """Return the first epoch of each image size that `at_size` produces."""
+    """Return the first epoch of each image size that `training.image_size` produces in the run, in ascending order; [1] if images
+    are not resized.
+    """
     if training.image_size.begin is None or images.ndim != 4:
         return [1]
     epochs = range(training.epochs, 0, -1)
@@ -330,9 +340,7 @@ def list_first_epochs(images: Tensor, training: Training) -> list[int]:
 
 
 def resize_images(images: Tensor, side: int) -> Tensor:
-    """Return images (N, C, H, W) resized to (N, C, side, W in proportion): bilinear, each new pixel the weighted mean of the covered
-    ones.
-    """
+    """Return images (N, C, H, W) resized to the height `side`, and the width in proportion: bilinear with antialiasing."""
     height, width = images.shape[2:]
     if side == height:
         return images
@@ -349,10 +357,10 @@ def crop_and_flip(
     alternate: bool = False,
     zero: Sequence[float] = (),
 ) -> Tensor:
-    """Return each of `images` shifted by up to an eighth of its height and mirrored half of the time, by chance, or in
-    every second epoch (`alternate`; Jordan 2024, arXiv 2404.00498).
+    """Return the images (N, C, H, W), each shifted in both directions by up to an eighth of the height, and mirrored left to right:
+    at random half of the time, or in every second epoch if `alternate` (Jordan 2024, arXiv 2404.00498).
 
-    Chance depends on `seed`, `epoch` and the image's id in `sample_ids`. `zero`: fills the edge, by channel.
+    The draws depend on `seed`, `epoch` and the image's id in `sample_ids`. `zero`: value that fills the edges, by channel.
     """
     count, channels, height, width = images.shape
     reach = height // 8

@@ -27,10 +27,10 @@ MEAN, DEVIATION = "label_mean", "label_deviation"  # of the manifest, beside wha
 
 
 def compute_label_scale(labels: Tensor, experiment: Experiment, *, classes: int | None) -> LabelScale | None:
-    """Return mean and deviation by which training labels are scaled (`data.scale_labels` of the experiment); None if
-    they stay as they are, as labels of `classes` do.
+    """Return mean and standard deviation of the training labels, one per column (dimension 1), by which to scale them. None if
+    labels are not scaled: they are classes, `data.scale_labels` is never, or it is auto and scaling would gain nothing.
 
-    A column (dimension 1) without spread is only shifted.
+    `classes`: number of classes, None if labels are numbers. A column without spread gets the deviation 1.
     """
     wanted = experiment.data.scale_labels
     if classes is not None or wanted == "never" or (wanted == "auto" and experiment.training.loss != "mse"):
@@ -48,9 +48,7 @@ def compute_label_scale(labels: Tensor, experiment: Experiment, *, classes: int 
 
 
 def scale_labels(labels: Tensor, scale: LabelScale | None) -> Tensor:
-    """Return the labels as the model learns them, scaled in float64 and rounded to float32; unchanged if `scale` is
-    None.
-    """
+    """Return (labels - mean) / deviation, computed in float64 and rounded to float32; the labels unchanged if `scale` is None."""
     if scale is None:
         return labels
     mean, deviation = (_broadcast_columns(part, labels) for part in (scale.mean, scale.deviation))
@@ -58,23 +56,24 @@ def scale_labels(labels: Tensor, scale: LabelScale | None) -> Tensor:
 
 
 def unscale(values: Tensor, scale: LabelScale) -> Tensor:
-    """Return outputs or scaled labels in the labels' own unit, computed in float64 and rounded to float32."""
+    """Return values * deviation + mean: outputs or scaled labels in the labels' own unit, computed in float64 and rounded to float32."""
     mean, deviation = (_broadcast_columns(part, values) for part in (scale.mean, scale.deviation))
     return (values.double() * deviation + mean).float()
 
 
 def compute_distance(outputs: Tensor, labels: Tensor, scale: LabelScale) -> Tensor:
-    """Return outputs minus labels, both scaled by `scale`, in the labels' own unit, float64.
+    """Return outputs minus scaled labels, multiplied by the deviation into the labels' own unit, in float64.
 
-    No mean is added, which would swallow small differences.
+    The mean is never added, because it would swallow small differences.
     """
     return (outputs.detach().double() - labels.double()) * _broadcast_columns(scale.deviation, labels)
 
 
 def find_scaling_problem(outputs: object, labels: Tensor, scale: LabelScale) -> str:
-    """Return why a model cannot learn labels that `scale` scales, judged by its `outputs` and how they were computed; "" if it can.
+    """Return in words why a model cannot learn scaled labels; "" if it can, or if outputs and labels differ in shape. The model's
+    `outputs` tell: they end in a bounded function, or are near the unscaled labels already.
 
-    `labels`: scaled labels of the same samples.
+    `labels`: scaled labels of the same samples; `scale`: by which they were scaled.
     """
     if not isinstance(outputs, Tensor) or outputs.shape != labels.shape:  # for a loss of one's own
         return ""
@@ -95,8 +94,8 @@ def find_scaling_problem(outputs: object, labels: Tensor, scale: LabelScale) -> 
 
 
 def _find_bound(outputs: Tensor) -> str:
-    """Return the name of the function that bounds the outputs; "" if none does. Only changes of shape or type may
-    follow it.
+    """Return the name of the bounded function, such as "sigmoid", that the autograd graph of `outputs` ends in, apart from changes
+    of shape or dtype; "" if there is none.
     """
     node = outputs.grad_fn
     while node is not None and (name := re.sub(r"Backward\d*$", "", node.name()).lower()) not in BOUNDED:
@@ -107,16 +106,16 @@ def _find_bound(outputs: Tensor) -> str:
 
 
 def to_manifest(scale: LabelScale | None) -> dict[str, list[float]]:
-    """Return the scale as entries of the manifest's `affine`; empty without a scale."""
+    """Return the scale as entries for the manifest's `affine` section; an empty dictionary if `scale` is None."""
     return {MEAN: list(scale.mean), DEVIATION: list(scale.deviation)} if scale else {}
 
 
 def from_manifest(affine: Mapping[str, Sequence[float]]) -> LabelScale | None:
-    """Return the scale that `to_manifest` wrote into `affine`; None if there is none."""
+    """Return the label scale stored in the manifest's section `affine`, or None if there is none."""
     return LabelScale(tuple(affine[MEAN]), tuple(affine[DEVIATION])) if affine.get(MEAN) else None
 
 
 def _broadcast_columns(part: Sequence[float], values: Tensor) -> Tensor:
-    """Return one number for each column as a tensor whose shape broadcasts with `values`."""
+    """Return `part`, one number per column (dimension 1), as a float64 tensor shaped to broadcast with `values`."""
     found = torch.tensor(list(part), dtype=torch.float64, device=values.device)
     return found if values.ndim < 2 else found.view(1, -1, *[1] * (values.ndim - 2))

@@ -12,10 +12,12 @@ HELD_VECTORS = 6  # model, gradient, average, momentum, one that comes in and on
 
 @dataclass(frozen=True)
 class StepCounts:
-    """The work of one training step, forward and backward. Fields that begin with `of_sample_` are per sample of the minibatch.
+    """Work of one training step, forward and backward, counted rather than timed. Fields that begin with `of_sample_` are per
+    sample of the minibatch.
 
-    `operations`: kernels that the device starts. `bytes`: what they read and write. `convolution` and `matrix`: multiply-accumulates of
-    convolutions, and of matrix products with attention among them; `depthwise`: those of the convolutions whose groups are single channels.
+    `operations`: kernels that the device starts. `bytes`: bytes that they read and write independently of the batch size.
+    `convolution`: multiply-accumulates of convolutions; `depthwise`: of those whose groups are single channels; `matrix`: of matrix
+    products, attention included.
     """
 
     operations: float
@@ -26,9 +28,9 @@ class StepCounts:
     of_sample_matrix: float
 
     def scale(self, ratio: float, *, fixed: bool = True) -> "StepCounts":
-        """Return the counts of a model whose operations are `ratio` times as large.
+        """Return the counts of a model with `ratio` times as much work per sample; the number of operations stays.
 
-        `fixed`: whether the bytes that do not grow with the batch are, too.
+        `fixed`: whether the bytes that do not depend on the batch size are multiplied too.
         """
         changed = {
             each.name: getattr(self, each.name) * ratio for each in fields(self) if each.name.startswith("of_sample_")
@@ -37,15 +39,15 @@ class StepCounts:
 
 
 def digest_of_model(parameters: int, buffers: int, macs: int) -> str:
-    """Return a short digest of a model's counts, the same on every machine: its `parameters`, `buffers` and `macs`, the
-    multiply-accumulates of one sample forward.
+    """Return a short hexadecimal digest of a model's counts, equal on every machine: `parameters`, `buffers` (elements of BatchNorm
+    statistics) and `macs`, the multiply-accumulates of one sample's forward pass.
     """
     return sha256(f"{parameters} {buffers} {macs}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class DataSize:
-    """Numbers of training and test samples of a data set, and the shape (C, H, W) of an image."""
+    """Number of training samples, number of test samples (None if there is no test split) and shape (C, H, W) of an image of a data set."""
 
     training: int
     test: int | None
@@ -63,8 +65,8 @@ DATA |= {generated: DATA[name] for generated, name in GENERATED.items()}
 
 
 def count_held_out(samples: int, share: float) -> int:
-    """Return how many of the training set's `samples` are used for validation. Raises ConfigError if no sample would
-    validate or none would be left.
+    """Return how many of the `samples` training samples are held out for validation. `share`: fraction of them. Raises ConfigError
+    if it would be none or all.
     """
     held = round(samples * share)
     if not 0 < held < samples:
@@ -78,9 +80,8 @@ def explain_too_large(begin: int, name: str, side: int) -> str:
 
 
 def count_split(experiment: Experiment) -> tuple[int, int] | None:
-    """Return the numbers of training and validation samples, or None if only loading the data set gives them.
-
-    Raises ConfigError as `held_out` does.
+    """Return (number of training samples, number of validation samples) of the experiment's data set, or None if it is not built in
+    and must be loaded to know. Raises ConfigError if one part would be empty.
     """
     data, found = experiment.data, DATA.get(experiment.data.dataset)
     if found is None:

@@ -31,7 +31,9 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StagingPlan:
-    """Assignment of training samples to minibatches: ranges of the seeded permutation, by worker and minibatch."""
+    """Assignment of training samples to minibatches. `partitions[worker][minibatch]` is a range of positions in the seeded
+    permutation of the samples.
+    """
 
     partitions: tuple[tuple[range, ...], ...]
 
@@ -42,16 +44,16 @@ class StagingPlan:
 
     @property
     def counts(self) -> list[list[int]]:
-        """Numbers of samples, by worker and minibatch."""
+        """Number of samples of each minibatch, as a list per worker."""
         return [[len(part) for part in partition] for partition in self.partitions]
 
 
 def plan_staging(experiment: Experiment, n_train: int) -> StagingPlan:
-    """Return the plan of W contiguous partitions that differ by at most one sample, each cut into minibatches; the last
-    may be smaller unless data.drop_last.
+    """Return the plan that cuts the samples into one contiguous partition per worker, which differ by at most one sample, and each
+    partition into minibatches. The last minibatch may be smaller, unless `data.drop_last` leaves it out.
 
-    `n_train`: number of training samples. Raises ConfigError, with values that work, if workers would have different
-    numbers of minibatches, or none, or if `check_rounds` refuses.
+    `n_train`: number of training samples. Raises ConfigError, with values that would work, if workers would have different numbers
+    of minibatches, or none, or if `check_rounds` raises it.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
     largest = _partition_sizes(n_train, workers)[0]
@@ -73,10 +75,10 @@ def plan_staging(experiment: Experiment, n_train: int) -> StagingPlan:
 
 
 def check_rounds(experiment: Experiment, minibatches: int) -> None:
-    """Raise ConfigError if `exchange.every` or `training.steps` does not fit the `minibatches` of an epoch.
+    """Raise ConfigError if `exchange.every` or `training.steps` does not fit an epoch of `minibatches` minibatches per worker.
 
-    `exchange.every` may exceed an epoch only with local steps and as several whole epochs within the run; `training.steps` must end in the
-    last epoch.
+    `exchange.every` may exceed an epoch only if models or deltas are exchanged, and only as a number of whole epochs within the
+    run; `training.steps` must end in the last epoch.
     """
     _check_every(experiment, minibatches)
     steps, epochs, every = experiment.training.steps, experiment.training.epochs, experiment.exchange.every
@@ -92,8 +94,8 @@ def check_rounds(experiment: Experiment, minibatches: int) -> None:
 
 
 def _check_every(experiment: Experiment, minibatches: int) -> None:
-    """Raise ConfigError if `exchange.every` exceeds an epoch's minibatches without being a number of whole epochs of
-    local steps.
+    """Raise ConfigError if `exchange.every` is more than an epoch's `minibatches`, unless models or deltas are exchanged and it is
+    a number of whole epochs within the run.
     """
     every, what, epochs = experiment.exchange.every, experiment.exchange.what, experiment.training.epochs
     if not isinstance(every, int) or every <= minibatches:
@@ -114,15 +116,15 @@ def _check_every(experiment: Experiment, minibatches: int) -> None:
 
 
 def _partition_sizes(n_train: int, workers: int) -> list[int]:
-    """Return the number of training samples of each worker."""
+    """Return the number of training samples of each worker, by rank; they differ by at most one."""
     return [n_train // workers + (worker < n_train % workers) for worker in range(workers)]
 
 
 def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> int | None:
-    """Return every worker's number of minibatches of `batch_size` among `n_train` samples, or None if workers differ,
-    there are none, or a minibatch would be larger than a partition.
+    """Return the number of minibatches per worker and epoch. Returns None if workers would have different numbers, if it would be
+    0, or if `batch_size` is larger than the largest partition.
 
-    `drop_last`: whether a last, smaller minibatch is left out.
+    `n_train`: number of training samples; `drop_last`: whether a last, smaller minibatch is left out.
     """
     if batch_size > _partition_sizes(n_train, workers)[0]:
         return None
@@ -133,10 +135,10 @@ def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last:
 
 
 def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
-    """Return the error text for sizes that do not work, with the nearest batch sizes and numbers of workers that do."""
+    """Return the error text for a batch size and number of workers that do not work together, with the nearest values of each that do."""
 
     def is_possible(workers: int, batch_size: int) -> bool:
-        """Return whether these numbers give every worker the same number of minibatches."""
+        """Return whether every worker would get the same number of minibatches, at least one."""
         return count_minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
 
     batch_sizes = _find_nearest(batch_size, range(1, n_train + 1), lambda value: is_possible(workers, value))
@@ -153,7 +155,7 @@ def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bo
 
 
 def _find_nearest(value: int, candidates: range, is_possible: Callable[[int], bool]) -> list[int]:
-    """Return the nearest working value below and the nearest above."""
+    """Return the nearest candidates below and above `value` for which `is_possible` is true: two numbers, one or none."""
     below = next((c for c in reversed(candidates) if c < value and is_possible(c)), None)
     above = next((c for c in candidates if c > value and is_possible(c)), None)
     return [c for c in (below, above) if c is not None]
@@ -166,10 +168,11 @@ def stage(
     *,
     answers: "Callable[[Batch], int] | None" = None,
 ) -> dict[str, Any]:
-    """Write the minibatches, validation chunks and manifest of `dataset` that the stores lack, the manifest last. Returns the manifest.
+    """Write to the stores the minibatches, the validation chunks and, last, the manifest of `dataset`, and return the manifest.
+    Objects that exist are not written again; a store that has the manifest is skipped.
 
-    The experiment sets how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank.
-    `answers`: counts a minibatch's answers for a user's loss. Raises DataError if no minibatch has an answer.
+    The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank.
+    `answers`: counts the labels of a minibatch that a user's loss counts. Raises DataError if there are none in any minibatch.
     """
     from crossover.learning import samples, scaling
 
@@ -205,7 +208,7 @@ def stage(
 
 
 class Minibatches:
-    """Minibatches that a plan makes of a data set, as `stage` writes them."""
+    """Minibatches of a data set as a staging plan cuts them; each is built when it is asked for."""
 
     def __init__(self, experiment: Experiment, dataset: "Dataset", plan: StagingPlan) -> None:
         import torch
@@ -217,7 +220,9 @@ class Minibatches:
         self._order = torch.tensor(order, dtype=torch.int64)
 
     def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
-        """Return each minibatch's weight, its number of answers, by worker and minibatch. `of`: counts a minibatch's answers."""
+        """Return the weight of each minibatch, as a list per worker: the number of labels that the loss counts. `of`: counts them
+        for one minibatch, for a user's loss; without it they follow from the labels.
+        """
         from crossover.learning.learner import mask_answered
 
         if of is not None:
@@ -229,7 +234,9 @@ class Minibatches:
         return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
     def train(self, worker: int, minibatch: int) -> "Batch":
-        """Return one training minibatch of `worker`, with flipped labels if the worker is faulty that way."""
+        """Return one training minibatch of `worker`. If the experiment simulates that worker as faulty by `label_flip`, its labels
+        are flipped.
+        """
         from crossover.algorithms.robust import flip_labels
         from crossover.learning.batches import Batch
         from crossover.learning.samples import trim_padding
@@ -243,7 +250,7 @@ class Minibatches:
         return Batch(*trim_padding(self._dataset.train_inputs[ids], labels), ids)
 
     def validation(self, chunk: int) -> "Batch":
-        """Return one `chunk` of the validation set."""
+        """Return the validation chunk number `chunk`, of up to 1,024 samples."""
         import torch
 
         from crossover.learning.batches import Batch
@@ -256,7 +263,7 @@ class Minibatches:
 
 
 def take_first_samples(dataset: "Dataset") -> "Batch":
-    """Return two training samples to try a model with; of sequences, the shortest and the longest."""
+    """Return a batch of the first two training samples, with which to try a model; of padded sequences, the shortest and the longest."""
     import torch
 
     from crossover.learning.batches import Batch
@@ -270,7 +277,7 @@ def take_first_samples(dataset: "Dataset") -> "Batch":
 
 
 def _store_batch(store: Store, key: str, batch: Callable[[], "Batch"]) -> None:
-    """Store the minibatch that `batch` returns under `key` unless the key exists."""
+    """Build a minibatch by calling `batch` and store it under `key`; do nothing if the key exists."""
     from crossover.learning.batches import encode_batch
 
     if not store.exists(key):

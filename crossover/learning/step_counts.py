@@ -18,7 +18,9 @@ NOT_RUN = {"empty", "empty_strided", "new_empty", "empty_like", "new_empty_strid
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Context that counts operations, bytes and multiply-accumulates of everything torch computes in it."""
+    """Context manager that counts the operations, the bytes read and written, and the multiply-accumulates (`macs`, by kind) of
+    everything torch computes in it.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
@@ -39,7 +41,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         return found
 
     def _count_macs(self, func: Any, name: str, args: tuple[Any, ...], given: Mapping[str, Any], found: Any) -> None:
-        """Add the multiply-accumulates of one operation, by kind. `given`: its keyword arguments; `found`: its result."""
+        """Add one operation's multiply-accumulates to `macs`. `func`, `name`: the operation; `args`, `given`: its positional and
+        keyword arguments; `found`: its result.
+        """
         if name in ("convolution", "convolution_backward"):
             back = name == "convolution_backward"
             inputs, weight = args[1:3] if back else args[:2]
@@ -59,7 +63,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 def _list_tensors(of: Any) -> list[Tensor]:
-    """Return all tensors in a value, in nested mappings and sequences too."""
+    """Return all tensors in the value `of`, including those in nested mappings, tuples and lists."""
     if isinstance(of, Tensor):
         return [of]
     if isinstance(of, Mapping):
@@ -70,9 +74,10 @@ def _list_tensors(of: Any) -> list[Tensor]:
 def count_step(
     module: nn.Module, sample: Tensor, *, run: Callable[[nn.Module, Tensor], Any] | None = None
 ) -> StepCounts:
-    """Return the counts of one forward and backward pass, without the optimizer's update.
+    """Return the counts of one forward and backward pass of `module`, without the optimizer's update. What grows with the batch is
+    found from passes with 2 and 4 samples.
 
-    `sample`: one input without its first dimension, on the module's device, which may be `meta`. `run`: how the module is called;
+    `sample`: one input without the batch dimension, on the module's device, which may be `meta`. `run`: calls the module on inputs;
     `module(inputs)` unless given.
     """
     few, more = (_count_pass(module, sample.unsqueeze(0).repeat(n, *[1] * sample.ndim), run) for n in OF_SAMPLES)
@@ -90,8 +95,8 @@ def count_step(
 
 
 def _count_pass(module: nn.Module, inputs: Tensor, run: Callable[[nn.Module, Tensor], Any] | None) -> _Counter:
-    """Return the operations, bytes and multiply-accumulates of one forward and backward pass of `module` over `inputs`; its gradients are
-    None afterwards. `run`: calls the module on the inputs, by default `module(inputs)`.
+    """Return the counter after one forward and backward pass of `module` over `inputs`; the module's gradients are None afterwards.
+    `run`: calls the module on the inputs, by default `module(inputs)`.
     """
     counter = _Counter()
     with torch.enable_grad():

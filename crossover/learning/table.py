@@ -54,11 +54,11 @@ FileRow = tuple[int, list[str]]  # the line of the file in which it begins, and 
 
 
 def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | int] = ()) -> Samples:
-    """Return the samples of the CSV at `path`: inputs (N, columns) float64; labels (N,) int64 of classes, or (N, 1)
+    """Return the samples of the CSV at `path`: inputs (N, columns) float64; labels (N,) int64 if they are classes, or (N, 1)
     float64. Raises DataError, in words for the owner of the file.
 
-    `table`: what the YAML sets of columns and labels; the rest is guessed. `also_drop`: columns to leave out beside
-    those that are guessed. The process keeps the samples that it read last: `advise` asks for them several times.
+    `table`: settings of `data.table` for header, label, kind and dropped columns; what it leaves open is guessed. `also_drop`:
+    names or numbers (from 1) of more columns to leave out. The process remembers the samples that it read last, and returns copies.
     """
     known = runtime.get_or_make("the table read last", dict[_Key, Samples])
     key = _make_key(path, table or Table(), also_drop)
@@ -75,8 +75,8 @@ _Key = tuple[Path, bytes, Table, tuple[str | int, ...]]  # a file, a digest of i
 
 
 def _make_key(path: Path, table: Table, also_drop: Sequence[str | int]) -> _Key:
-    """Return the file's path and digest and the settings by which it is read, under which its samples are kept. Raises
-    DataError.
+    """Return the key under which the file's samples are remembered: path, digest of its bytes, and the settings. Raises DataError
+    if the file cannot be read.
     """
     try:
         digest = hashlib.blake2b(path.read_bytes()).digest()
@@ -86,7 +86,7 @@ def _make_key(path: Path, table: Table, also_drop: Sequence[str | int]) -> _Key:
 
 
 def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
-    """Return the CSV's samples, read from the file. Raises DataError."""
+    """Read the CSV and return its samples, without looking for remembered ones. Raises DataError."""
     rows = _read_rows(path)
     reading, rows = _decide_reading(path, rows, table, also_drop)
     inputs = _read_numbers(path, rows, reading, reading.inputs)
@@ -103,7 +103,9 @@ def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
 
 
 def _read_rows(path: Path) -> list[FileRow]:
-    """Return the rows that are not blank. Raises DataError if the file is unreadable or its columns are not separated by commas."""
+    """Return all rows of the file but the blank ones, as (line number, cells). Raises DataError if the file is unreadable or its
+    columns are not separated by commas.
+    """
     found: list[FileRow] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -123,7 +125,9 @@ def _read_rows(path: Path) -> list[FileRow]:
 
 
 def _check_first_row(path: Path, rows: Sequence[FileRow]) -> None:
-    """Raise DataError if the first row has one cell, as a remark has, and all rows below it have the same larger number of cells."""
+    """Raise DataError if the first row has only one cell, as a remark above a table has, and all rows below it have the same larger
+    number of cells.
+    """
     widths = {len(cells) for _, cells in rows[1:]}
     if len(widths) == 1 and len(rows[0][1]) == 1 and min(widths) > 1:
         line, cells = rows[0]
@@ -135,7 +139,9 @@ def _check_first_row(path: Path, rows: Sequence[FileRow]) -> None:
 
 
 def _find_separator(rows: Sequence[Sequence[str]]) -> str:
-    """Return in words which separator stands in place of commas, with the remedy; "" if none is recognised."""
+    """Return in words which separator (semicolon, tab, bar, blank) the rows use instead of commas, and how to convert the file; ""
+    if none is recognised.
+    """
     lines = [",".join(row) for row in rows]
     for mark, words in SEPARATORS.items():
         split = [line.split() if mark == " " else line.split(mark) for line in lines]
@@ -158,8 +164,8 @@ def _find_separator(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _read_numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns: Sequence[int]) -> Tensor:
-    """Return the cells of the columns, (N, columns) float64. Raises DataError, with the file's line, for the first cell
-    that is not a number.
+    """Return the cells of the `columns` (numbers from 0) of all rows as a tensor (N, columns) float64. Raises DataError, with the
+    file's line, for the first cell that is not a number which float32 can hold.
     """
     try:
         values = torch.tensor([[float(cells[each]) for each in columns] for _, cells in rows], dtype=torch.float64)
@@ -180,7 +186,7 @@ def _read_numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns
 
 
 def _find_cell_problem(cell: str) -> str:
-    """Return why the cell is not a number that float32 holds; "" if it is one."""
+    """Return in words why the cell is not a number that float32 can hold; "" if it is."""
     if cell.strip().lower() in MISSING:
         return (
             f"{cell!r} is no number that float32 holds"
@@ -205,7 +211,7 @@ def _is_float(cell: str) -> bool:
 
 
 def _suggest_dropping(reading: Reading, column: int) -> str:
-    """Return advice for a `column` whose cells are not all numbers: another label, or leaving the column out."""
+    """Return the advice for a `column` (from 0) in which a cell is not a number: choose another label, or drop the column."""
     if column == reading.label:
         return f"{EXPECTED_INPUT}; --label NAME (data.table.label) takes another column for the label"
     named = reading.names[column].strip() if reading.header and reading.names.count(reading.names[column]) == 1 else ""
@@ -214,18 +220,18 @@ def _suggest_dropping(reading: Reading, column: int) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    """Return whether the cell is a decimal number."""
+    """Return whether the cell is a decimal number in ASCII, such as `-1.5e3`."""
     return bool(NUMBER.fullmatch(cell))
 
 
 def _canonicalize(cell: str) -> str:
-    """Return a number's canonical text, equal for `1`, `01` and `1.0`."""
+    """Return one text for all spellings of a whole number: `1` for `1`, `01` and `1.0`; other numbers are only stripped of blanks."""
     value = float(cell)
     return str(int(value)) if value.is_integer() and abs(value) < MAX_EXACT_INTEGER else cell.strip()
 
 
 def _build_read_error(path: Path, error: Exception) -> DataError:
-    """Return the DataError for a file that cannot be read."""
+    """Return the DataError for a file that cannot be opened or decoded; for text that is not UTF-8 it says how to convert the file."""
     if isinstance(error, UnicodeDecodeError):
         is_utf16 = path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff")
         encoding = "utf-16" if is_utf16 else "latin-1"
@@ -239,7 +245,7 @@ def _build_read_error(path: Path, error: Exception) -> DataError:
 
 
 def _build_error(path: Path, problem: str) -> DataError:
-    """Return the DataError `path: problem`."""
+    """Return a DataError with the text `path: problem`."""
     return DataError(f"{path}: {problem}")
 
 
@@ -249,8 +255,8 @@ def _build_error(path: Path, problem: str) -> DataError:
 def _decide_reading(
     path: Path, rows: list[FileRow], table: Table, also_drop: Sequence[str | int]
 ) -> tuple[Reading, list[FileRow]]:
-    """Return how the file is read (header, label, kind, dropped columns), and its rows without the header. `table`: the
-    user's settings. `also_drop`: more columns to leave out. Raises DataError.
+    """Return (how the file is read, its rows without the header). What `table` leaves open is guessed. `also_drop`: more columns to
+    leave out. Raises DataError if the file is too small, its rows differ in length, or a setting names no column.
     """
     width = len(rows[0][1]) if rows else 0
     header, why, doubt = _guess_header([cells for _, cells in rows[: SAMPLED_ROWS + 1]]) if rows else (False, "", "")
@@ -300,7 +306,9 @@ def _decide_reading(
 
 
 def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
-    """Return (whether the first row names the columns, the reason, a doubt about the guess or "")."""
+    """Return (whether the first row is a header, the reason, a doubt about the guess). The reason is "" if it is not a header, the
+    doubt if there is none.
+    """
     first, rest = [cell.strip() for cell in rows[0]], rows[1:]
     shown = ", ".join(first[:6]) + (", ..." if len(first) > 6 else "")
     if not any(map(_is_number, first)):
@@ -327,8 +335,10 @@ def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
 
 
 def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
-    """Return whether the whole number `value` of a first row does not belong to the column below: it lies outside and
-    does not continue the order, or is the only one without decimals. `text`: its cell.
+    """Return whether the whole number `value` of the first row does not look like the cells of `column` below it: all of these have
+    decimals, or it is outside their range without continuing an ascending or descending order.
+
+    `text`: the number's cell; not used.
     """
     below = [float(cell) for cell in column if _is_number(cell)]
     if not below:
@@ -341,13 +351,13 @@ def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
 
 
 def _has_even_steps(values: Sequence[float]) -> bool:
-    """Return whether the numbers increase by one constant step."""
+    """Return whether each number exceeds the one before it by the same positive step."""
     steps = {b - a for a, b in pairwise(values)}
     return len(steps) == 1 and min(steps) > 0
 
 
 def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
-    """Return whether the row's cells in `columns` are numbers that increase by one constant step."""
+    """Return whether the row's cells in `columns` are numbers, each above the one before it by the same positive step."""
     cells = [row[each] for each in columns if each < len(row)]
     return all(map(_is_number, cells)) and _has_even_steps([float(cell) for cell in cells])
 
@@ -355,7 +365,10 @@ def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
 def _choose_label(
     path: Path, reading: Reading, body: Sequence[FileRow], table: Table, drop: Collection[int]
 ) -> tuple[int, str]:
-    """Return the label's column, and why it is taken as the label. `body`: rows without the header. `drop`: columns that are left out."""
+    """Return (number of the label's column from 0, why it is the label). Without a setting it is the one that has a label's name,
+    such as `target`, or else the last, except for one of row numbers. `body`: rows without the header. `drop`: columns that are
+    left out.
+    """
     left = [each for each in range(len(reading.names)) if each not in drop] or [0]
     last = "the last column"
     if len(left) > 2 and reading.header and is_index_name(reading.names[left[-1]]) and _counts_rows(body, left[-1]):
@@ -371,10 +384,9 @@ def _choose_label(
 
 
 def find_column(path: Path, reading: Reading, asked: str | int, field: str) -> int:
-    """Return the index, from 0, of the column of `reading` whose name, or number from 1, is `asked`.
+    """Return the number, from 0, of the column that `asked` names: by its name, or by its number from 1.
 
-    `path`: the table, and `field`: name of the YAML field, both for errors. Raises DataError if no column or more than
-    one matches.
+    `path`: file, and `field`: name of the YAML field, both for errors. Raises DataError if no column or more than one matches.
     """
     same = [each for each, name in enumerate(reading.names) if name == str(asked).strip()] if reading.header else []
     width = len(reading.names)
@@ -404,8 +416,9 @@ def find_column(path: Path, reading: Reading, asked: str | int, field: str) -> i
 
 
 def _with_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Table) -> Reading:
-    """Return the reading with the label's kind (classes or numbers) and its classes. Raises DataError if the label has
-    one value only.
+    """Return the reading completed by the label's kind (classes or numbers), the class names, and a doubt if a class has a single
+    row. `body`: rows without the header. Raises DataError if the label has only one value, or cannot be of the kind that `table`
+    sets.
     """
     cells, shown = [row[reading.label].strip() for _, row in body], reading.name_column(reading.label)
     which = "the last column" if reading.label == len(reading.names) - 1 else f"the label, {shown},"
@@ -453,8 +466,8 @@ def _with_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Tab
 
 
 def _guess_kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple[Kind, str]:
-    """Return whether a label holds classes or numbers, and why. `different`: number of distinct values. `texts`,
-    `whole`: whether all are texts, or whole numbers.
+    """Return (kind of the label, the reason in words). `different`: number of distinct values; `texts`, `whole`: whether all values
+    are texts, or whole numbers.
     """
     if texts:
         return "classes", "texts"
@@ -468,7 +481,9 @@ def _guess_kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple
 
 
 def _with_guessed_drop(reading: Reading, body: Sequence[FileRow]) -> Reading:
-    """Return the reading without the columns that count the rows and have an index's name, if others are left."""
+    """Return the reading with those input columns dropped that have an index's name, such as `id`, and count the rows. It is
+    unchanged if no input would remain. `body`: rows without the header.
+    """
     found = [each for each in reading.inputs if is_index_name(reading.names[each]) and _counts_rows(body, each)]
     if not found or len(found) == len(reading.inputs):
         return reading
@@ -476,17 +491,17 @@ def _with_guessed_drop(reading: Reading, body: Sequence[FileRow]) -> Reading:
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether a column of this name is likely to hold row numbers or identifiers."""
+    """Return whether a column of this name, such as `id` or `Unnamed: 0`, usually holds row numbers."""
     return name.lower() in INDEXES or name.lower().startswith("unnamed")
 
 
 def _counts_rows(body: Sequence[FileRow], column: int) -> bool:
-    """Return whether a column's cells are whole numbers, each one more than the one above."""
+    """Return whether the column's cells are whole numbers that increase by one from row to row, in more than two rows."""
     return len(body) > 2 and all(_check_increments(body, column))
 
 
 def _check_increments(body: Sequence[FileRow], column: int) -> Iterator[bool]:
-    """Yield for each row whether the column's cell is the first row's number plus the row's index."""
+    """Yield whether the column's first cell is a whole number, then for each row whether its cell is that number plus the row's index."""
     first = body[0][1][column].strip()
     yield bool(re.fullmatch(r"\d+(\.0*)?", first, flags=re.ASCII))
     for number, (_, cells) in enumerate(body):

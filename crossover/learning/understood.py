@@ -19,9 +19,10 @@ _BLOCK = 65_536  # rows at once: bounds the float64 copies
 
 
 def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | None" = None) -> dict[str, Any]:
-    """Return as plain JSON how the samples of the experiment's data set were understood.
+    """Return a description of the data set as plain JSON: rows, shape, dtype, header, label, dropped and conspicuous columns, and
+    doubts.
 
-    `scale`: what the labels are scaled by.
+    `samples`: the experiment's, before they are split; `scale`: how labels are scaled, None if they are not.
     """
     from crossover.learning.samples import is_measured
 
@@ -47,8 +48,8 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
 
 
 def describe_known(experiment: Experiment) -> dict[str, Any] | None:
-    """Return the description that `describe` makes, for a data set that comes with the project, without loading it;
-    None for other data sets.
+    """Return the description (as from `describe`) of a built-in data set without loading it; None if the experiment's data set is
+    not built in.
     """
     known = sizes.DATA.get(experiment.data.dataset)
     if known is None:
@@ -73,9 +74,9 @@ def describe_known(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
-    """Return one line that describes the data set, and a second one with remarks that deserve a look, if there are any.
+    """Return one line of text that describes the data set, and a second one with remarks, if there are any.
 
-    `found`: result of `describe`. `flags`: name options of `advise` rather than fields of the YAML.
+    `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
     """
     label, header = found["label"], found["header"]
     words = f"{found['file'] or found['dataset']}: {_format_size(found)}; label{_format_label(label)}"
@@ -88,7 +89,7 @@ def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
 
 
 def _format_size(found: Mapping[str, Any]) -> str:
-    """Return the numbers of rows and inputs in words."""
+    """Return in words the numbers of rows, test rows and inputs, and whether a CSV has a header. `found`: result of `describe`."""
     rows = f"{found['rows']:,} rows" + (f" and {found['test_rows']:,} to test" if found["test_rows"] else "")
     shape = found["shape"]
     if found["file"]:
@@ -99,7 +100,7 @@ def _format_size(found: Mapping[str, Any]) -> str:
 
 
 def _format_label(label: Mapping[str, Any]) -> str:
-    """Return the label's name, kind and values in words."""
+    """Return in words the label's name, kind and values. `label`: that part of the result of `describe`."""
     name = "" if label["name"] is None else f" {label['name']} ({label['place']})"
     why = label["decided"]
     if label["kind"] == "classes":
@@ -111,8 +112,8 @@ def _format_label(label: Mapping[str, Any]) -> str:
 
 
 def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
-    """Return remarks on columns that were left out, count rows, are constant, or lose precision. `flags`: name options
-    rather than fields.
+    """Return remarks in words: columns left out, like row numbers, constant, or too fine for float32; scaled labels; and the
+    doubts. `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
     """
     words = []
     if out := found["left_out"]:
@@ -137,7 +138,9 @@ def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
 
 
 def _explain_rounding(found: Mapping[str, Any]) -> str:
-    """Return a clause on values that float32 does not distinguish: whether they are rounded, and the setting that keeps them apart."""
+    """Return a clause on columns whose values float32 cannot tell apart: whether they are rounded, and which setting or dtype would
+    keep them. `found`: result of `describe`.
+    """
     if found["dtype"] != "float64":
         return f"they are {found['dtype']}, and float64 would keep them"
     if found["preprocess"] == "none":
@@ -146,7 +149,7 @@ def _explain_rounding(found: Mapping[str, Any]) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Return the first names as text, and how many more there are."""
+    """Return the first five names as text, and how many more there are."""
     return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
 
 
@@ -156,7 +159,9 @@ def _choose_verb(names: Sequence[str]) -> str:
 
 
 def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str, Any]:
-    """Return the label's description as plain JSON. `scale`: how labels are scaled, if they are."""
+    """Return the label's part of the description as plain JSON: name, column, kind, how it was chosen, and its classes or range.
+    `scale`: how labels are scaled, None if they are not.
+    """
     from crossover.learning.samples import NO_CLASS
 
     reading, labels = samples.reading, samples.labels
@@ -182,8 +187,8 @@ def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str,
 
 
 def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:
-    """Return the names of columns that look like row numbers, that are constant, and whose values float32 does not
-    distinguish.
+    """Return three lists of column names: columns that look like row numbers, constant ones, and those whose values float32 cannot
+    tell apart. `inputs`: (N, columns); `reading`: how a CSV was read, else None.
     """
     from crossover.learning.table import is_index_name
 
@@ -207,19 +212,19 @@ def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tup
 
 
 def _are_different_whole_numbers(column: "Tensor") -> bool:
-    """Return whether the column's values are whole numbers without repetition."""
+    """Return whether the column's values are all whole numbers and no two are equal."""
     values = column.double()
     ordered = values.sort().values
     return bool((values == values.round()).all()) and bool((ordered[1:] > ordered[:-1]).all())
 
 
 def _split_rows(inputs: "Tensor") -> "Iterator[Tensor]":
-    """Return the inputs as blocks of rows."""
+    """Return an iterator over blocks of at most 65,536 rows of the inputs."""
     return (inputs[first : first + _BLOCK] for first in range(0, len(inputs), _BLOCK))
 
 
 def _compute_spread(inputs: "Tensor") -> "tuple[Tensor, Tensor, Tensor]":
-    """Return the smallest value, the largest value and the deviation of each column, in float64."""
+    """Return (smallest values, largest values, standard deviations) by column; the deviations are computed in float64."""
     total = inputs[:0].double().sum(0)
     for block in _split_rows(inputs):
         total += block.double().sum(0)

@@ -33,8 +33,8 @@ Base = dict[str, Tensor]
 
 
 def load_base_once(weights: Weights, fetch: Callable[[], bytes]) -> None:
-    """Load the base weights into this process unless it has them. `fetch`: returns the file's bytes. Raises Corrupt if
-    their SHA-256 differs.
+    """Load the base weights (those that training starts from) into this process, once per file. `fetch`: returns the safetensors
+    file's bytes. Raises Corrupt if their SHA-256 is not `weights.sha256`.
     """
     held = runtime.get_or_make("bases", dict[str | None, Base])
     with runtime.get_or_make("bases are read", runtime.lock):  # by one thread; the others find it
@@ -47,8 +47,8 @@ def load_base_once(weights: Weights, fetch: Callable[[], bytes]) -> None:
 
 
 def map_file(weights: Weights) -> mmap.mmap:
-    """Return the weights' file, memory-mapped; it is found on S3, in the YAML's or current folder, or in an installed
-    package. Raises ConfigError.
+    """Return the weights' file, memory-mapped (copy-on-write). It is searched on S3, in an installed package, or in the
+    experiment's and the current folder. Raises ConfigError if it is missing or empty.
     """
     with _open_file(str(weights.file)) as file:
         if not os.fstat(file.fileno()).st_size:
@@ -57,9 +57,7 @@ def map_file(weights: Weights) -> mmap.mmap:
 
 
 def get_file_size(weights: Weights) -> int:
-    """Return the weights' file size in bytes, 0 if there are no weights. Raises ConfigError if the file is missing
-    here.
-    """
+    """Return the size of the weights' file in bytes; 0 if no file is set. Raises ConfigError if it is not found on this machine."""
     if weights.file is None:
         return 0
     with map_file(weights) as body:
@@ -67,8 +65,10 @@ def get_file_size(weights: Weights) -> int:
 
 
 def load_base(training: Training, module: nn.Module) -> None:
-    """Load the base's tensors into the module: matrices in the base's memory and precision, vectors in float32 at least, as torch's
-    norms need. Raises ConfigError if they do not fit, or if a frozen parameter is missing.
+    """Replace the module's tensors by those of the weights' file. Matrices keep the file's memory and precision; vectors in half
+    precision become float32, as torch's norm layers need.
+
+    Raises ConfigError if names, shapes or the run's precision do not fit, or if the file lacks a frozen parameter.
     """
     weights = training.weights
     base = _get_base(weights)
@@ -104,7 +104,7 @@ def load_base(training: Training, module: nn.Module) -> None:
 
 
 def _get_base(weights: Weights) -> Base:
-    """Return the base weights that this process holds; read and check the file the first time. Raises ConfigError."""
+    """Return the tensors of the weights' file, by name; read and check the file if this process has not done so. Raises ConfigError."""
     held = runtime.get_or_make("bases", dict[str | None, Base])
     if weights.sha256 not in held:
         held[weights.sha256] = _read(weights)
@@ -112,7 +112,7 @@ def _get_base(weights: Weights) -> Base:
 
 
 def _read(weights: Weights) -> Base:
-    """Read the file on this machine and check its SHA-256 and content. Raises ConfigError."""
+    """Read the weights' file on this machine, check SHA-256 and content, and return its tensors by name. Raises ConfigError."""
     body = map_file(weights)
     if (found := hashlib.sha256(body).hexdigest()) != weights.sha256:
         raise ConfigError(f"{FIELD}.sha256: {weights.sha256 or 'is missing'}; that of {weights.file} is {found}")
@@ -129,7 +129,7 @@ def _read(weights: Weights) -> Base:
 
 
 def _open_file(file: str) -> IO[bytes]:
-    """Open the weights' file; one on S3 is downloaded once per process."""
+    """Return the weights' file, opened for reading. A file on S3 is downloaded once per process. Raises ConfigError."""
     if not file.startswith(_S3):
         return _find_path(file).open("rb")
     held = runtime.get_or_make("bases of S3", dict[str, int])
@@ -139,8 +139,8 @@ def _open_file(file: str) -> IO[bytes]:
 
 
 def _download(file: str) -> int:
-    """Download an object into an unnamed temporary file and return its descriptor, which is open until the process ends. `file`:
-    s3://bucket/key. Raises ConfigError if it names no object or cannot be read.
+    """Download an object of S3 into an unnamed temporary file and return the file descriptor, which stays open until the process
+    ends. `file`: s3://bucket/key. Raises ConfigError if that names no object or cannot be read.
     """
     bucket, _, key = file.removeprefix(_S3).partition("/")
     if not (bucket and key):
@@ -159,7 +159,9 @@ def _download(file: str) -> int:
 
 
 def _find_path(file: str) -> Path:
-    """Return the path of a local weights' file, or of `package:path` in an installed package. Raises ConfigError."""
+    """Return the path of a weights' file: `package:path` in an installed package, or a path in the experiment's or the current
+    folder. Raises ConfigError if there is no such file.
+    """
     package, colon, inside = file.partition(":")
     if colon:
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -177,7 +179,7 @@ def _find_path(file: str) -> Path:
 
 
 def _join_names(names: Mapping[str, object] | list[str]) -> str:
-    """Return the first names as text, and how many more there are."""
+    """Return the first five names as text, and how many more there are; "nothing" if there are none."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(list(names)[:_SHOWN]) or 'nothing'}{more}"
 
@@ -194,11 +196,11 @@ DOWN, UP = "lora_A", "lora_B"
 
 
 def prepare_module(training: Training, module: nn.Module) -> None:
-    """Prepare the module for fine-tuning: freeze all but `training.trainable`, load the base's weights, add adapters drawn from torch's
-    generator.
+    """Prepare the module for fine-tuning, in place: freeze all parameters but those in `training.trainable`, load the base weights,
+    and add adapters with weights from torch's random generator.
 
-    A module whose `forward` requires `mask` gets one. Without adapters and `training.trainable` nothing is frozen. Raises ConfigError if
-    a pattern matches nothing, a rank exceeds a layer's width, or the base does not fit.
+    If `forward` requires an argument `mask`, it gets one. If neither adapters nor `training.trainable` are set, nothing is frozen.
+    Raises ConfigError if a pattern matches nothing, a rank exceeds a layer's width, or the base weights do not fit.
     """
     asked = inspect.signature(module.forward).parameters.get("mask")
     if asked is not None and asked.default is asked.empty:
@@ -219,8 +221,8 @@ def prepare_module(training: Training, module: nn.Module) -> None:
 
 
 def match_names(patterns: Iterable[str], names: Iterable[str], *, field: str, of: str) -> list[str]:
-    """Return those of `names` that match any of the patterns, in order. `of`: what they name, for errors. Raises
-    ConfigError, naming `field`, if a pattern matches none.
+    """Return those of `names` that match at least one of the glob patterns, in the order of `names`. `of`: word for the named
+    things, such as "parameters". Raises ConfigError, naming `field`, if a pattern matches nothing.
     """
     names = list(names)
     for pattern in patterns:
@@ -232,13 +234,13 @@ def match_names(patterns: Iterable[str], names: Iterable[str], *, field: str, of
 
 
 def list_adapted_layers(module: nn.Module) -> dict[str, nn.Linear]:
-    """Return the layers that have an adapter, by name."""
+    """Return the Linear layers that have an adapter, by name."""
     return {name: each for name, each in module.named_modules() if isinstance(each, nn.Linear) and hasattr(each, DOWN)}
 
 
 def merge_adapters(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
-    """Return the module's state_dict as its factory made it, with the adapters' changes added to the layers' weights.
-    `wanted`: adapter settings.
+    """Return the module's state_dict without adapters, but with their products added to the weights of their layers. `wanted`:
+    adapter settings (rank and alpha).
     """
     state: Mapping[str, Tensor] = module.state_dict()
     layers = list_adapted_layers(module)
@@ -252,7 +254,9 @@ def merge_adapters(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
 
 
 def _add_adapter(name: str, layer: nn.Linear, wanted: Adapters) -> None:
-    """Add a low-rank adapter to the layer `name`. Raises ConfigError if its rank is above the layer's width."""
+    """Add a low-rank adapter to `layer`, in place. `name`: the layer's name, for errors. Raises ConfigError if its rank exceeds the
+    layer's width, or if the layer has parts of an adapter's name already.
+    """
     width = min(layer.in_features, layer.out_features)
     if wanted.rank > width:
         raise ConfigError(
@@ -273,8 +277,8 @@ def _add_adapter(name: str, layer: nn.Linear, wanted: Adapters) -> None:
 
 
 def _add_mask(module: Any, given: tuple[Any, ...]) -> Any:
-    """Return the tokens with padding set to 0, and the mask of the tokens; a forward pre-hook for modules that take
-    `mask`.
+    """Return (token tensor with padding replaced by 0, mask that is True for tokens): a forward pre-hook for modules whose
+    `forward` takes `mask`. `given`: the positional arguments, tokens first.
     """
     mask = given[0] != PADDING
     return given[0].masked_fill(~mask, 0), mask
@@ -283,7 +287,9 @@ def _add_mask(module: Any, given: tuple[Any, ...]) -> Any:
 def _add_adapter_output(
     scale: float, layer: Any, given: tuple[Tensor, ...], named: Mapping[str, Tensor], output: Tensor
 ) -> Tensor:
-    """Return the layer's output plus `scale` times its adapter's; a forward hook."""
+    """Return `output` plus `scale` times the output of the layer's adapter: a forward hook. `given`, `named`: the layer's
+    positional and keyword arguments.
+    """
     inputs = given[0] if given else named["input"]
     more: Tensor = layer.lora_B(layer.lora_A(inputs.to(torch.float32))) * scale
     return output + more.to(output.dtype)

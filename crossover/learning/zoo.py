@@ -21,7 +21,7 @@ from crossover.learning.layers import Activation, Chain, ConvNorm, Dropout, init
 
 
 class SmallCNN(nn.Module):
-    """Convolutional network of about 26,000 parameters: images (N, C, H, W) -> logits (N, classes)."""
+    """Small convolutional network: images (N, C, H, W) -> logits (N, classes). About 26,000 parameters."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def vgg11(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Residual connection: `block` added to its input, which is projected if the shape changes."""
+    """Residual block: ReLU of `block`'s output plus its input. The input goes through a 1x1 convolution if the shape changes."""
 
     def __init__(self, block: nn.Module, *, inputs: int, out: int, stride: int) -> None:
         super().__init__()
@@ -98,19 +98,21 @@ class Residual(nn.Module):
         self.shortcut = ConvNorm(inputs, out, 1, stride=stride, activation=None) if changes else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the rectified sum of the block's output and its (projected) input."""
+        """Return the ReLU of the block's output plus its (if necessary projected) input."""
         return F.relu(self.block(images) + self.shortcut(images), inplace=True)
 
 
 def _build_basic_block(inputs: int, width: int, stride: int) -> Residual:
-    """Return a residual block of two 3x3 convolutions. `inputs`: input channels; `width`: output channels."""
+    """Return a residual block of two 3x3 convolutions. `inputs`: input channels; `width`: output channels; `stride`: of the first
+    convolution.
+    """
     block = Chain(ConvNorm(inputs, width, 3, stride=stride), ConvNorm(width, width, 3, activation=None))
     return Residual(block, inputs=inputs, out=width, stride=stride)
 
 
 def _build_bottleneck_block(inputs: int, width: int, stride: int) -> Residual:
-    """Return a residual block of 1x1, 3x3 and 1x1 convolutions. `inputs`: input channels; `width`: inner channels, a
-    quarter of the output's.
+    """Return a residual block of 1x1, 3x3 and 1x1 convolutions. `inputs`: input channels; `width`: inner channels, a quarter of the
+    output channels; `stride`: of the 3x3 convolution.
     """
     block = Chain(
         ConvNorm(inputs, width, 1),
@@ -121,8 +123,8 @@ def _build_bottleneck_block(inputs: int, width: int, stride: int) -> Residual:
 
 
 class ResNet(nn.Module):
-    """ResNet: images (N, C, H, W) -> logits (N, classes). `depths`: blocks in each of the four stages; `cifar`: the
-    stem for small images.
+    """ResNet: images (N, C, H, W) -> logits (N, classes). `depths`: number of blocks in each stage; `bottleneck`: use bottleneck
+    instead of basic blocks; `cifar`: first layers for small images (3x3 convolution of stride 1, no pooling).
     """
 
     def __init__(self, classes: int, channels: int, depths: tuple[int, ...], *, bottleneck: bool, cifar: bool) -> None:
@@ -156,12 +158,12 @@ def resnet50(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
 
 
 def resnet18_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a ResNet-18 with the stem for small images, for `input_shape` (C, H, W)."""
+    """Build a ResNet-18 with first layers for small images, for `input_shape` (C, H, W), with initial weights."""
     return initialise(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=True))
 
 
 def resnet50_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a ResNet-50 with the stem for small images, for `input_shape` (C, H, W)."""
+    """Build a ResNet-50 with first layers for small images, for `input_shape` (C, H, W), with initial weights."""
     return initialise(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=True))
 
 
@@ -173,16 +175,17 @@ _FIRES = ((16, 64), (16, 64), None, (32, 128), (32, 128), None, (48, 192), (48, 
 
 
 class Fire(nn.Module):
-    """SqueezeNet's block: a 1x1 squeeze convolution, then 1x1 and 3x3 convolutions whose outputs are joined."""
+    """SqueezeNet's block: a 1x1 squeeze convolution, then a 1x1 and a 3x3 convolution side by side, whose outputs are concatenated."""
 
     def __init__(self, inputs: int, squeeze: int, expand: int) -> None:
+        """Build the block. `inputs`: input channels; `squeeze`: channels between; `expand`: output channels of each branch."""
         super().__init__()
         self.squeeze = nn.Sequential(nn.Conv2d(inputs, squeeze, 1), relu())
         self.narrow = nn.Sequential(nn.Conv2d(squeeze, expand, 1), relu())
         self.wide = nn.Sequential(nn.Conv2d(squeeze, expand, 3, padding=1), relu())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the joined outputs of both branches."""
+        """Return the outputs of both branches, concatenated along the channels."""
         squeezed = self.squeeze(images)
         return torch.cat([self.narrow(squeezed), self.wide(squeezed)], 1)
 
@@ -254,7 +257,7 @@ class MobileNet(nn.Module):
 
 
 def mobilenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a MobileNetV1 for `input_shape` (C, H, W), with initial weights that bear large steps."""
+    """Build a MobileNetV1 for `input_shape` (C, H, W) with initial weights that allow large learning rates."""
     model = MobileNet(classes, input_shape[0])
     initialise(model)
     if not model.classifier.weight.is_meta:
@@ -263,14 +266,15 @@ def mobilenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
 
 
 def _balance_initial_weights(model: MobileNet) -> None:
-    """Set initial weights such that large batches may take large steps; without this a peak rate of 1.0 at 2,048 images
-    diverges.
+    """Set initial weights that allow large learning rates with large batches; without them a peak rate of 1.0 with batches of 2,048
+    images diverges.
 
-    - The scale of a convolution before BatchNorm changes nothing but how fast it turns: by rate x gradient / norm. Gradients grow about
-      1.2-fold for each BatchNorm and ReLU on their way back, so He's initialisation gives the first layer relative steps ten thousand
-      times the last depthwise layer's. One norm for all leaves a factor of some tens.
-    - The mean of 1,024 rectified features is far from zero, which makes the classifier stiff. A quarter of their scale (the last
-      BatchNorm's weight, which is learned) bears a sixteenfold rate.
+    - The scale of a convolution before BatchNorm only decides how fast its direction changes: by rate x gradient / norm. Gradients
+    grow about 1.2-fold at each BatchNorm and ReLU on their way back, so with He's initialisation the first layer's relative steps
+    are ten thousand times those of the last depthwise layer. One norm for all layers reduces that to a factor of some tens.
+
+    - The mean of 1,024 rectified features is far from zero, which makes the classifier's problem badly conditioned. With a quarter
+    of their scale (the last BatchNorm's weight, which is trained) a rate 16 times as large converges.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -307,8 +311,8 @@ _V3_BLOCKS: tuple[tuple[int, int, int, bool, Activation, int], ...] = (
 
 
 class SqueezeExcite(nn.Module):
-    """Squeeze-and-excite layer: channels weighted by their mean values (Hu et al. 2018), with a quarter of the width in
-    between.
+    """Squeeze-and-excite layer (Hu et al. 2018): multiplies each channel by a weight computed from all channels' means, with a
+    quarter of the channels in between.
     """
 
     def __init__(self, width: int) -> None:
@@ -325,13 +329,16 @@ class SqueezeExcite(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """MobileNetV3's block: expand, filter each channel, weight the channels, project; added to its input if the shapes
-    allow it.
+    """MobileNetV3's block: expand the channels, filter each, weight them (`excite`), project to `out` channels; the input is added
+    if the shapes are equal.
     """
 
     def __init__(
         self, inputs: int, *, kernel: int, expanded: int, out: int, excite: bool, activation: Activation, stride: int
     ) -> None:
+        """Build the block. `inputs`, `expanded`, `out`: channels before, within and after; `kernel`: side of the depthwise kernel;
+        `excite`: whether to weight the channels.
+        """
         super().__init__()
         layers: list[nn.Module] = []
         if expanded != inputs:
@@ -348,7 +355,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == out
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the block's output, plus its input if the shapes are equal."""
+        """Return the block's output, plus its input if both have the same shape."""
         out: Tensor = self.block(images)
         return images + out if self.residual else out
 
@@ -391,7 +398,7 @@ def mobilenet_v3_small(classes: int, input_shape: tuple[int, int, int]) -> nn.Mo
 
 
 def _round_to_eight(width: float) -> int:
-    """Return the nearest multiple of 8, at least 8, and not below nine tenths of `width`."""
+    """Return `width` rounded to a multiple of 8: at least 8, and the next one up if rounding would lose more than a tenth."""
     rounded = max(8, int(width + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * width else rounded
 
@@ -404,13 +411,16 @@ _Layout = list[tuple[str, tuple[int, ...]]]
 
 
 def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], None]) -> Callable[..., nn.Module]:
-    """Return the user's `factory` of the model `name`, wrapped: its module is unwrapped, changed by `fit` and checked.
-    The wrapper raises OwnCodeError if the factory fails or its module cannot be trained.
+    """Return a function that calls the user's `factory` of the model `name`, removes DataParallel and compile wrappers from its
+    module, applies `fit` to it and checks it. That function raises OwnCodeError if the factory fails or its module cannot be
+    trained.
     """
 
     @wraps(factory, updated=())
     def build(*arguments: Any) -> nn.Module:
-        """Return the user's module, unwrapped, fitted and checked. Raises OwnCodeError."""
+        """Return the user's module without wrappers, changed by `fit` and checked. `arguments`: passed to the factory. Raises
+        OwnCodeError.
+        """
         with user_code.blame(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
             module = _unwrap(factory(*arguments), user_code.find_definition_line(factory))
         if not (problem := _find_structure_problem(module, known=(factory, *arguments))):
@@ -425,8 +435,8 @@ def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Modul
 
 
 def _unwrap(module: Any, place: str | None) -> Any:
-    """Return `module` without DataParallel and compile wrappers at any depth, since they change parameter names; print
-    a note for each. `place`: file and line for the note.
+    """Return `module` without DataParallel and compile wrappers at any depth, because they change parameter names; print a note for
+    each. `place`: file and line to name in the note.
     """
     if held := _find_wrapped_name(module):
         words = f"{type(module).__name__} is left out: the module within is trained, and its own names are saved"
@@ -440,7 +450,9 @@ def _unwrap(module: Any, place: str | None) -> Any:
 
 
 def _find_wrapped_name(module: Any) -> str:
-    """Return the attribute in which a wrapper holds its module; "" if `module` is no wrapper."""
+    """Return the name of the attribute in which a wrapper (DataParallel or torch.compile) holds its module; "" if `module` is not a
+    wrapper.
+    """
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return "module"
     return (
@@ -449,8 +461,9 @@ def _find_wrapped_name(module: Any) -> str:
 
 
 def _find_structure_problem(module: object, *, known: tuple[Any, ...]) -> str:
-    """Return why `module` is not a module with the parameters it had when it was first built; "" if it is. `known`: the
-    factory and its arguments.
+    """Return in words why `module` cannot be used: it is no torch module, has no parameters, has one of unknown shape, or differs
+    in names or shapes from the factory's first result in this process; "" if it can. `known`: the factory and its arguments,
+    which identify that first result.
     """
     if not isinstance(module, nn.Module):
         return f"returned a {type(module).__name__}; a torch.nn.Module is expected"
@@ -471,7 +484,9 @@ def _find_structure_problem(module: object, *, known: tuple[Any, ...]) -> str:
 
 
 def _find_training_problem(module: nn.Module) -> str:
-    """Return why the module cannot be trained; "" if it can."""
+    """Return in words why the module cannot be trained as it is (all frozen, wrong dtype, gradient hooks, shared memory, BatchNorm
+    momentum); "" if it can.
+    """
     learnt = list_trained(module)
     if not learnt:
         return "returned a module whose parameters are all frozen: there is nothing to train"
@@ -503,7 +518,9 @@ def _has_hook(parameter: nn.Parameter) -> bool:
 
 
 def _find_shared_memory(module: nn.Module, learnt: dict[str, nn.Parameter]) -> str:
-    """Return in words which trained parameter shares memory with another parameter or buffer; "" if none does."""
+    """Return `NAME and NAME` of a trained parameter and another parameter or buffer that share memory without being one parameter;
+    "" if there are none.
+    """
     owners: dict[int, str] = {}
     for name, each in [*learnt.items(), *module.named_parameters(), *module.named_buffers()]:
         owner = owners.get(at := each.untyped_storage().data_ptr(), name)
@@ -515,7 +532,7 @@ def _find_shared_memory(module: nn.Module, learnt: dict[str, nn.Parameter]) -> s
 
 
 def _pair_layouts(first: _Layout, layout: _Layout) -> list[tuple[str, str]]:
-    """Return the parameters of two layouts as pairs of texts, "nothing" beside those that only one has."""
+    """Return the entries of two layouts side by side, as (text, text); "nothing" stands for an entry that only the other has."""
     longest = max(len(first), len(layout))
     one, other = (
         [f"{name} {shape}" for name, shape in each] + ["nothing"] * (longest - len(each)) for each in (first, layout)
@@ -546,8 +563,8 @@ MODELS: dict[str, Factory] = {
 
 
 def find_factory(name: str, fit: Callable[[nn.Module], None] = lambda module: None) -> Factory:
-    """Return the factory of the model `name`. `fit`: applied to a user's module before it is checked. Raises
-    ConfigError, with the existing names and the most similar one.
+    """Return the factory of the model `name`: called with (classes, input shape), it builds the module. `fit`: applied to a user's
+    module before it is checked. Raises ConfigError, with the existing names and the most similar one, if the name is unknown.
     """
     if name in MODELS:
         return MODELS[name]
