@@ -19,13 +19,12 @@ def combine_vectors(
     agree: Agree = list,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return the workers' vectors, each (D,) float32 and in rank order, aggregated by `rule` to one (D,) float32.
+    """Return the aggregate of the workers' vectors, each (D,) float32 and in rank order, by `rule`: one (D,) float32.
 
-    `samples`: the weight of each vector in the mean. `names`: what errors call each vector. `agree`: takes the indices
-    that this process would drop, returns those that all workers drop. `out`: receives the result if given. An iterator
-    may overwrite a vector once the next one is requested; the mean of an iterator with `out` holds two vectors in
-    memory, not all. Raises Refused if a vector is not finite and the rule does not drop it
-    (crossover/algorithms/rules.py).
+    `samples`: weight of each vector in a mean. `names`: name of each vector for errors. `agree`: takes the indices of the vectors
+    that this process would drop, returns those that all workers drop. `out`: tensor to write the result to. An iterator may
+    overwrite a vector once the next one is requested; for the mean of an iterator, with `out`, only two vectors are in memory.
+    Raises Refused if a vector is not finite and the rule does not drop it.
     """
     if rule.rule == "mean" and out is not None and not isinstance(vectors, Sequence):
         running = RunningMean(samples, total=out)
@@ -41,12 +40,10 @@ def combine_vectors(
 
 
 def apply_rule(vectors: Sequence[Tensor], samples: Sequence[int], rule: Aggregation) -> Tensor:
-    """Return the result of `rule` for the workers' vectors, which must be finite. `samples`: of each vector."""
+    """Return the aggregate of the workers' vectors, which must be finite, by `rule`. `samples`: weight of each vector in a mean."""
     return RULES[rule.rule].combine(vectors, samples, rule)
 
 
 def is_finite(vector: Tensor) -> bool:
-    """Return whether no element is NaN or infinite. The elements are checked one by one only if their sum is not
-    finite.
-    """
+    """Return whether no element is NaN or infinite. For speed, the elements are checked one by one only if their sum is not finite."""
     return math.isfinite(float(vector.sum())) or bool(vector.isfinite().all())

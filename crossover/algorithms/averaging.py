@@ -11,14 +11,15 @@ _BLOCK = 65_536  # elements: the running sum stays in the processor's cache whil
 
 
 def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | None = None) -> Tensor:
-    """Return the mean of k vectors of (D,) float32, weighted by sample counts.
+    """Return the weighted mean of k vectors, each (D,) float32, with rounding defined so that every architecture gets the same
+    bits.
 
-    Equal weights: the vectors are summed in the given order, then divided once by float32(k). Otherwise the sum of float32(w_i) * g_i,
-    product and sum rounded separately, is divided once by float32(sum of w). A single vector is copied. A vector of weight 0 is left out.
-    Every architecture uses this order, so all end with the same bits. `out`: (D,) float32, receives the result if given; it must not be one
-    of `vectors`.
+    Equal weights: the vectors are summed in the given order, then divided once by float32(k). Otherwise the sum of float32(w_i) *
+    g_i, product and sum rounded separately, is divided once by float32(sum of w). A vector of weight 0 is left out, a single
+    remaining one is copied. `out`: (D,) float32, receives the result if given; it must not be one of `vectors`.
 
-    Raises ValueError if there are no vectors, if lengths differ, or if weights are not one non-negative number each with a positive sum.
+    Raises ValueError if there are no vectors, if lengths differ, or if weights are not one non-negative number each with a positive
+    sum.
     """
     _check_weights(vectors, weights)
     result = torch.empty_like(vectors[0]) if out is None else out
@@ -45,8 +46,8 @@ def mean(vectors: Sequence[Tensor], weights: Sequence[float], *, out: Tensor | N
 
 
 def _check_weights(vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
-    """Raise ValueError unless the vectors are flat and of one length, with one non-negative weight each and a positive
-    sum.
+    """Raise ValueError unless there are vectors, all flat and of one length, with one non-negative weight each and a positive sum
+    of the weights.
     """
     if not vectors:
         raise ValueError("vectors: none given; the mean needs at least one")
@@ -66,14 +67,16 @@ _PIECE = 2**18  # elements multiplied at a time
 
 
 class RunningMean:
-    """Weighted mean of vectors that are added one after another, with the bits of `mean` and only two vectors in
-    memory.
+    """Weighted mean of vectors that are added one after another: the same bits as `mean`, with only two vectors in memory.
 
-    `weights`: of all vectors, in order. `total`, (D,): receives the sum, then the mean. `added`: vectors that `total`
-    already holds.
+    `total`, (D,): holds the weighted sum, and after `result` the mean. `added`: number of vectors added so far.
     """
 
     def __init__(self, weights: Sequence[float], *, total: Tensor, added: int = 0) -> None:
+        """Start a mean. `weights`: of all vectors, in the order in which they will be added. `total`: (D,) memory to use. `added`:
+        number of vectors whose sum `total` already holds. Raises ValueError if a weight is negative or their sum is not
+        positive.
+        """
         if not weights or min(weights) < 0 or sum(weights) <= 0:
             raise ValueError(f"weights: {list(weights)}; non-negative numbers with a positive sum are needed")
         self._weights = list(weights)
@@ -85,7 +88,7 @@ class RunningMean:
 
     @classmethod
     def allocate(cls, weights: Sequence[float], *, elements: int) -> "RunningMean":
-        """Return a running mean with memory of its own, for vectors of `elements` elements."""
+        """Return a running mean that allocates its own `total`, for vectors of `elements` elements."""
         return cls(weights, total=torch.empty(elements))
 
     @property
@@ -94,7 +97,7 @@ class RunningMean:
         return self.added == len(self._weights)
 
     def add(self, vector: Tensor) -> None:
-        """Add the next vector, (D,), to the mean; no reference to it is kept. Raises ValueError if all vectors have been added."""
+        """Add the next vector, (D,), in the order of the weights; no reference to it is kept. Raises ValueError if all have been added."""
         if self.is_complete:
             raise ValueError(f"mean: all {self.added} vectors are in it already")
         weight, first = self._weights[self.added], not any(self._weights[: self.added])
@@ -114,7 +117,7 @@ class RunningMean:
                 self.total[start : start + _PIECE].add_(product)
 
     def result(self) -> Tensor:
-        """Divide `total` and return it as the mean. Call it once. Raises ValueError if vectors are missing."""
+        """Divide `total` by the weights' sum and return it: the mean. Call it once only. Raises ValueError if vectors are missing."""
         if not self.is_complete:
             raise ValueError(f"mean: {self.added} of {len(self._weights)} vectors are in it")
         if len(self._counted) > 1:  # one vector is copied

@@ -12,9 +12,9 @@ from crossover.errors import Corrupt
 
 
 def view(tensor: Tensor) -> memoryview:
-    """Return the bytes (format 'B', writable) of a contiguous CPU tensor's memory, without a copy.
+    """Return a writable memoryview of bytes (format 'B') over the memory of a contiguous CPU tensor, without a copy.
 
-    The view keeps the tensor's memory alive. Raises ValueError if the tensor is not contiguous or not in CPU memory.
+    It keeps the tensor's memory alive. Raises ValueError if the tensor is not contiguous or not in CPU memory.
     """
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         layout = "contiguous" if tensor.is_contiguous() else "not contiguous"
@@ -46,7 +46,7 @@ def tensor(buffer: bytes | bytearray | memoryview, dtype: torch.dtype = torch.fl
 
 
 def octets(buffer: bytes | bytearray | memoryview) -> Tensor:
-    """Return the bytes of `buffer` as a flat uint8 tensor, without a copy; encoded updates have this form."""
+    """Return a flat uint8 tensor over the bytes of `buffer`, without a copy; encoded updates have this form."""
     return tensor(buffer, torch.uint8)
 
 

@@ -21,8 +21,8 @@ Shapes = Sequence[Sequence[int]]  # of a model's parameters, in the order of its
 
 @dataclass(frozen=True)
 class Codec:
-    """Base of the codecs: how P float32 are written as bytes. Its fields are the settings of the YAML's section
-    `exchange` that it uses.
+    """Base class of the codecs, which compress a vector of P float32 to bytes. A codec's fields are those settings of the YAML's
+    section `exchange` that it uses.
     """
 
     name: ClassVar[str]  # as exchange.compression names it
@@ -37,65 +37,62 @@ class Codec:
 
     @property
     def unit(self) -> int:
-        """Number of elements at whose multiples the parts that are encoded separately begin."""
+        """Step, in elements, at whose multiples a vector may be cut into parts that are encoded separately."""
         return 1
 
     @property
     def feedback_problem(self) -> str:
-        """Reason why this codec's errors, if they are fed back, could grow from round to round; "" if they cannot,
-        whatever the gradient is.
-        """
+        """Reason in words why errors of this codec could grow from round to round if they are fed back; "" if they cannot."""
         return ""
 
     def problem(self, shapes: Shapes) -> str | None:
-        """Return why this codec cannot compress a model with parameters of these `shapes`; None if it can."""
+        """Return in words why this codec cannot compress a model with parameters of these `shapes`; None if it can."""
         return None
 
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Encode `values`, (P,) float32, and return the bytes, (nbytes,) uint8, of each of `parts`.
+        """Encode `values`, (P,) float32, and return for each slice in `parts` its bytes as a uint8 tensor.
 
-        A part decodes to the values that the whole would decode to there. Equal values and an equal state of `random` give equal bytes.
-        Raises Refused if values are not finite and the codec cannot write them.
+        A part decodes to the values that the whole would decode to there. Equal values and an equal state of `random` give equal
+        bytes. Raises Refused if values are not finite and the codec cannot represent them.
         """
         raise NotImplementedError
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode `data`, bytes from `encode`, into `out`, (P,) float32.
+        """Decode `data`, bytes of one part from `encode`, into `out`, float32 of that part's length.
 
         `what`: name for errors. Raises Corrupt if the bytes are invalid or of another length.
         """
         raise NotImplementedError
 
     def nbytes(self, parameters: int) -> int:
-        """Return the number of bytes of `parameters` elements encoded as one part."""
+        """Return the number of bytes that `parameters` elements take when encoded as one part."""
         raise NotImplementedError
 
     def exchanged_bytes(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
-        """Return (bytes of a worker's contribution, bytes of the returned result) for each exchange of a round
-        (docs/exchange.md), for a model of `parameters` and `buffers`.
+        """Return for each exchange of a round (bytes that one worker sends, bytes of the result that it gets back), for a model of
+        `parameters` and `buffers` (elements of BatchNorm statistics); see docs/exchange.md.
 
-        For sparse codecs the result's size is an upper bound: it is smaller if workers choose the same coordinates.
-        `shapes`: called only by codecs whose sizes depend on the parameters' shapes.
+        For sparse codecs the second is an upper bound: the result is smaller if workers choose the same coordinates. `shapes`:
+        returns the parameters' shapes; called only if sizes depend on them.
         """
         up, whole = self.nbytes(parameters) + 4 * buffers, 4 * (parameters + buffers)
         union = up + (workers - 1) * (self.nbytes(parameters) - self.nbytes(0))
         return [(up, min(whole, union) if self.sparse else whole)]
 
     def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
-        """Return one worker's PowerSGD encoder, for the codec with two exchanges.
+        """Return one worker's PowerSGD encoder; only codecs with two exchanges per round have one.
 
-        `shapes`: of the parameters; `seed`: of the first factors, equal for all workers; `feedback`: whether errors are
-        fed back.
+        `shapes`: of the parameters; `seed`: of the first factors, equal for all workers; `feedback`: whether errors are fed back.
         """
         raise NotImplementedError
 
 
 class Uncompressed(Codec):
-    """Codec that sends float32 as it is."""
+    """Codec "none", for vectors that are sent as float32; it has sizes only, nothing to encode."""
 
     name = "none"
     keeps_non_finite = True
@@ -118,7 +115,7 @@ _HALF_MAX = 65_504.0  # float16's largest number
 
 
 class HalfPrecision(Codec):
-    """Codec that sends float16. Large values are clamped to float16's range; infinite ones stay infinite."""
+    """Codec that sends float16. Finite values too large for float16 are clamped to its range; infinite ones stay infinite."""
 
     name = "fp16"
     keeps_non_finite = True
@@ -163,7 +160,7 @@ class LowRank(Codec):
     only_mean = "what travels are factors of them, which mean nothing one by one"
 
     def problem(self, shapes: Shapes) -> str | None:
-        """Return why no matrix of these `shapes` becomes smaller at this rank; None if one does."""
+        """Return in words why no matrix of these `shapes` becomes smaller at this rank; None if one does."""
         from crossover.algorithms import compression
 
         return compression.find_problem(shapes, rank=self.rank)
@@ -171,10 +168,10 @@ class LowRank(Codec):
     def exchanged_bytes(
         self, parameters: int, buffers: int, *, workers: int, shapes: Callable[[], Shapes]
     ) -> list[tuple[int, int]]:
-        """Return (bytes sent, bytes returned) of the round's two exchanges, of the factors P and of Q.
+        """Return [(bytes sent, bytes received), (bytes sent, bytes received)] of one worker in the round's two exchanges: of the
+        factors P with everything uncompressed, then of the factors Q.
 
-        The sizes follow from `shapes` and `buffers`; they do not depend on `workers`, nor on the count of `parameters`
-        alone.
+        The sizes follow from `shapes` and `buffers`; `workers` and the number of `parameters` do not matter.
         """
         from crossover.algorithms.compression import build_layout
 
@@ -200,7 +197,9 @@ class LowRank(Codec):
 
 @dataclass(frozen=True)
 class Quantized(Codec):
-    """Codec QSGD, which sends each element in `bits` bits; the elements of a bucket share a scale, by their `norm`."""
+    """Codec QSGD, which sends each element in `bits` bits. The elements of a bucket (of `bucket` elements) share a scale: their L2
+    norm or largest magnitude, as `norm` says.
+    """
 
     bits: int
     bucket: int
@@ -209,12 +208,12 @@ class Quantized(Codec):
 
     @property
     def unit(self) -> int:
-        """The size of a bucket in elements: parts of a vector begin where a bucket does."""
+        """Size of a bucket in elements: a vector may be cut into parts only at the beginning of a bucket."""
         return self.bucket
 
     @property
     def feedback_problem(self) -> str:
-        """Reason why errors that are fed back could grow, from the bounds of QSGD's variance; "" if they cannot."""
+        """Reason in words why errors that are fed back could grow, because the bound on QSGD's variance is too high; "" if they cannot."""
         levels = (1 << (self.bits - 1)) - 1  # by the bounds of the variance in algorithms/compression.py
         # With the l2 norm, either of the two bounds is below 1 then.
         if self.bucket < (4 * levels**2 if self.norm == "max" else levels**2):
@@ -228,9 +227,9 @@ class Quantized(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Return the quantized bytes of each of `parts` of the values.
+        """Return for each slice in `parts` the quantized bytes of that slice of `values`.
 
-        `random`: draws the stochastic rounding. Raises Refused if a value is not finite.
+        `random`: generator for the stochastic rounding. Raises Refused if a value is not finite.
         """
         from crossover.algorithms import compression
 
@@ -246,7 +245,7 @@ class Quantized(Codec):
         compression.decompress(buffers.tensor(data, torch.uint8), out=out, key=what)
 
     def nbytes(self, parameters: int) -> int:
-        """Return the bytes of header, scales and codes for `parameters` elements."""
+        """Return the bytes of header, scales and codes for `parameters` elements encoded as one part."""
         from crossover.algorithms import compression
 
         return compression.compressed_bytes(parameters, bits=self.bits, bucket=self.bucket)
@@ -260,7 +259,9 @@ class Quantized(Codec):
 
 @dataclass(frozen=True)
 class Largest(Codec):
-    """Codec top-k, which sends the largest `share` of the elements by magnitude as (index, value) pairs."""
+    """Codec top-k, which sends only the elements of largest magnitude, as (index, value) pairs. `share`: fraction of the elements
+    that is sent.
+    """
 
     share: float
     name = "top_k"
@@ -271,7 +272,8 @@ class Largest(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Return the (index, value) pairs of the largest of `values` as bytes, for each of `parts`.
+        """Return for each slice in `parts` the (index, value) pairs of those elements in it that are among the largest of all
+        `values`, as bytes.
 
         `random` is not used. Raises Refused if a value is not finite.
         """
@@ -293,7 +295,7 @@ class Largest(Codec):
         return bodies
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode `data`, (index, value) pairs, into `out`, zeros elsewhere.
+        """Decode `data`, (index, value) pairs, into `out`: the values at their indices, zeros elsewhere.
 
         Raises Corrupt, naming `what`, if they are invalid.
         """
@@ -306,13 +308,13 @@ class Largest(Codec):
             raise Corrupt(f"{what}: {error}") from error
 
     def nbytes(self, parameters: int) -> int:
-        """Return the bytes of the pairs that are sent of `parameters` elements."""
+        """Return the bytes of the (index, value) pairs that are sent of `parameters` elements."""
         from crossover.algorithms import compression
 
         return compression.sparse_bytes(self.count(parameters))
 
     def count(self, parameters: int) -> int:
-        """Return how many of `parameters` elements are sent."""
+        """Return how many of `parameters` elements are sent: the fraction `share`, rounded up."""
         return min(parameters, ceil(self.share * parameters))
 
 
@@ -327,17 +329,19 @@ CODECS: dict[str, type[Codec]] = {
 
 
 def build_codec(exchange: Exchange) -> Codec:
-    """Return the codec that `exchange.compression` names, with its settings."""
+    """Return the codec that `exchange.compression` names, built with its settings from `exchange`."""
     codec = CODECS[exchange.compression]
     return codec(**{each.name: getattr(exchange, each.name) for each in fields(codec)})
 
 
 def count_exchanges(exchange: Exchange) -> int:
-    """Return the number of exchanges in a round with this compression."""
+    """Return how many exchanges a round has with this compression: 2 for PowerSGD, otherwise 1."""
     return CODECS[exchange.compression].exchanges
 
 
 def has_error_feedback(exchange: Exchange) -> bool:
-    """Return whether errors are fed back: `exchange.error_feedback` if it is set, otherwise the codec's default."""
+    """Return whether each round's compression error is added to the next gradient: `exchange.error_feedback` if it is set,
+    otherwise the codec's default.
+    """
     told = exchange.error_feedback
     return CODECS[exchange.compression].feeds_back if told is None else told

@@ -22,7 +22,7 @@ def make_generator(purpose: str, *key: int) -> torch.Generator:
 
 
 def compute_hashes(ids: Tensor, purpose: str, *key: int) -> Tensor:
-    """Return one 63-bit hash per element of `ids`, (N,) int64, that depends on `purpose` and `key` too (splitmix64)."""
+    """Return for each element of `ids`, (N,) int64, a 63-bit hash that depends on `purpose` and `key` too (splitmix64)."""
     start = derive_seed(purpose, *key)
     mixed = ids.to(torch.int64) * _to_signed(0x9E3779B97F4A7C15) + _to_signed(start)
     mixed = (mixed ^ _shift_right(mixed, 30)) * _to_signed(0xBF58476D1CE4E5B9)
@@ -31,12 +31,12 @@ def compute_hashes(ids: Tensor, purpose: str, *key: int) -> Tensor:
 
 
 def _to_signed(value: int) -> int:
-    """Return the int64 with the bits of an unsigned 64-bit number, for torch's integers."""
+    """Return the int64 number with the bits of `value`, an unsigned 64-bit number, because torch has no such integers."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _shift_right(value: Tensor, bits: int) -> Tensor:
-    """Return `value` shifted right by `bits` with zeros filled in; torch's `>>` repeats the sign."""
+    """Return `value` (int64) shifted right by `bits` with zeros filled in; torch's `>>` would repeat the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -53,16 +53,16 @@ _SAMPLE_ELEMENTS = 16_384  # magnitudes that tell how large the largest are, abo
 
 
 def sparse_bytes(pairs: int, *, tail: int = 0) -> int:
-    """Return the length in bytes of the sparse form of `pairs` (index, value) pairs and `tail` elements in full."""
+    """Return the size in bytes of the sparse form: header, `pairs` (index, value) pairs, and `tail` elements in full."""
     return HEADER_BYTES + 8 * pairs + 4 * tail
 
 
 def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | None = None) -> Tensor:
-    """Return the shorter of the sparse form, (bytes,) uint8, and the dense one, (elements,) float32; the sparse one if
-    lengths are equal.
+    """Return an update as bytes in sparse form, (bytes,) uint8, or as the whole vector, (elements,) float32, whichever is shorter;
+    the sparse form if lengths are equal.
 
-    `indices`: (n,), ascending and below elements - len(tail). `values`: (n,) float32. `tail`: the vector's last
-    elements, sent in full.
+    `indices`: (n,), ascending and below elements - len(tail). `values`: (n,) float32. `tail`: the vector's last elements, which are
+    sent in full.
     """
     rest = 0 if tail is None else tail.numel()
     if sparse_bytes(indices.numel(), tail=rest) > 4 * elements:
@@ -77,7 +77,7 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
 
 
 def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
-    """Return the sparse form of (index, value) pairs, (bytes,) uint8, even if the dense form is shorter.
+    """Return (index, value) pairs as bytes in sparse form, (bytes,) uint8, even if the whole vector would be shorter.
 
     `indices`: ascending positions, one for each of `values`; `elements`: length of the vector.
     """
@@ -86,8 +86,8 @@ def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
 
 
 def find_largest(values: Tensor, count: int) -> Tensor:
-    """Return the indices of the `count` largest magnitudes of (D,) finite values, int64 ascending; of equal magnitudes
-    the first ones.
+    """Return the indices, int64 ascending, of the `count` elements of largest magnitude among `values`, (D,) finite. Of equal
+    magnitudes the first ones are taken.
     """
     magnitudes, elements = values.abs(), values.numel()
     among = torch.arange(elements)
@@ -108,10 +108,10 @@ def find_largest(values: Tensor, count: int) -> Tensor:
 
 
 def add_to(target: Tensor, update: Tensor) -> None:
-    """Add an update from `encode` to `target`, (D,) float32, in place.
+    """Add an update, the result of `encode` or `encode_pairs`, to `target`, (D,) float32, in place.
 
-    Raises ValueError, and changes nothing, if the update has another length, was cut short, or has indices that are not ascending and
-    within the vector: bytes received from elsewhere are not trusted.
+    Raises ValueError, and changes nothing, if the update is for another length, was cut short, contains NaN or infinity, or has
+    indices that are not ascending and within the vector.
     """
     if update.dtype == torch.float32:
         if update.shape != target.shape:
@@ -132,8 +132,8 @@ def add_to(target: Tensor, update: Tensor) -> None:
 
 
 def _split_update(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return views of the sparse form's indices, (n,) int32, values, (n,) float32, and tail, float32. Raises ValueError
-    if its length is wrong or it was made for another number of `elements`.
+    """Return (indices (n,) int32, values (n,) float32, tail float32) as views of an `update` in sparse form. Raises ValueError if
+    its length is wrong or it was not made for a vector of `elements`.
     """
     if update.dtype != torch.uint8 or update.ndim != 1 or update.numel() < HEADER_BYTES:
         raise ValueError(
@@ -180,8 +180,8 @@ _BLOCK = 65_536  # elements worked on at a time: they stay in the processor's ca
 
 @dataclass(frozen=True)
 class Levels:
-    """Quantized gradient before it is packed: `codes` (D,) uint8 below 2^bits, and one scale for each bucket of
-    elements.
+    """Gradient after quantization and before packing. `codes`: (D,) uint8 below 2^bits. `scales`: one float32 per bucket of
+    `bucket` elements.
     """
 
     codes: Tensor
@@ -191,19 +191,17 @@ class Levels:
     norm: Norm
 
     def part(self, part: slice) -> "Levels":
-        """Return the levels of a slice of elements, which must begin at a bucket's start and end at a bucket's end or
-        the gradient's.
-        """
+        """Return the levels of a slice of elements. It must begin at a bucket's start and end at a bucket's or the gradient's end."""
         begin, end, _ = part.indices(self.codes.numel())
         scales = self.scales[begin // self.bucket : -(-end // self.bucket)] if begin < end else self.scales[:0]
         return replace(self, codes=self.codes[begin:end], scales=scales)
 
 
 def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> Levels:
-    """Return the levels of `gradient`, (D,) float32, by stochastic rounding, which `generator` draws.
+    """Return `gradient`, (D,) float32, quantized by stochastic rounding, for which `generator` draws the random numbers.
 
-    Each `bucket` of elements is scaled by its norm (`norm`: l2 or max) to levels of `bits` bits. Raises ValueError if
-    bits are outside 2..8 or the bucket is below 128, Refused if a coordinate is not finite.
+    Each `bucket` of elements is scaled by its norm (`norm`: "l2", or "max" for the largest magnitude) and rounded to levels of
+    `bits` bits. Raises ValueError if `bits` is outside 2..8 or `bucket` is below 128, Refused if an element is not finite.
     """
     if not 2 <= bits <= 8 or bucket < 128:
         raise ValueError(f"qsgd: bits {bits}, bucket {bucket}; bits 2 to 8 and a bucket of at least 128 are expected")
@@ -230,7 +228,7 @@ def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator:
 
 
 def pack(levels: Levels) -> Tensor:
-    """Return the levels as bytes (uint8): header, one float32 scale per bucket, codes of `bits` bits."""
+    """Return quantized `levels` as bytes (uint8): header, one float32 scale per bucket, codes of `bits` bits each."""
     bits, bucket, elements = levels.bits, levels.bucket, levels.codes.numel()
     body = torch.empty(compressed_bytes(elements, bits=bits, bucket=bucket), dtype=torch.uint8)
     head = _LAYOUT.pack(_MAGIC, bits, _NORMS.index(levels.norm), bucket, elements)
@@ -245,10 +243,9 @@ def pack(levels: Levels) -> Tensor:
 
 
 def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") -> Tensor:
-    """Return the (D,) float32 vector that `body`, bytes from `pack`, decodes to.
+    """Return the (D,) float32 vector that `body`, the result of `pack`, stands for.
 
-    `out`: receives the vector if given; `key`: name for errors. Raises Corrupt if the bytes are invalid or do not fit
-    `out`.
+    `out`: tensor to write the vector to; `key`: name for errors. Raises Corrupt if the bytes are invalid or do not fit `out`.
     """
     if body.numel() < _LAYOUT.size:
         raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")
@@ -280,19 +277,19 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
 
 
 def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
-    """Return the length in bytes of `pack`'s result for a vector of `elements`, with `bits` per element and one scale per `bucket`."""
+    """Return the size in bytes of the result of `pack` for `elements` elements of `bits` bits, with one scale per `bucket` of elements."""
     return _LAYOUT.size + 4 * -(-elements // bucket) + _packed_bytes(elements, bits)
 
 
 def _compute_scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
-    """Return one scale per bucket, its L2 norm or largest magnitude; the last bucket may be shorter."""
+    """Return one scale per bucket of `bucket` elements: its L2 norm or largest magnitude. The last bucket may be shorter."""
     whole = gradient.numel() // bucket * bucket
     parts = [gradient[:whole].view(-1, bucket), gradient[whole:].view(1, -1)]
     return torch.cat([_compute_norms(part, norm) for part in parts if part.numel()] or [torch.empty(0)])
 
 
 def _compute_norms(rows: Tensor, norm: Norm) -> Tensor:
-    """Return the norm, L2 or largest magnitude, of each row."""
+    """Return for each row its L2 norm or its largest magnitude."""
     if norm == "l2":
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
         return lengths
@@ -302,7 +299,7 @@ def _compute_norms(rows: Tensor, norm: Norm) -> Tensor:
 
 
 def _scale_by_bucket(values: Tensor, factors: Tensor, bucket: int, *, out: Tensor) -> None:
-    """Write each value times the factor of its bucket to `out`."""
+    """Write to `out` each value multiplied by the factor of its bucket. `factors`: one per bucket of `bucket` elements."""
     whole = values.numel() // bucket * bucket
     torch.mul(
         values[:whole].view(-1, bucket), factors[: whole // bucket].unsqueeze(1), out=out[:whole].view(-1, bucket)
@@ -312,23 +309,23 @@ def _scale_by_bucket(values: Tensor, factors: Tensor, bucket: int, *, out: Tenso
 
 
 def _block_elements(bucket: int, bits: int) -> int:
-    """Return how many elements to work on at a time: complete buckets and groups of eight codes, so that every block
-    begins at a byte.
+    """Return how many elements to process at a time: a multiple of 8 buckets, so that every block begins at a whole byte, and about
+    65,536.
     """
     unit = bucket * 8
     return max(1, _BLOCK // unit) * unit
 
 
 def _packed_bytes(count: int, bits: int) -> int:
-    """Return the number of bytes that `count` codes of `bits` bits take."""
+    """Return the number of bytes that `count` codes of `bits` bits each take."""
     return -(-count * bits // 8)
 
 
 def _pack(codes: Tensor, bits: int, out: Tensor) -> None:
-    """Pack codes (uint8 below 2^bits) into ceil(count * bits / 8) bytes.
+    """Pack `codes` (uint8, below 2^bits) into `out`, ceil(count * bits / 8) bytes.
 
-    The block's first half is in the low bits and its second half in the high bits, so that nothing is interleaved; widths that do not
-    divide a byte go eight codes at a time through one 64-bit word.
+    Widths of 2 and 4 bits cut the block into 8 / bits runs: the first run fills the lowest bits of each byte, so nothing is
+    interleaved. Widths that do not divide a byte put eight codes at a time through one 64-bit word.
     """
     count = codes.numel()
     if bits == 8:
@@ -349,7 +346,9 @@ def _pack(codes: Tensor, bits: int, out: Tensor) -> None:
 
 
 def _unpack(packed: Tensor, bits: int, out: Tensor) -> Tensor:
-    """Unpack the result of `_pack` into `out`, (count,) uint8."""
+    """Return the codes, (count,) uint8, in `packed`, the result of `_pack`. `out`: gives their number and is used as memory, except
+    for 8 bits, when `packed` itself is returned.
+    """
     count = out.numel()
     if bits == 8:
         return packed
@@ -382,8 +381,8 @@ MatrixShape = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Place of one parameter in the gradient (`at`), its size as a matrix, and the places of its factors among all
-    factors P and Q.
+    """One parameter that PowerSGD compresses: its slice of the gradient (`at`), its `rows` and `columns` as a matrix, and the
+    slices of its two factors in the vectors of all factors P and Q.
     """
 
     at: slice
@@ -395,7 +394,9 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Split of a gradient for PowerSGD: the `matrices`, and the slices of `whole`, which are sent uncompressed."""
+    """Division of a gradient for PowerSGD: `matrices` are compressed, the slices in `whole` are sent as they are. The
+    `..._elements` are the total lengths of the uncompressed slices and of all factors P and Q.
+    """
 
     matrices: tuple[Matrix, ...]
     whole: tuple[slice, ...]
@@ -405,15 +406,15 @@ class Layout:
 
 
 def find_highest_rank(shape: MatrixShape) -> int:
-    """Return the highest rank at which the two factors are smaller than the matrix, below the matrix's own rank; 0 if
-    there is none, for example for one dimension.
+    """Return the highest rank at which a parameter's two factors together have fewer elements than the parameter; 0 if there is
+    none, as for a parameter of one dimension.
     """
     rows, columns = _matrix_sides(shape)
     return (rows * columns - 1) // (rows + columns) if len(shape) > 1 else 0
 
 
 def find_problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
-    """Return why PowerSGD of this `rank` cannot compress a model with parameters of these shapes; None if it can."""
+    """Return in words why PowerSGD of this `rank` cannot compress a model with parameters of these `shapes`; None if it can."""
     most = max(map(find_highest_rank, shapes), default=0)
     if most == 0:
         return "exchange.compression: powersgd compresses matrices, and the model has none that would become smaller; expected another"
@@ -423,8 +424,8 @@ def find_problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
 
 
 def build_layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
-    """Return the layout of parameters of these `shapes`, stored one after another. Raises ValueError if the rank is
-    below 1.
+    """Return the layout of parameters of these `shapes`, stored one after another: each is compressed if that makes it smaller,
+    otherwise sent whole. Raises ValueError if the rank is below 1.
     """
     if rank < 1:
         raise ValueError(f"powersgd: rank {rank}; at least 1 is expected")
@@ -450,16 +451,19 @@ def _matrix_sides(shape: MatrixShape) -> tuple[int, int]:
 
 
 class PowerSGD:
-    """PowerSGD compression of one worker. `residual`: (P,), what was left out so far, None without error feedback; `q`:
-    factors that the next round begins with, equal on every worker. Both change once a round's result is known.
+    """PowerSGD compression of one worker's gradients. A round calls `build_first`, `build_second` and `finish`. `residual`: (P,),
+    what compression left out so far, None without error feedback. `q`: factors with which the next round begins, equal on every
+    worker. Both change in `finish` only.
 
-    Every operand has memory of its own from torch, equally aligned in every process, so that equal products have equal
-    bits.
+    Every operand has its own torch memory, aligned alike in every process, so that equal products have equal bits.
     """
 
     def __init__(
         self, shapes: Sequence[MatrixShape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype
     ) -> None:
+        """Prepare for parameters of these `shapes`. `seed`: of the first factors `q`, equal for all workers; `feedback`: whether to
+        keep a residual.
+        """
         self.layout, self.rank = build_layout(shapes, rank=rank), rank
         parameters = sum(prod(shape) for shape in shapes)
         self.residual: Tensor | None = torch.zeros(parameters, dtype=dtype) if feedback else None
@@ -471,8 +475,8 @@ class PowerSGD:
         self._result = torch.empty(0, dtype=dtype)
 
     def build_first(self, gradient: Tensor) -> Tensor:
-        """Return the first contribution [P of every matrix | whole parameters | statistics] of `gradient` [P gradient | B statistics]. Its
-        mean over the workers is the argument of `build_second`.
+        """Return the first vector to exchange, [P of every matrix | uncompressed parameters | statistics], for `gradient`, [P
+        gradient | B statistics].
         """
         values, parameters = self._values, self._values.numel()
         values.copy_(gradient[:parameters])
@@ -487,7 +491,7 @@ class PowerSGD:
         return torch.cat([p, *(values[part] for part in self.layout.whole), gradient[parameters:]])
 
     def build_second(self, mean: Tensor) -> Tensor:
-        """Return the second contribution [Q of every matrix]. `mean`: the mean of all workers' results of `build_first`."""
+        """Return the second vector to exchange, [Q of every matrix]. `mean`: the workers' mean of the vectors from `build_first`."""
         result, at, q = self._result, self.layout.p_elements, torch.empty_like(self.q)
         for matrix, m in self._matrices(self._values):
             p = torch.linalg.qr(mean[matrix.p].view(matrix.rows, self.rank)).Q
@@ -500,8 +504,8 @@ class PowerSGD:
         return q
 
     def finish(self, mean: Tensor) -> Tensor:
-        """Return the aggregated gradient, (P + B,), equal on all workers. `mean`: the mean of all workers' results of `second`. Read the
-        result before the next round.
+        """Return the round's gradient, (P + B,), equal on all workers, and update `q` and `residual`. `mean`: the workers' mean of
+        the vectors from `build_second`. The next round overwrites the returned memory.
         """
         self.q.copy_(mean)
         for matrix, m in self._matrices(self._result):
@@ -514,6 +518,6 @@ class PowerSGD:
         return self._result
 
     def _matrices(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
-        """Yield each matrix's place and its view in `vector`, (rows, columns)."""
+        """Yield (matrix, its view (rows, columns) in `vector`) for each compressed parameter."""
         for matrix in self.layout.matrices:
             yield matrix, vector[matrix.at].view(matrix.rows, matrix.columns)

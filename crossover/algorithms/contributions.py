@@ -27,8 +27,8 @@ IndexRange = tuple[int, int]  # the first element of a part and the one behind i
 class Contribution:
     """The vector that one worker sends in one exchange.
 
-    `values`: (D,) float32 that every reader decodes it to. `bodies`: its encoded bytes by part, empty if the values
-    travel as they are; `codec` decodes them. Only the first `parameters` values are encoded.
+    `values`: (D,) float32, as every receiver decodes it. `bodies`: its encoded bytes by (begin, end) of each part, empty if the
+    values are sent as they are; `codec` decodes them. Only the first `parameters` values are encoded.
     """
 
     values: Tensor
@@ -37,10 +37,11 @@ class Contribution:
     parameters: int = 0
 
     def read(self, data: memoryview, *, out: Tensor, first: int, what: str) -> Tensor:
-        """Decode the same part of another worker's contribution into `out`, and return `out`. This contribution must have a codec.
+        """Decode one part of another worker's contribution to the same exchange into `out`, and return `out`. This contribution
+        must have a codec.
 
-        `first`: index of `out`'s first element in the contribution; elements behind `parameters` are float32; `what`: name for errors.
-        Raises Corrupt if `data` is invalid.
+        `data`: the part's bytes; `first`: index in the contribution at which the part begins; `what`: name for errors. Elements
+        from `parameters` on are plain float32. Raises Corrupt if `data` is invalid.
         """
         assert self.codec is not None
         return decode_contribution(
@@ -49,8 +50,8 @@ class Contribution:
 
 
 def decode_contribution(codec: Codec, data: memoryview, *, out: Tensor, encoded: int, what: str) -> Tensor:
-    """Decode `data` into `out` and return it: the first `encoded` elements by `codec`, the rest as float32. `what`:
-    name for errors. Raises Corrupt if `data` is invalid.
+    """Decode `data` into `out` and return `out`. Its first `encoded` elements are decoded by `codec`, the rest are plain float32.
+    `what`: name for errors. Raises Corrupt if `data` is invalid.
     """
     rest = 4 * (out.numel() - encoded)
     if data.nbytes < rest:
@@ -62,33 +63,36 @@ def decode_contribution(codec: Codec, data: memoryview, *, out: Tensor, encoded:
 
 
 class Encoder(Protocol):
-    """Protocol of one worker's gradient encoder. Its state changes only when a round's result is known, so a repeated
-    round gives an equal result.
+    """Protocol of one worker's gradient encoder. In each round `begin` gives the first contribution, and `proceed` the next one or
+    the result. Its state changes only when a round's result is known, so a repeated round gives an equal result.
     """
 
     @property
     def unit(self) -> int:
-        """Number of elements at whose multiples the parts of a contribution begin."""
+        """Step, in elements, at whose multiples a contribution may be cut into parts."""
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """Vectors that the encoder keeps from round to round, by name, float32, each changed in place."""
+        """Vectors (float32) that the encoder keeps from round to round, by name; they are the encoder's own memory, changed in place."""
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """Return the round's first contribution. `parts`: the pieces in which it is sent. Raises Refused if `gradient` cannot be
-        encoded.
+        """Return the round's first contribution, made of `gradient`, (P + B,). `parts`: slices in which it will be sent. Raises
+        Refused if the gradient cannot be encoded.
         """
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """Return the next contribution, or the round's result, (P + B,) float32, valid until the next round. `mean`: the mean of all
-        workers' last contributions.
+        """Return the round's next contribution, or the round's result, (P + B,) float32, which is valid until the next round.
+        `mean`: the workers' mean of the contributions before.
         """
 
 
 class OneExchange:
-    """Encoder for codecs with one exchange per round, with optional error feedback."""
+    """Encoder for the codecs with one exchange per round, with or without error feedback."""
 
     def __init__(self, codec: Codec, *, parameters: int, worker: int, seed: int, feedback: bool) -> None:
+        """Prepare for vectors whose first `parameters` elements are encoded. `worker`, `seed`: seed the random rounding;
+        `feedback`: whether to keep the errors as a residual.
+        """
         self.codec, self._parameters, self._worker, self._seed = codec, parameters, worker, seed
         self._residual = torch.zeros(parameters) if feedback else None
         self._meant = torch.empty(0)  # in the round under way; what was sent of it, in memory that rounds share
@@ -96,17 +100,18 @@ class OneExchange:
 
     @property
     def unit(self) -> int:
-        """Number of elements at whose multiples the parts of a contribution begin."""
+        """Step, in elements, at whose multiples a contribution may be cut into parts: the codec's."""
         return self.codec.unit
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The residual, if errors are fed back."""
+        """The vector "residual", (P,), if errors are fed back; otherwise nothing."""
         return {} if self._residual is None else {"residual": self._residual}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """Return the round's only contribution, valid until the next call: the residual is added to the gradient's P parameters, which
-        are encoded; the B statistics behind them are sent as they are. `gradient`: (P + B,); `parts`: pieces in which it is sent.
+        """Return the round's only contribution, valid until the next call: the encoded sum of the gradient's P parameters and the
+        residual, and the B statistics as they are. `gradient`: (P + B,); `round`: seeds the rounding; `parts`: slices in which
+        it will be sent.
         """
         parameters, elements = self._parameters, gradient.numel()
         values, statistics = gradient[:parameters], gradient[parameters:]
@@ -129,9 +134,9 @@ class OneExchange:
         return Contribution(self._sent, bodies, self.codec, parameters)
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """Return `mean`, the round's result.
+        """Return `mean` unchanged: it is the round's result.
 
-        The rounding errors of this round's encoding are kept as the residual, which the next contribution includes.
+        With error feedback, what this round's encoding left out becomes the residual, which the next contribution includes.
         """
         if self._residual is not None:
             torch.sub(self._meant, self._sent[: self._parameters], out=self._residual)
@@ -139,7 +144,7 @@ class OneExchange:
 
 
 class TwoExchanges:
-    """Encoder for PowerSGD, which has two exchanges per round: of the factors P, then of Q."""
+    """Encoder for PowerSGD, which has two exchanges per round: one of the factors P, then one of the factors Q."""
 
     unit = 1
 
@@ -148,21 +153,20 @@ class TwoExchanges:
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The factors Q, and the residual if errors are fed back."""
+        """The vectors "factors", all factors Q, and "residual", (P,), if errors are fed back."""
         kept = {"factors": self._powersgd.q}
         return kept if self._powersgd.residual is None else {"residual": self._powersgd.residual, **kept}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """Return the round's first contribution, the factors P of `gradient`.
-
-        The factors travel whole, so `parts` is not used.
+        """Return the round's first contribution: the factors P of `gradient` with everything uncompressed. They are not cut, so
+        `parts` is not used.
         """
         self._first = True
         return Contribution(self._powersgd.build_first(gradient))
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """Return the second contribution, the factors Q, or after that the round's result. `mean`: the mean of all
-        workers' last contributions.
+        """Return the second contribution, the factors Q, at the first call after `begin`; the round's result, (P + B,), at the
+        second. `mean`: the workers' mean of the contributions before.
         """
         if self._first:
             self._first = False
@@ -173,8 +177,8 @@ class TwoExchanges:
 def build_encoder(
     experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape], parameters: int
 ) -> Encoder | None:
-    """Return the encoder of `worker` that the experiment configures for parameters of these `shapes`; None if gradients
-    are sent uncompressed. `parameters`: number of elements that are encoded.
+    """Return the gradient encoder of `worker` that the experiment's `exchange` configures; None if gradients are sent uncompressed.
+    `shapes`: of the parameters; `parameters`: their total number of elements, which are encoded.
     """
     exchange, seed = experiment.exchange, experiment.seed
     codec, feedback = codecs.build_codec(exchange), codecs.has_error_feedback(exchange)
@@ -192,8 +196,8 @@ def exchange_in_process(
     *,
     round: int,
 ) -> Tensor:
-    """Return the result of one `round` in which all workers are in this process, given their `encoders` and
-    `gradients`. `combine`: averages their contributions.
+    """Return the result of one `round` in which all workers are in this process. `encoders`, `gradients`: one per worker, by rank.
+    `combine`: aggregates the workers' contributions of one exchange.
     """
     contributions = [own.begin(gradient, round=round) for own, gradient in zip(encoders, gradients, strict=True)]
     while True:

@@ -47,7 +47,7 @@ _FUNCTIONS = (
 
 
 def _call_each_function() -> None:
-    """Call each of the functions with one element of either precision."""
+    """Call each of the elementwise functions once, with one element, in float32 and in float64."""
     for dtype in (torch.float32, torch.float64):
         one = torch.ones(1, dtype=dtype)
         for name in _FUNCTIONS:

@@ -17,14 +17,16 @@ STATISTICS_MOMENTUM = 0.1  # of BatchNorm's running statistics, torch's default
 
 
 def statistics_momentum(sync_every: int) -> float:
-    """Return the momentum of BatchNorm's running statistics: torch's default if each step follows one minibatch, otherwise 1."""
+    """Return the momentum of BatchNorm's running statistics: torch's default 0.1 if each step follows a single minibatch, otherwise
+    1. `sync_every`: minibatches per step.
+    """
     return STATISTICS_MOMENTUM if sync_every == 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Settings of one optimizer step, `number` (from 0). The model's last `buffers` elements take the gradient's
-    statistics.
+    """Settings of one optimizer step; `number` counts steps from 0. The last `buffers` elements of the model are BatchNorm
+    statistics, which the step moves by `statistics_momentum` towards those at the end of the gradient.
     """
 
     optimizer: str = "sgd"
@@ -52,8 +54,8 @@ class Update:
         sync_every: int,
         undecayed: Iterable[Sequence[int]] = (),
     ) -> "Update":
-        """Return the settings of step `number` from a run's `training`. `rate`: learning rate. `sync_every`:
-        minibatches behind one gradient. `buffers`: number of the model's buffer elements. `undecayed`: element
+        """Return the settings of step `number` of a run, from its `training` section. `rate`: learning rate. `buffers`: number of
+        the model's elements that are BatchNorm statistics. `sync_every`: minibatches per step. `undecayed`: (begin, end) element
         ranges without weight decay.
         """
         return cls(
@@ -72,7 +74,7 @@ class Update:
         )
 
     def list_decayed_slices(self, elements: int) -> list[slice]:
-        """Return the slices of `elements` parameters that weight decay applies to; none if it is 0."""
+        """Return the slices of a vector of `elements` parameters to which weight decay applies; an empty list if weight decay is 0."""
         if not self.weight_decay:
             return []
         ends = [0, *(end for _, end in self.undecayed)]
@@ -81,7 +83,7 @@ class Update:
 
     @property
     def is_first(self) -> bool:
-        """True at the first step, when the optimizer has no vectors yet."""
+        """True at the run's first step, before which the optimizer has no vectors."""
         return self.number == 0
 
 
@@ -92,9 +94,8 @@ Move = Callable[["Tensor", "Tensor", Sequence["Tensor"], Update, "Tensor"], Sequ
 
 
 def add_weight_decay(gradient: "Tensor", parameters: "Tensor", update: Update) -> "Tensor":
-    """Return the gradient plus weight decay times the parameters, or the gradient itself if nothing decays.
-
-    `update`: gives the decay and the slices that it applies to.
+    """Return gradient + weight decay * parameters, in the slices that decay; the gradient itself, not a copy, if nothing decays.
+    `update`: gives the decay and the slices.
     """
     parts = update.list_decayed_slices(gradient.numel())
     found = gradient.clone() if parts else gradient
@@ -105,9 +106,8 @@ def add_weight_decay(gradient: "Tensor", parameters: "Tensor", update: Update) -
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """Optimizer by name. `move(parameters, gradient, vectors, update, out)` writes the new parameters to `out` and
-    returns the optimizer's new vectors; all are (P,) float32. `vectors`: those after the previous step, none at the
-    first.
+    """Definition of an optimizer. `move(parameters, gradient, vectors, update, out)` writes the new parameters to `out` and returns
+    the optimizer's new vectors; all are (P,) float32. `vectors`: the optimizer's after the previous step, none at the first.
     """
 
     name: str  # as training.optimizer names it
@@ -135,8 +135,9 @@ def _move_by_adam(
     *,
     decoupled: bool,
 ) -> "Sequence[Tensor]":
-    """Take one Adam step. Both moments begin as zeros. `decoupled`: apply the weight decay to the parameters instead of the gradient
-    (AdamW).
+    """Take one Adam step: write the new parameters to `out` and return (first moment, second moment). `vectors`: both moments
+    before the step; none at the first, which starts from zeros. `decoupled`: apply the weight decay to the parameters instead of
+    the gradient (AdamW).
     """
     import torch
 
@@ -161,7 +162,7 @@ def _move_by_adam(
 
 
 def _list_adam_options(update: Update) -> list[str | int | float]:
-    """Return the options of the database's command TENSOR.ADAM for the step `update`."""
+    """Return the options, names and values in turn, of the tensor database's command TENSOR.ADAM for the step `update`."""
     return ["BETA1", update.beta1, "BETA2", update.beta2, "EPS", update.epsilon, "STEP", update.number + 1]
 
 
@@ -190,8 +191,9 @@ ADAMW = Optimizer(
 def _move_by_sgd(
     parameters: "Tensor", gradient: "Tensor", vectors: "Sequence[Tensor]", update: Update, out: "Tensor"
 ) -> "Sequence[Tensor]":
-    """Take one SGD step. The first velocity is the gradient (with its weight decay), as in torch. Raises ValueError for Nesterov without
-    momentum, as torch does.
+    """Take one SGD step: write the new parameters to `out` and return (velocity,), or () without momentum. `vectors`: the velocity
+    before the step, if any; the first one is the gradient with its weight decay, as in torch. Raises ValueError for Nesterov
+    without momentum.
     """
     import torch
 
@@ -228,5 +230,5 @@ OPTIMIZERS = {each.name: each for each in tuple(vars().values()) if isinstance(e
 
 
 def list_vectors(training: Training) -> tuple[str, ...]:
-    """Return the names of the vectors that the experiment's optimizer keeps between steps."""
+    """Return the names of the vectors that the optimizer of `training` keeps between steps, such as ("velocity",)."""
     return OPTIMIZERS[training.optimizer].vectors(training.momentum)

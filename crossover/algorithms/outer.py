@@ -19,8 +19,8 @@ Ended = tuple["Tensor", tuple["Tensor", ...]]  # the model of all, and the outer
 
 
 def compute_delta(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor":
-    """Return `begun - model`, (P + B,) float32: what a worker's local steps changed, as the gradient of one step at
-    rate 1. The last B elements are the model's buffers unchanged.
+    """Return `begun - model`, (P + B,) float32, the negative change by a worker's local steps, which serves as a gradient. Its last
+    B elements (`buffers`) are not a difference, but those of `model`: BatchNorm statistics.
     """
     out = begun - model
     if buffers:
@@ -29,8 +29,8 @@ def compute_delta(begun: "Tensor", model: "Tensor", *, buffers: int) -> "Tensor"
 
 
 def build_outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
-    """Return the settings of the outer optimizer's step after round `number`. `buffers`: number of the model's buffer
-    elements.
+    """Return the settings of the outer optimizer's step after round `number` (from 0). `buffers`: number of the model's elements
+    that are BatchNorm statistics.
     """
     return Update(
         optimizer=OUTER,
@@ -45,10 +45,11 @@ def build_outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
 def take_outer_step(
     begun: "Tensor", mean: "Tensor", vectors: "Sequence[Tensor]", outer: Outer, *, number: int, buffers: int
 ) -> Ended:
-    """Return (new model, new vectors) after the outer optimizer's step of round `number`: from the model `begun`
-    against `mean`, the workers' mean result of `compute_delta`.
+    """Return (new model, new vectors of the outer optimizer) after its step of round `number`, from the model `begun` along `mean`,
+    the workers' mean of `compute_delta`.
 
-    `vectors`: the outer optimizer's, before the step; `buffers`: number of elements at the end that are statistics.
+    `vectors`: the outer optimizer's before the step, empty at the first; `outer`: its settings; `buffers`: number of elements at
+    the end that are BatchNorm statistics.
     """
     from crossover.algorithms.updates import step
 

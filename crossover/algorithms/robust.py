@@ -16,7 +16,9 @@ _BLOCK = 65_536  # elements: what is sorted at a time stays in the processor's c
 
 
 def median(vectors: Sequence[Tensor]) -> Tensor:
-    """Return the median of each coordinate of k vectors (D,) float32; for an even k the middle two are added, then halved, in float32."""
+    """Return the median of k vectors, (D,) float32, at each coordinate. For an even k the middle two values are added, then halved,
+    in float32. Raises Refused for NaN.
+    """
     _check_vectors(vectors)
     middle = len(vectors) // 2
 
@@ -28,8 +30,8 @@ def median(vectors: Sequence[Tensor]) -> Tensor:
 
 
 def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
-    """Return each coordinate's mean without its `trim` lowest and highest values, summed in ascending order, then divided once. Raises
-    Refused unless 2 trim < k.
+    """Return the mean of the vectors at each coordinate without its `trim` lowest and `trim` highest values, summed in ascending
+    order, then divided once. Raises Refused unless 2 trim < k, or for NaN.
     """
     _check_vectors(vectors)
     if trim < 0 or 2 * trim >= len(vectors):
@@ -47,19 +49,19 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
 
 
 def krum(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> Tensor:
-    """Return the mean, in index order, of the `select` vectors with the best Krum scores (if one: that vector itself). Raises Refused
-    unless k >= 2 faulty + 3.
+    """Return the mean of the `select` vectors with the lowest Krum scores, summed in index order; if `select` is 1, that vector.
+    `faulty`: number of faulty vectors to tolerate. Raises Refused as `krum_choice` does.
     """
     chosen = [vectors[index] for index in krum_choice(vectors, faulty=faulty, select=select)]
     return mean(chosen, [1] * len(chosen))
 
 
 def krum_choice(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> list[int]:
-    """Return the indices that Krum selects, ascending: smallest sum of the k - faulty - 2 smallest squared distances, ties to the lower
-    index.
+    """Return the indices of the `select` vectors with the lowest Krum scores, ascending. A vector's score is the sum of its k -
+    faulty - 2 smallest squared distances to the others; ties go to the lower index.
 
-    Distances are in float64; those that overflow count as infinite. Raises Refused if there are too few vectors, or if `select` is out of
-    range.
+    `faulty`: number of faulty vectors to tolerate. Distances are in float64; those that overflow count as infinite. Raises Refused
+    if k < 2 faulty + 3, or if `select` is out of range.
     """
     _check_vectors(vectors)
     count = len(vectors)
@@ -88,8 +90,8 @@ def squared_distance(first: Tensor, second: Tensor) -> float:
 
 
 def _reduce_by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """Sort the values of all vectors at each coordinate, and return the result of `reduce`, which gets a block's sorted
-    rows (row i: the i-th smallest values).
+    """Return the vector of `reduce`'s results over all coordinates. `reduce`: called for each block of coordinates with k rows,
+    sorted so that row i holds each coordinate's i-th smallest value; returns one value per coordinate.
     """
     network, result = _sorting_network(len(vectors)), torch.empty_like(vectors[0])
     for start in range(0, result.numel(), _BLOCK):
@@ -105,7 +107,9 @@ def _reduce_by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tens
 
 
 def _sorting_network(count: int) -> list[tuple[int, int]]:
-    """Return compare-exchange pairs that sort any `count` rows: Batcher's merge exchange (Knuth, volume 3, algorithm 5.2.2M)."""
+    """Return (low, high) index pairs: swapping, pair by pair, the two values that are out of order sorts any `count` rows.
+    Batcher's merge exchange (Knuth, volume 3, algorithm 5.2.2M).
+    """
     pairs: list[tuple[int, int]] = []
     power = 1 << max(count - 1, 0).bit_length() >> 1
     p = power
@@ -121,7 +125,7 @@ def _sorting_network(count: int) -> list[tuple[int, int]]:
 
 
 def _check_vectors(vectors: Sequence[Tensor]) -> None:
-    """Raise Refused unless there are vectors, all of one length and without NaN."""
+    """Raise Refused unless there is at least one vector and all have one length and no NaN."""
     if not vectors:
         raise Refused("vectors: none given; at least one is needed")
     lengths = {tuple(vector.shape) for vector in vectors}
@@ -137,20 +141,20 @@ def _check_vectors(vectors: Sequence[Tensor]) -> None:
 
 
 def flip_sign(gradient: Tensor, *, scale: float) -> Tensor:
-    """Return -scale * gradient, which points uphill and is `scale` times as long."""
+    """Return -scale * gradient, as a faulty worker would send it."""
     return gradient.mul(-scale)
 
 
 def draw_gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator) -> Tensor:
-    """Return normal noise, drawn by `generator`, in place of the gradient. Its deviation is the gradient's root mean square
-    times `scale`.
+    """Return normal noise, drawn by `generator`, to be sent instead of the gradient. Its standard deviation is the gradient's root
+    mean square times `scale`.
     """
     spread = float(gradient.double().square().mean().sqrt()) * scale
     return torch.randn(gradient.shape, dtype=gradient.dtype, generator=generator).mul_(spread)
 
 
 def insert_non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Return a copy in which one coordinate, drawn by `generator`, is NaN or infinite."""
+    """Return a copy of the gradient in which one element, drawn by `generator`, is NaN, infinity or minus infinity."""
     changed = gradient.clone()
     place, value = (int(torch.randint(choices, (), generator=generator)) for choices in (gradient.numel(), 3))
     changed[place] = (math.nan, math.inf, -math.inf)[value]
@@ -158,16 +162,16 @@ def insert_non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor
 
 
 def flip_labels(labels: Tensor, *, classes: int) -> Tensor:
-    """Return the labels with class c changed to classes - 1 - c; labels below 0, which ask for no answer, are unchanged."""
+    """Return the labels with each class c replaced by classes - 1 - c; labels below 0, which do not count, are unchanged."""
     return torch.where(labels < 0, labels, classes - 1 - labels)
 
 
 def attack_vector(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
-    """Return the vector that a faulty worker publishes instead of its average [P gradient | B statistics]; only the gradient is changed.
+    """Return the vector that a faulty worker sends instead of `vector`, [P gradient | B statistics]; only the gradient is changed.
 
-    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. `scale`: factor of a
-    flipped gradient, or of the noise; `generator`: draws the noise, or the place of the non-finite value. The last
-    `buffers` elements stay, since a variance must not become negative. Raises ValueError for an unknown attack.
+    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. `scale`: factor of the flipped
+    gradient or of the noise; `generator`: draws the noise, or the position of the non-finite value. `buffers`: B; statistics stay
+    because a variance must not become negative. Raises ValueError for an unknown attack.
     """
     count = vector.numel() - buffers
     match attack:

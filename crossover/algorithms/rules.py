@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Aggregation rule. `combine(vectors, samples, settings)` returns one (D,) float32 for the workers' finite (D,)
-    vectors.
+    """Definition of an aggregation rule. `combine(vectors, samples, settings)` returns the aggregate, (D,) float32, of the workers'
+    finite (D,) vectors. `samples`: weight of each vector.
     """
 
     name: str  # as aggregation.rule names it
@@ -38,7 +38,7 @@ class Rule:
 
 
 def _combine_by_krum(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
-    """Return Krum's result for the workers' vectors, by `settings.faulty` and `settings.select`."""
+    """Return Krum's result for the workers' vectors, by `settings.faulty` and `settings.select`; `samples` is not used."""
     from crossover.algorithms import robust
 
     return robust.krum(vectors, faulty=settings.faulty, select=settings.select)
@@ -78,7 +78,7 @@ MEAN = Rule(
 
 
 def _combine_by_median(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
-    """Return the median of each coordinate of the workers' vectors."""
+    """Return the median of the workers' vectors at each coordinate; `samples` is not used."""
     from crossover.algorithms import robust
 
     return robust.median(vectors)
@@ -97,7 +97,9 @@ MEDIAN = Rule(
 
 
 def _combine_by_trimmed_mean(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
-    """Return each coordinate's mean without its `settings.trim` highest and lowest values."""
+    """Return the mean of the workers' vectors at each coordinate without its `settings.trim` highest and lowest values; `samples`
+    is not used.
+    """
     from crossover.algorithms import robust
 
     return robust.trimmed_mean(vectors, trim=settings.trim)
@@ -119,7 +121,7 @@ RULES = {each.name: each for each in tuple(vars().values()) if isinstance(each, 
 
 
 def count_tolerated(settings: Aggregation, workers: int) -> int:
-    """Return how many of `workers` may be faulty before the rule's result means nothing."""
+    """Return how many of `workers` workers may send arbitrary vectors before the rule's result becomes arbitrary too."""
     return RULES[settings.rule].bears(settings, workers)
 
 
@@ -133,11 +135,11 @@ Agree = Callable[[list[int]], list[int]]
 def select_participants(
     finite: Sequence[bool], rule: Aggregation, *, names: Sequence[str], agree: Agree = list
 ) -> tuple[list[int], Aggregation]:
-    """Return the indices of the vectors to combine in a round, and the rule for that number of vectors.
+    """Return (indices of the vectors to combine in a round, the rule's settings adapted to that number of vectors).
 
-    `finite`: whether each vector is finite. `names`: of the vectors, for errors. `agree`: takes the vectors that this
-    process would drop, returns those that all workers drop. Raises Refused if `rule.non_finite` is refuse and a vector
-    is not finite, or if more are dropped than the rule tolerates.
+    `finite`: whether each vector is finite; `names`: of the vectors, for errors. `agree`: takes the indices of the vectors that
+    this process would drop, returns those that all workers drop. Raises Refused if a vector is not finite and `rule.non_finite` is
+    "refuse", or if more are dropped than the rule tolerates.
     """
     bad = [index for index, is_finite in enumerate(finite) if not is_finite]
     if rule.non_finite == "refuse":

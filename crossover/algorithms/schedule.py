@@ -25,12 +25,16 @@ def derive_seed(purpose: str, *key: int) -> int:
 
 
 def permutation(count: int, *, seed: int) -> list[int]:
-    """Return the numbers 0..count-1 in the random order of `derive_seed`: sorted by each number's own hash, equal on every machine."""
+    """Return the numbers 0..count-1 in a random order that depends on `seed` alone and is equal on every machine: sorted by each
+    number's hash.
+    """
     return sorted(range(count), key=lambda i: _mix_bits(seed + i * 0x9E3779B97F4A7C15))  # equal hashes stay in order
 
 
 def _mix_bits(value: int) -> int:
-    """Return splitmix64's finalizer of `value` (Steele, Lea, Flood 2014): every input bit reaches every output bit."""
+    """Return a 64-bit hash of `value`: the finalizer of splitmix64 (Steele, Lea, Flood 2014), in which every input bit affects
+    every output bit.
+    """
     mask = (1 << 64) - 1
     value &= mask
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -43,8 +47,8 @@ def _mix_bits(value: int) -> int:
 
 
 def weigh_contributions(answers: Sequence[int]) -> list[int]:
-    """Return the weight of each contribution in a mean: its number of answers. If no contribution has an answer, all
-    weights are 1: gradients are 0 then, and BatchNorm's statistics count.
+    """Return the weight of each contribution in a mean: its number of `answers` (labels that count in its loss). If all are 0, the
+    weights are all 1: the gradients are 0 then, but BatchNorm's statistics still count.
     """
     return list(answers) if any(answers) else [1] * len(answers)
 
@@ -59,9 +63,10 @@ History = Sequence[tuple[float, float]]
 
 
 def find_stop_reason(training: Training, history: History, *, epochs: int | None = None) -> str:
-    """Return in words why training ends after `epochs` epochs (None: one for each evaluation), or "" if it goes on.
+    """Return in words why training ends after `epochs` epochs; "" if it continues. Reasons are the target, early stopping, and the
+    last epoch.
 
-    `history`: (validation loss, metric) of the evaluations so far. The last epoch is a reason too.
+    `history`: (validation loss, metric) of each evaluation so far. `epochs`: None if there was one evaluation per epoch.
     """
     epochs = len(history) if epochs is None else epochs
     if training.target is not None and history and training.metric.reaches(history[-1][1], training.target):
@@ -76,7 +81,7 @@ def find_stop_reason(training: Training, history: History, *, epochs: int | None
 
 
 def epochs_without_improvement(history: History) -> int:
-    """Return the number of epochs since the lowest validation loss. A loss that is NaN is no improvement."""
+    """Return the number of evaluations since the one with the lowest validation loss. A loss of NaN is no improvement."""
     best, since = float("inf"), 0
     for loss, _ in history:
         best, since = (loss, 0) if loss < best else (best, since + 1)
@@ -84,10 +89,10 @@ def epochs_without_improvement(history: History) -> int:
 
 
 def plateau_reductions(history: History, *, patience: int, threshold: float = 1e-4) -> int:
-    """Return how often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the
-    rate after the epochs of `history`, (validation loss, metric) each.
+    """Return how often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the learning rate
+    after the evaluations of `history`, (validation loss, metric) each.
 
-    It reduces once more than `patience` epochs in a row brought no loss below best * (1 - threshold), then counts anew.
+    It does so when more than `patience` evaluations in a row had no loss below best * (1 - threshold), then counts anew.
     """
     best, bad, reductions = float("inf"), 0, 0
     for loss, _ in history:
@@ -106,13 +111,18 @@ _END = _START / 10_000
 
 
 def learning_rate(training: Training, *, round: int, rounds: int, history: History = ()) -> float:
-    """Return the rate of `round` (from 0) out of `rounds` of the run; `training.learning_rate` is the constant, the first or the peak
-    rate.
+    """Return the learning rate of `round` (from 0) out of `rounds` of the run. `training.learning_rate` is the constant, the first
+    or the peak rate; `history`: (validation loss, metric) of each evaluation so far.
 
-    - constant
-    - one_cycle: cosine from 1/25 of the peak up to the peak over the first `warm_up` share of the rounds, then cosine down to 1/250,000
-    - cosine: in equal steps up to the peak over the first `warm_up` share of the rounds, then along half a cosine towards `floor` times it
-    - plateau: times `plateau_factor` for each reduction that the validation history asks for
+    - constant: always that rate
+
+    - one_cycle: cosine from 1/25 of the peak up to the peak over the fraction `warm_up` of the rounds, then cosine down to
+    1/250,000
+
+    - cosine: in equal steps up to the peak over the fraction `warm_up` of the rounds, then along half a cosine towards `floor`
+    times it
+
+    - plateau: times `plateau_factor` for each reduction that `plateau_reductions` counts
     """
     peak = training.learning_rate
     match training.schedule:
@@ -136,16 +146,16 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
 
 
 def _cosine(start: float, end: float, share: float) -> float:
-    """Return the value at `share` of half a cosine from `start` (share 0) to `end` (share 1)."""
+    """Return the value of half a cosine that goes from `start` (at `share` 0) to `end` (at `share` 1)."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
 def image_side(training: Training, side: int, *, epoch: int) -> int:
-    """Return the side, in pixels, of the images that `epoch` (from 1) trains on, as `training.image_size` sets it.
-    `side`: that of the data set's images.
+    """Return the height, in pixels, to which `epoch` (from 1) resizes its training images, as `training.image_size` sets it.
+    `side`: height of the data set's images.
 
-    Sizes grow from `image_size.begin` by `step`, each for an equal part of the epochs before `full_from`; after that,
-    and in the last epoch, it is `side`. Evaluations always use `side`.
+    It grows from `image_size.begin` by `step`, each size for an equal part of the epochs before the fraction `full_from`; after
+    that, and in the last epoch, it is `side`. Evaluations always use `side`.
     """
     asked = training.image_size
     if asked.begin is None or asked.begin >= side or epoch >= training.epochs:
@@ -166,7 +176,9 @@ def image_side(training: Training, side: int, *, epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Arithmetic of a run's epochs, rounds and minibatches: which of them comes when, for one worker."""
+    """Arithmetic of a run's epochs, rounds and minibatches, for one worker. A round ends with a synchronisation. A "decision" is
+    the point after an epoch (or after a round of several epochs) at which the model is evaluated and training may stop.
+    """
 
     minibatches: int  # of one worker in an epoch
     sync_every: int
@@ -188,60 +200,64 @@ class Calendar:
         object.__setattr__(self, "rounds", self.rounds_until(self.epochs))
 
     def epoch_of_decision(self, number: int) -> int:
-        """Return the epoch after which decision `number`, from 1, is made; the last decision follows the last epoch."""
+        """Return the epoch after which decision `number` (from 1) is made; the last decision follows the last epoch."""
         return min(number * self.span, self.epochs)
 
     def decision(self, epoch: int) -> int:
-        """Return the number of the decision made after `epoch`."""
+        """Return the number (from 1) of the decision made after `epoch`, or, within a round of several epochs, of the next one."""
         return -(-epoch // self.span)
 
     def rounds_until(self, epoch: int) -> int:
-        """Return the number of rounds before the decision made after `epoch`."""
+        """Return the number of rounds from the start of the run to the decision after `epoch`; at most `steps`."""
         whole = self.decision(epoch) * self.rounds_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
 
     def decisions_before(self, round: int) -> int:
-        """Return the number of decisions made before the round begins."""
+        """Return the number of decisions made before `round` (from 0) begins; all of them if the run has no such round."""
         return self.decisions if round >= self.rounds else round // self.rounds_per_epoch
 
     def epochs_before(self, round: int) -> int:
-        """Return the epoch of the last decision before the round; 0 before the first decision."""
+        """Return the number of epochs completed at the last decision before `round`; 0 before the first decision."""
         return self.decisions_before(round) * self.span
 
     def epoch(self, round: int) -> int:
-        """Return the epoch that the round belongs to, or the last epoch that it spans."""
+        """Return the epoch (from 1) that `round` belongs to; if it spans several, the last of them."""
         before = self.epochs_before(round)
         return max(before + 1, min(before + self.span, self.epochs))
 
     def first_minibatch(self, round: int) -> int:
-        """Return the number, in its epoch, of the round's first minibatch."""
+        """Return the index of the round's first minibatch within its epoch."""
         return round % self.rounds_per_epoch * self.sync_every
 
     def minibatches_before(self, round: int) -> int:
-        """Return the number of a worker's minibatches before the round, over all epochs."""
+        """Return the number of minibatches that a worker has computed in the run before `round` begins."""
         return self.epochs_before(round) * self.minibatches + self.first_minibatch(round)
 
     def minibatches_in(self, round: int) -> int:
-        """Return the number of minibatches a worker computes in the round; the last round before a decision may be shorter."""
+        """Return the number of minibatches that a worker computes in `round`; the last round before a decision may have fewer than
+        the others.
+        """
         until = (self.epoch(round) - self.epochs_before(round)) * self.minibatches
         return min(self.sync_every, until - self.first_minibatch(round))
 
     def place(self, round: int, minibatch: int) -> tuple[int, int]:
-        """Return (epoch, index in that epoch) of the `minibatch`-th minibatch of the round."""
+        """Return (epoch from 1, index in that epoch from 0) of a minibatch. `minibatch`: its index within `round`."""
         epochs, number = divmod(self.minibatches_before(round) + minibatch, self.minibatches)
         return epochs + 1, number
 
     def numbers(self, round: int) -> list[int]:
-        """Return the indices, in their epochs, of the round's minibatches, in order."""
+        """Return the indices, within their epoch, of the minibatches of `round`, in order; a round of several epochs repeats them."""
         first = self.first_minibatch(round)
         return [number % self.minibatches for number in range(first, first + self.minibatches_in(round))]
 
     def count_parallel(self, round: int) -> int:
-        """Return how many functions may compute one worker's round at the same time: 1 with local steps."""
+        """Return how many functions may compute minibatches of one worker's round at the same time: 1 if workers take local steps,
+        otherwise the number of minibatches.
+        """
         return 1 if self.local else self.minibatches_in(round)
 
     def ends_epoch(self, round: int) -> bool:
-        """Return whether a decision is made after the round."""
+        """Return whether an evaluation and decision follow `round`."""
         return (round + 1) % self.rounds_per_epoch == 0 or round + 1 == self.rounds
 
 
@@ -252,8 +268,8 @@ PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads s
 
 
 def chunk_sizes(elements: int, workers: int) -> list[int]:
-    """Return the sizes of the chunks into which `elements` are cut for `workers` (W): D // W each, and one more for the
-    first D % W.
+    """Return the sizes of the chunks into which a vector of `elements` is cut, one per worker: elements // workers each, and one
+    more for the first elements % workers.
     """
     if workers < 1 or elements < 0:
         raise ValueError(f"chunks: {elements} elements for {workers} workers; at least 0 and 1 are needed")
@@ -261,9 +277,9 @@ def chunk_sizes(elements: int, workers: int) -> list[int]:
 
 
 def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
-    """Return the slice of the chunk of `worker` in a vector of `elements` that `workers` share.
+    """Return the slice of a vector of `elements` that belongs to `worker` out of `workers`.
 
-    `unit`: elements that stay together, such as a quantizer's bucket.
+    `unit`: number of elements that are never separated, such as a quantizer's bucket.
     """
     if not 0 <= worker < workers:
         raise ValueError(f"worker: {worker}; 0 to {workers - 1} is expected")
@@ -273,9 +289,8 @@ def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> s
 
 
 def split_into_parts(elements: int, *, most: int) -> list[slice]:
-    """Return the slices of a vector of `elements` that functions average in parallel: at most `most`, of about
-    PART_BYTES each. Each function sums its slice over all minibatches in order, so the bits are those of one long
-    mean.
+    """Return the slices of a vector of `elements` float32 that functions average in parallel: at most `most`, of about 64 MiB each.
+    Each function sums its slice over all minibatches in order, so the result has the bits of one long mean.
     """
     count = max(1, min(most, -(-4 * elements // PART_BYTES)))
     bounds = [elements * each // count for each in range(count + 1)]
@@ -292,8 +307,8 @@ SPAN = 20  # of the smoothing, in steps
 
 
 def smooth(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
-    """Return the exponentially weighted moving average of `losses`, alpha = 2 / (span + 1), with normalised weights, so
-    that the first values are not held back.
+    """Return the exponentially weighted moving average of `losses`, with alpha = 2 / (span + 1). The weights are normalised, so the
+    average is not biased towards 0 at the start. Raises ValueError if `span` is below 1.
     """
     if span < 1:
         raise ValueError(f"span: {span}; at least 1 is expected")
@@ -306,10 +321,11 @@ def smooth(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
 
 
 def find_knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | None:
-    """Return the index of the knee of a falling loss curve, its point furthest below the chord of its ends; None if it has no knee.
+    """Return the index of the knee of a falling loss curve, its point furthest below the line between its ends; None if it has no
+    knee.
 
-    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). The knee counts if the
-    curve is at least `sensitivity` below the chord. A curve that does not fall, or has fewer than 3 values, has none.
+    Both axes are scaled to 0..1 (Satopaa et al., "Finding a 'Kneedle' in a Haystack", 2011). The knee counts only if it is at least
+    `sensitivity` below the line. A curve that does not fall, or has fewer than 3 values, has none.
     """
     last = len(losses) - 1
     if last < 2:
@@ -323,12 +339,11 @@ def find_knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | Non
 
 
 def predict_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
-    """Return the share of the present loss that the next `ahead_s` seconds are expected to remove: 0.1 is ten percent;
-    at least 0. `times_s`: when each of `losses` was measured.
+    """Return the fraction of the present loss that the next `ahead_s` seconds are expected to remove (0.1: ten percent), at least
+    0. `times_s`: time in seconds at which each of `losses` was measured.
 
-    A straight line is fitted through log(loss) over time by least squares: the loss shrinks by an equal share in equal
-    times. Needs 2 points at different times and positive losses; otherwise 1.0, so that no worker is removed without
-    evidence.
+    A straight line is fitted to log(loss) over time by least squares, so the loss shrinks by an equal fraction in equal times.
+    Returns 1.0 if there are fewer than 2 different times or a loss is not positive, so that no worker is removed without evidence.
     """
     if len(times_s) != len(losses):
         raise ValueError(f"times: {len(times_s)} for {len(losses)} losses; one each is needed")

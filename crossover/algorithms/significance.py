@@ -27,12 +27,13 @@ def local_step(
     buffers: int = 0,
     statistics_momentum: float = 1.0,
 ) -> None:
-    """Add one step of SGD to the residual, in place: v = momentum v + share (g + weight_decay x); r -= learning_rate v.
+    """Take one step of SGD (with Nesterov momentum if `nesterov`) and add it to the `residual`, in place: v = momentum v + share (g
+    + weight_decay x); r -= learning_rate v.
 
-    residual, gradient [P gradient | B statistics] and model x: (P + B,); velocity: (P,), zeros before the first step, None without
-    momentum. `share`: the worker's samples over all workers' samples of this step, so that the sum of all residuals is a step on the mean
-    gradient. The buffers move by share * statistics_momentum towards the minibatch's statistics: summed over the workers, BatchNorm's own
-    rule.
+    `residual` r, `gradient` g, [P gradient | B statistics], and `model` x: (P + B,); `velocity` v: (P,), changed in place, zeros
+    before the first step, None without momentum. `share`: the worker's samples over all workers' samples of this step, so that the
+    sum of all residuals is a step along the mean gradient. The last `buffers` elements move by share * statistics_momentum towards
+    the minibatch's statistics: summed over the workers, that is BatchNorm's own rule.
     """
     count = residual.numel() - buffers
     grad = gradient[:count].mul(share)
@@ -47,11 +48,10 @@ def local_step(
 
 
 def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> tuple[Tensor, Tensor]:
-    """Remove the significant coordinates from `residual` and return them as (indices int64 ascending, values).
+    """Remove the significant elements from `residual`, by setting them to 0, and return them as (indices int64 ascending, values).
 
-    Significant: r != 0 and |r| > threshold / sqrt(step + 1) * |y + r|; r is `residual`, y is `shared`, both (D,). The comparison
-    multiplies, so a weight of zero is always significant and 0/0 never occurs. `step` counts from 0. Removed coordinates become zero in
-    `residual`; values + residual' = residual. Raises ValueError if the residual is not finite: NaN compares false and would stay hidden.
+    An element is significant if |r| > threshold / sqrt(step + 1) * |y + r|, where r is `residual` and y is `shared`, the model that
+    all workers know, both (D,); an r of 0 never is. `step` counts from 0. Raises ValueError if the residual is not finite.
     """
     _check(residual, shared, threshold=threshold, step=step)
     factor = threshold / sqrt(step + 1)
@@ -77,8 +77,8 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
 
 
 def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> bool:
-    """Return whether the whole `residual` r is significant beside the `shared` model y: ||r|| > threshold / sqrt(step +
-    1) * ||y + r||, accumulated in float64.
+    """Return whether the `residual` r as a whole is significant compared with the `shared` model y: ||r|| > threshold / sqrt(step +
+    1) * ||y + r||, computed in float64. `step` counts from 0.
 
     Raises ValueError if the residual is not finite.
     """
@@ -95,7 +95,7 @@ def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: 
 
 
 def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> None:
-    """Raise ValueError unless both vectors are flat and of one length, and neither `threshold` nor `step` is negative."""
+    """Raise ValueError unless both vectors are flat and equally long, and neither `threshold` nor `step` is negative."""
     if residual.shape != shared.shape or residual.ndim != 1:
         raise ValueError(
             f"residual: shape {tuple(residual.shape)} beside a model of {tuple(shared.shape)}; flat and equal is needed"
@@ -105,7 +105,7 @@ def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> 
 
 
 def _refuse_infinite(residual: Tensor, values: list[Tensor]) -> None:
-    """Raise ValueError if the residual, or the values taken from it, are not finite."""
+    """Raise ValueError if the residual, or one of the tensors in `values` that were taken from it, is not finite."""
     # Sums are finite unless a term is not (or they overflow, which no residual of a training does): one cheap pass instead of a mask.
     if not all(bool(part.sum().isfinite()) for part in (residual, *values)):
         raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")

@@ -16,10 +16,10 @@ _BLOCK = 16_384  # elements: fewer than torch shares among threads
 
 
 def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Update) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return (the new model, the optimizer's new vectors) after one optimizer step along `gradient`, [P gradient | B
-    statistics], with the settings `update`.
+    """Return (new model, the optimizer's new vectors) after one optimizer step along `gradient`, [P gradient | B statistics], with
+    the settings `update`. The arguments are not changed.
 
-    `state`: the optimizer's vectors before it, empty at the first step.
+    `state`: the optimizer's vectors before the step, empty at the first.
     """
     parameters, grad = _split(model, gradient, update.buffers)
     if update.clip is not None:
@@ -31,15 +31,17 @@ def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Updat
 
 
 def clip_gradient(gradient: Tensor, norm: float) -> Tensor:
-    """Return `gradient` shortened to the length `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does. Its
-    length is summed in float64, block by block, so it is equal on any number of threads.
+    """Return `gradient` scaled down to the L2 norm `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does. The norm is
+    computed in float64, block by block, so it does not depend on the number of threads.
     """
     total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))
     return gradient * min(1.0, norm / (total + 1e-6))
 
 
 def _split(model: Tensor, gradient: Tensor, buffers: int) -> tuple[Tensor, Tensor]:
-    """Return the P parameters and their gradient. Raises ValueError if the shapes or `buffers` do not fit."""
+    """Return (the P parameters, their gradient) as views of the two vectors, without the last `buffers` elements. Raises ValueError
+    if shapes or `buffers` do not fit.
+    """
     if model.shape != gradient.shape or model.ndim != 1:
         raise ValueError(
             f"gradient: shape {tuple(gradient.shape)} for a model of shape {tuple(model.shape)}; flat and equal is needed"
@@ -51,10 +53,10 @@ def _split(model: Tensor, gradient: Tensor, buffers: int) -> tuple[Tensor, Tenso
 
 
 def _update_buffers(model: Tensor, gradient: Tensor, out: Tensor, *, buffers: int, momentum: float) -> None:
-    """Apply BatchNorm's rule to the last `buffers` elements: momentum * statistic + (1 - momentum) * buffer in float64, rounded once to
-    float32.
+    """Write the new BatchNorm statistics to the last `buffers` elements of `out`: momentum * the gradient's + (1 - momentum) * the
+    model's, in float64, rounded once to float32.
 
-    Momentum 1 takes the statistic as it is, so that a buffer that is not finite does not survive as 0 * inf.
+    Momentum 1 copies the gradient's, so that a value that is not finite does not survive as 0 * inf.
     """
     if not buffers:
         return

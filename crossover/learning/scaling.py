@@ -62,7 +62,7 @@ def unscale(values: Tensor, scale: LabelScale) -> Tensor:
 
 
 def compute_distance(outputs: Tensor, labels: Tensor, scale: LabelScale) -> Tensor:
-    """Return outputs minus scaled labels, multiplied by the deviation into the labels' own unit, in float64.
+    """Return outputs minus scaled labels, multiplied by the deviation of `scale` into the labels' own unit, in float64.
 
     The mean is never added, because it would swallow small differences.
     """
