@@ -33,8 +33,9 @@ def print_line(line: str) -> None:
 
 @contextmanager
 def aws_errors_explained() -> Iterator[None]:
-    """Raise UserError for missing, expired or insufficient credentials, a missing region, a region that is not enabled, and an endpoint
-    that does not answer; raise CrossoverError for all other errors of AWS.
+    """Context manager that turns botocore's errors in its block into messages for the user. Raises UserError for missing, expired or
+    insufficient credentials, a missing region, a region that is not enabled, and an endpoint that does not answer; CrossoverError for all
+    other errors of AWS.
     """
     from botocore.exceptions import (
         BotoCoreError,
@@ -70,8 +71,8 @@ ALWAYS_ENABLED = "us-east-1"  # in every account
 
 
 def _explain_refused_credentials(code: str) -> str:
-    """Return an error message for credentials that a region refused with `code`. A region that is not enabled for the account refuses valid
-    credentials too, so the function asks another region before it blames the credentials.
+    """Return the error message for credentials that AWS refused with the error code `code`. A region that is not enabled for the account
+    refuses valid credentials too: if us-east-1 accepts them, the message blames the region, otherwise the credentials.
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -90,8 +91,8 @@ def _explain_refused_credentials(code: str) -> str:
 
 
 def _explain_unreachable_region() -> str:
-    """Return the end of the error message for an endpoint that does not answer: a hint about the network if the region exists, else about
-    the region's name.
+    """Return the end of the error message for an endpoint that does not answer. It asks about the network if botocore knows the session's
+    region; otherwise it says that there is no such region, with the region of the most similar name or a list of all.
     """
     import boto3
 
@@ -105,8 +106,8 @@ def _explain_unreachable_region() -> str:
 
 
 def check_partition(region: str | None) -> None:
-    """Raise UserError if the region belongs to GovCloud or China: hosts call AWS by the names that services have in its own partition
-    (`cdk/boot/cloud.py`), and prices and images are those of its regions.
+    """Raise UserError if `region` belongs to a partition other than `aws`, such as GovCloud or China. Nothing is raised for None or an
+    unknown region. Host names of services, prices and machine images are known for the partition `aws` only.
     """
     if region and (partition := _list_other_regions().get(region)):
         raise UserError(
@@ -117,7 +118,9 @@ def check_partition(region: str | None) -> None:
 
 @functools.cache
 def _list_other_regions() -> dict[str, str]:
-    """Return the partition of each region outside AWS's own partition, by the region's name. Reading them from botocore takes seconds."""
+    """Return {region: partition} for all regions outside the partition `aws`, such as GovCloud and China. Reading them from botocore takes
+    seconds, so the result is cached.
+    """
     import boto3
 
     session = boto3.Session()
@@ -126,8 +129,8 @@ def _list_other_regions() -> dict[str, str]:
 
 
 def check_credentials() -> None:
-    """Raise UserError unless AWS, or the endpoint that AWS_ENDPOINT_URL names, accepts the credentials and the region is in AWS's own
-    partition.
+    """Raise UserError if AWS does not accept the credentials of the environment, or if the region is outside the partition `aws`. Calls
+    STS, or the endpoint that AWS_ENDPOINT_URL names.
     """
     import boto3
 
@@ -145,10 +148,10 @@ SHARED_KINDS = (BROKER, NETWORK)  # kinds of stacks other than experiments, in o
 
 @dataclass(frozen=True, kw_only=True)
 class DeployedStack:
-    """A CloudFormation stack, as last described by AWS.
+    """A CloudFormation stack, as AWS described it last.
 
-    `id`: its ARN, which still identifies the stack after its deletion. `created`: time of creation. `changed`: time of the last update, or
-    of creation if there was no update.
+    `id`: its ARN, which still identifies the stack after its deletion. `state`: CloudFormation's status, such as CREATE_COMPLETE.
+    `created`: time of creation. `changed`: time of the last update, or of creation if there was no update.
     """
 
     name: str
@@ -160,7 +163,7 @@ class DeployedStack:
 
     @property
     def is_in_progress(self) -> bool:
-        """True if CloudFormation is working on the stack now."""
+        """True if CloudFormation is working on the stack now. False for REVIEW_IN_PROGRESS, in which it waits for a person."""
         return self.state.endswith("_IN_PROGRESS") and self.state != "REVIEW_IN_PROGRESS"  # that one waits for people
 
     @property
@@ -170,12 +173,12 @@ class DeployedStack:
 
     @property
     def is_complete(self) -> bool:
-        """True if the last operation left the stack in a usable state."""
+        """True if the last operation ended in a usable state: created, updated or imported, or an update that was rolled back."""
         return self.state in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
 
     @property
     def kind(self) -> str:
-        """The kind of stack by its tag: broker, network or experiment; "" if it has no such tag."""
+        """The value of the stack's kind tag: broker, network or experiment; "" if it has no such tag."""
         return self.tags.get(KIND, "")
 
     @property
@@ -185,8 +188,8 @@ class DeployedStack:
 
     @property
     def expires_at(self) -> datetime | None:
-        """The time at which the stack expires, None if it has no such tag. Raises UserError if the tag is not a valid time: the clean-up
-        skips such a stack.
+        """The time after which the clean-up deletes the stack, read from its tag; None if it has no such tag. Raises UserError if the tag
+        is not a valid time.
         """
         if not (written := self.tags.get(EXPIRES_AT)):
             return None
@@ -200,20 +203,22 @@ class DeployedStack:
 
 
 def find_stack(session: Any, name: str) -> DeployedStack | None:
-    """Return the stack of this name, None if it does not exist or was deleted."""
+    """Return the stack with this name, or None if it does not exist or was deleted."""
     found = describe_stack(session, name)
     return None if found is None or found.is_deleted else found
 
 
 def describe_stack(session: Any, name_or_id: str) -> DeployedStack | None:
-    """Return the stack, None if it does not exist. With its id, a deleted stack is returned too, for 90 days after its deletion."""
+    """Return the stack with this name or id, or None if it does not exist. By its id, a deleted stack is also found, for 90 days after its
+    deletion.
+    """
     with deployed_clients.ToleratedErrors("does not exist"):
         return parse_stack(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
     return None
 
 
 def parse_stack(described: Mapping[str, Any]) -> DeployedStack:
-    """Build a stack from an entry of CloudFormation's DescribeStacks."""
+    """Build a DeployedStack from `described`, an entry of CloudFormation's DescribeStacks or ListStacks."""
     return DeployedStack(
         name=described["StackName"],
         id=described["StackId"],
@@ -225,7 +230,9 @@ def parse_stack(described: Mapping[str, Any]) -> DeployedStack:
 
 
 def is_ours(stack: DeployedStack, project: str) -> bool:
-    """Return whether the stack belongs to `project`. Its tags must all match: project, kind and, for an experiment, the stack's name."""
+    """Return whether the stack belongs to `project`: its tag names the project, its kind is experiment, broker or network, and its name is
+    the project's name, a hyphen, and the experiment's name or the kind.
+    """
     part = stack.tags.get(EXPERIMENT) if stack.kind == EXPERIMENT else stack.kind
     known = stack.kind in (EXPERIMENT, *SHARED_KINDS)
     return known and stack.tags.get(PROJECT) == project and stack.name == f"{project}-{part}"
@@ -234,7 +241,7 @@ def is_ours(stack: DeployedStack, project: str) -> bool:
 def check_ours(session: Any, name: str, *, project: str) -> None:
     """Raise UserError if a stack called `name` exists in the account of `session` and does not belong to `project`.
 
-    The message has the stack's tags and what to do.
+    The message shows the stack's tags and says what to do.
     """
     stack = find_stack(session, name)
     if stack is None or is_ours(stack, project):
@@ -253,11 +260,10 @@ def check_ours(session: Any, name: str, *, project: str) -> None:
 
 
 def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
-    """Raise UserError if the stack `name`, in the account of `session`, belongs to another person than `owner`.
+    """Raise UserError if the stack `name`, in the account of `session`, has an owner tag that names another person than `owner`.
 
-    Owners are compared without regard to letter case; a stack without an owner, or with the default owner, belongs to
-    everybody. The caller has checked that the stack is this project's. `command`: the whole command, shown in the
-    message.
+    Letter case is ignored. Nothing is raised if the stack does not exist, or if its tag is missing or has the default owner. The caller has
+    checked that the stack is this project's. `command`: the whole command, which the message repeats with --take-over.
     """
     stack = find_stack(session, name)
     has = stack.tags.get(OWNER_TAG, "") if stack else ""
@@ -269,13 +275,14 @@ def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
 
 
 def describe_place(session: Any) -> str:
-    """Return the session's account and region: `account 123456789012, us-east-1`."""
+    """Return the account and region of the session as text: `account 123456789012, us-east-1`."""
     client = session.client("sts")
     return f"account {client.get_caller_identity()['Account']}, {client.meta.region_name}"
 
 
 def check_deployable(session: Any, name: str, *, config: Path | str) -> None:
-    """Raise UserError if the stack `name`, in the account of `session`, is in a state that a deployment cannot continue from.
+    """Raise UserError if the stack `name`, in the account of `session`, is in a state that a deployment cannot continue from: an operation
+    is in progress, a change set was never executed, or a rollback or deletion failed.
 
     `config`: the configuration's path, shown in the message.
     """
@@ -300,8 +307,8 @@ def check_deployable(session: Any, name: str, *, config: Path | str) -> None:
 def check_runnable(session: Any, name: str, *, project: str, config: str, now: datetime | None = None) -> DeployedStack:
     """Return the experiment's stack, called `name`, in the account of `session`.
 
-    Raises UserError if it is missing, not this project's, incomplete or expired. `config`: the configuration's path,
-    shown in the message; `now`: the current time by default.
+    Raises UserError if the stack is missing, belongs to another project than `project`, is incomplete, or has expired at the time `now`, by
+    default the present. `config`: the configuration's path, shown in the message.
     """
     check_ours(session, name, project=project)
     stack, now = find_stack(session, name), now or datetime.now(UTC)
@@ -338,11 +345,11 @@ Ids = Mapping[str, frozenset[str]]  # CloudFormation's type -> physical ids
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A resource as one listing returned it, identified the way CloudFormation does.
+    """A resource of the AWS account as one listing returned it. `type`, `id`: its type and physical id, as CloudFormation names them.
 
-    `made_by`: type and id of the resource that created this one, if no template names it. `like`: the name that is compared with the
-    owner's names, by default `name`. `witness`: the resource's current tags, which must match the owner's; set for a resource whose name
-    could have been reused.
+    `made_by`: type and id of the resource that created this one, None if a template names it. `like`: the name to compare with the owner's
+    names, "" for `name`. `tags`: tags that the listing returned. `witness`: current tags that must match the owner's, read only if another
+    resource may have taken the name over; None if they were not read.
     """
 
     type: str
@@ -357,7 +364,8 @@ class Listed:
 class Whose(Enum):
     """A verdict on who owns a resource.
 
-    `HELD`: ours, part of an existing stack of ours. `LEFT`: ours, part of a deleted stack and of no other. `UNPROVEN`: looks like ours.
+    `HELD`: this project; part of one of its existing stacks. `LEFT`: this project; left behind by a deleted stack, and part of no other.
+    `UNPROVEN`: name or tags look like this project's, but no stack proves it. `NOT_OURS`: somebody else.
     """
 
     HELD = "held"
@@ -370,9 +378,8 @@ class Whose(Enum):
 class Owner:
     """The owner of AWS resources: one experiment of a project, or, if `experiment` is None, the whole project with its shared stacks.
 
-    `standing`: its existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`,
-    `left`: ids of the resources that its existing and its deleted stacks name, by type. `networks`: ids of the
-    project's VPCs.
+    `standing`: the owner's existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`, `left`: ids
+    of the resources in the owner's existing and in its deleted stacks, by CloudFormation type. `networks`: ids of the project's VPCs.
     """
 
     project: str
@@ -385,20 +392,20 @@ class Owner:
 
     @property
     def stack(self) -> str:
-        """The name of the experiment's stack, or the prefix of all names of the project."""
+        """The name of the experiment's stack; for a whole project its name, with which the names of all its stacks begin."""
         return f"{self.project}-{self.experiment}" if self.experiment else self.project
 
     def list_ids(self, type: str) -> list[str]:
-        """Return the ids of all existing resources of one CloudFormation type."""
+        """Return the ids of the resources of one CloudFormation type in the owner's existing stacks, sorted."""
         return sorted(self.held.get(type, ()))
 
     def has_named(self, type: str, id: str) -> bool:
-        """Return whether an existing or deleted stack of the owner names the resource of this type and id."""
+        """Return whether a resource with this CloudFormation type and id is in an existing or a deleted stack of the owner."""
         return id in self.held.get(type, ()) or id in self.left.get(type, ())
 
     def has_similar_name(self, name: str) -> bool:
-        """Return whether `name` begins like the owner's names and not like another stack's of the project. Case is ignored, since bucket
-        names are lower case.
+        """Return whether `name` begins with the name of the owner's stack, and not with the longer name of another stack of the project.
+        Letter case is ignored, since bucket names are lower case.
         """
         name, longer = name.lower(), [each for each in self.others if each.startswith(f"{self.stack}-")]
         if any(_has_stack_prefix(name, each) for each in longer):
@@ -406,7 +413,9 @@ class Owner:
         return _has_stack_prefix(name, self.stack)
 
     def has_tags_of(self, tags: Mapping[str, str]) -> bool:
-        """Return whether the tags name the owner's project and experiment."""
+        """Return whether the tags name the owner's project and experiment. If the owner is a whole project, any experiment is accepted
+        except those of the stacks in `others`.
+        """
         named = tags.get("experiment")
         return tags.get("project") == self.project and (
             named == self.experiment if self.experiment else f"{self.project}-{named}" not in self.others
@@ -414,14 +423,14 @@ class Owner:
 
 
 def _has_stack_prefix(name: str, stack: str) -> bool:
-    """Return whether `name` is the name of the stack, in lower case, or begins with it and a hyphen."""
+    """Return whether `name`, which is in lower case, equals the stack's name in lower case, or begins with it and a hyphen."""
     return name == stack.lower() or name.startswith(f"{stack.lower()}-")
 
 
 def judge_owner(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]:
-    """Return the verdict on who owns the listed resource and, if it is UNPROVEN, the reason.
+    """Return a verdict on whether `owner` owns the resource `listed` and, if the verdict is UNPROVEN, a sentence with the reason, else "".
 
-    `owner`: whose resource it is asked to be; `session`: asks CloudFormation which stack names the resource now.
+    `session`: asks CloudFormation which stack contains the resource now, if a deleted stack contained it.
     """
     type, id = listed.made_by or (listed.type, listed.id)
     if id in owner.held.get(type, ()):
@@ -440,8 +449,8 @@ def judge_owner(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]
 
 
 def find_holding_stack(session: Any, id: str) -> str:
-    """Return the name of the stack that contains the resource now, "" if no stack does. A deleted stack's resource names can be reused by
-    other stacks.
+    """Return the name of the stack that contains the resource with the physical id `id` now, "" if no stack does. Other stacks can reuse
+    the resource names of deleted stacks.
     """
     with deployed_clients.ToleratedErrors("does not exist"):
         for each in session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]:
@@ -450,10 +459,10 @@ def find_holding_stack(session: Any, id: str) -> str:
 
 
 def load_owner(session: Any, project: str, experiment: str | None = None) -> Owner:
-    """Return the owner with all resources that its stacks in the account of `session` name now: of one `experiment`, or
-    of the whole project if that is None.
+    """Return the owner with the ids of all resources in its stacks, read from the account of `session`: one `experiment`, or the whole
+    project if that is None.
 
-    For a whole project, existing experiments that depend on no shared stack are left out.
+    For a whole project, stacks that still exist and depend on no shared stack are left out of the owner's and listed in `others`.
     """
     mine = f"{project}-{experiment}"
     ours = [each for each in _list_project_stacks(session, project) if is_ours(each, project)]
@@ -474,8 +483,8 @@ def load_owner(session: Any, project: str, experiment: str | None = None) -> Own
 
 
 def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
-    """Yield each stack of the account whose name begins with `project` and a hyphen, deleted ones included. It may still be another
-    project's: its tags say that, and the caller looks at them.
+    """Yield each stack of the account whose name begins with `project` and a hyphen, those deleted in the last 90 days included. Such a
+    stack may still belong to another project: the caller must check its tags.
     """
     for each in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):
@@ -487,7 +496,7 @@ def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
 
 
 def _list_resource_ids(session: Any, found: Sequence[DeployedStack]) -> dict[str, frozenset[str]]:
-    """Return the ids of all resources of the stacks, by CloudFormation type."""
+    """Return the physical ids of all resources of the stacks `found`, by CloudFormation type."""
     ids: dict[str, set[str]] = {}
     for stack in found:
         for each in list_stack_resources(session, stack.id):
@@ -496,8 +505,8 @@ def _list_resource_ids(session: Any, found: Sequence[DeployedStack]) -> dict[str
 
 
 def list_stack_resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
-    """Return a stack's resources as CloudFormation lists them, except those that were never created. `stack`: its name, or its id, which
-    also finds a deleted stack.
+    """Return a stack's resources as CloudFormation's ListStackResources describes them, except those that were never created. `stack`: its
+    name, or its id, which also finds a deleted stack.
     """
     named = deployed_clients.list_items(
         session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack
@@ -521,19 +530,23 @@ LIVE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
 
 
 def tags_to_dict(tags: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return tags as a dictionary. AWS's services spell the fields differently: `Key` and `Value`, or `key` and `value`."""
+    """Return a list of AWS tags as {key: value}. Services spell the fields differently: `Key` and `Value`, or `key` and `value`."""
     return {str(tag.get("Key", tag.get("key"))): str(tag.get("Value", tag.get("value"))) for tag in tags}
 
 
 def _make_listing(
     type: str, service: str, operation: str, key: str, *, id: str, name: str = "", **arguments: Any
 ) -> Lister:
-    """Return a listing for an operation whose entries are fully described by their own fields. `key`: field of the answer that contains the
-    entries; `id`, `name`: fields of an entry; `arguments`: passed to the operation.
+    """Return a function that yields the account's resources of the CloudFormation type `type`, by one call of AWS.
+
+    `service`, `operation`: boto3's names of the call; `key`: field of the answer that contains the list of resources; `id`, `name`: fields
+    of a resource with its id and its name, by default the id; `arguments`: passed to the call.
     """
 
     def entries(session: Any, owner: Owner) -> Iterator[Listed]:
-        """Yield the resources of one type that exist in the account, whoever owns them."""
+        """Yield all resources of the type in the account, whoever owns them, except deleted ones. `owner`: not used; all
+        listings take it.
+        """
         for entry in deployed_clients.list_items(session, service, operation, key, **arguments):
             tags = tags_to_dict(entry.get("Tags") or [])
             if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
@@ -543,7 +556,7 @@ def _make_listing(
 
 
 def _list_stacks(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all CloudFormation stacks of the account that are not deleted."""
+    """Yield all CloudFormation stacks of the account that are not deleted. `owner`: not used; all listings take it."""
     for entry in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = tags_to_dict(entry.get("Tags", []))
@@ -551,7 +564,9 @@ def _list_stacks(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all EC2 instances. One of a fleet carries a tag that only Auto Scaling can set."""
+    """Yield all EC2 instances of the account that are not terminated. Those of an Auto Scaling group, whose tag only Auto Scaling can set,
+    are attributed to the group. `owner`: not used; all listings take it.
+    """
     for each in _list_matching_instances(session, {"instance-state-name": LIVE_STATES}):
         tags = tags_to_dict(each.get("Tags", []))
         fleet = tags.get("aws:autoscaling:groupName")
@@ -560,16 +575,16 @@ def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[Any]:
-    """Yield the instances that the owner's stacks name and that are in one of `states`, as EC2 describes them to `session`.
+    """Yield the EC2 instances that are in the owner's existing stacks and in one of `states`, as DescribeInstances describes them.
 
-    Nothing is asked if there are none: an empty filter would match everybody's instances.
+    EC2 is not called if the stacks have no instances: an empty filter would match everybody's instances.
     """
     if ids := owner.list_ids(INSTANCE):
         yield from _list_matching_instances(session, {"instance-id": ids, "instance-state-name": states})
 
 
 def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) -> Iterator[Any]:
-    """Yield the instances that match all filters. `wanted`: accepted values by name of the filter."""
+    """Yield the EC2 instances that match all filters. `wanted`: accepted values by name of the filter."""
     filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
     for reservation in deployed_clients.list_items(
         session, "ec2", "describe_instances", "Reservations", Filters=filters
@@ -578,7 +593,9 @@ def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) 
 
 
 def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all volumes, each attributed to the instance it is attached to."""
+    """Yield all EBS volumes of the account, each attributed to the instance that it is attached to, if any. `owner`: not used; all listings
+    take it.
+    """
     for each in deployed_clients.list_items(session, "ec2", "describe_volumes", "Volumes"):
         by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
         made_by = (INSTANCE, by) if by else None
@@ -587,15 +604,15 @@ def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_addresses(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all Elastic IP addresses of the account."""
+    """Yield all Elastic IP addresses of the account. `owner`: not used; all listings take it."""
     for each in session.client("ec2").describe_addresses()["Addresses"]:
         tags = tags_to_dict(each.get("Tags", []))
         yield Listed(type="AWS::EC2::EIP", id=each["PublicIp"], name=each["PublicIp"], tags=tags)
 
 
 def _list_interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all network interfaces, attributing Lambda's interfaces to their function if they are in a network of ours. Lambda creates them
-    without our tags, and they outlive their function.
+    """Yield all network interfaces of the account. Those that Lambda created in a VPC of the owner's project are attributed to their
+    function: Lambda does not tag them, and they outlive the function.
     """
     for each in deployed_clients.list_items(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, words, made_by = tags_to_dict(each.get("TagSet", [])), str(each.get("Description", "")), None
@@ -611,8 +628,8 @@ def _list_interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all log groups. A function's last line can create its log group again after the stack was deleted; CloudFormation knows it by
-    the same name.
+    """Yield all log groups of the account, with the function's name as the name to compare. A function that still writes a line after its
+    stack was deleted can create its log group again under the same name. `owner`: not used; all listings take it.
     """
     for each in deployed_clients.list_items(session, "logs", "describe_log_groups", "logGroups"):
         name = each["logGroupName"]
@@ -620,7 +637,9 @@ def _list_log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield every version of the owner's layers: CloudFormation names versions, not layers."""
+    """Yield every version of the Lambda layers that are in a stack of the owner or have a similar name. Each version is a resource of its
+    own, as in CloudFormation.
+    """
     mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
     for each in deployed_clients.list_items(session, "lambda", "list_layers", "Layers"):
         if each["LayerArn"] in mine or owner.has_similar_name(each["LayerName"]):
@@ -632,20 +651,24 @@ def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all schedules. CloudFormation names a schedule without its group; ours are in the default group."""
+    """Yield all EventBridge schedules of the account. The id has the form `group/name`, without the group for the default one, as
+    CloudFormation names them. `owner`: not used; all listings take it.
+    """
     for each in deployed_clients.list_items(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
         yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
 
 
 def _list_queues(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all queues. CloudFormation names a queue by its URL."""
+    """Yield all SQS queues of the account. The id is the queue's URL, as in CloudFormation. `owner`: not used; all listings take it."""
     for url in deployed_clients.list_items(session, "sqs", "list_queues", "QueueUrls"):
         yield Listed(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
 
 
 def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield all parameters below the path of the project or experiment. All of them look like ours."""
+    """Yield all SSM parameters below the path of the owner's project or experiment. They compare as if they had the name of the owner's
+    stack, so that all of them look like the owner's.
+    """
     path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
     for each in deployed_clients.list_items(
         session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True
@@ -661,8 +684,8 @@ def _list_budgets(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
-    """Yield resources with our tags whose service has no listing here; they are shown and never removed. All others are left to their own
-    listings, because the tagging API still lists resources that were deleted.
+    """Yield the resources with the owner's tags of those services for which this module has no listing. They are shown and never removed.
+    Resources of services with a listing are skipped, because the tagging API still lists deleted ones.
     """
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]
@@ -676,22 +699,22 @@ def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def _read_bucket_tags(session: Any, name: str) -> dict[str, str]:
-    """Return the tags of an S3 bucket; none if it has none."""
+    """Return the tags of an S3 bucket, {} if it has none."""
     with deployed_clients.ToleratedErrors("NoSuchTagSet"):
         return tags_to_dict(session.client("s3").get_bucket_tagging(Bucket=name)["TagSet"])
     return {}
 
 
 def _describe_fleet(session: Any, name: str) -> dict[str, Any]:
-    """Return the description of an Auto Scaling group, or {} if there is none of this name."""
+    """Return Auto Scaling's description of the group `name`, {} if there is no such group."""
     found = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])
     return next(iter(found["AutoScalingGroups"]), {})
 
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """A kind of resource. `entries`: lists all of the kind; `billable`: whether it costs money just by existing; `tags`: reads a resource's
-    tags by its id, as further proof where a name can be reused.
+    """A kind of AWS resource. `entries`: function that lists the resources of this kind; `billable`: whether such a resource costs money
+    just by existing; `tags`: function (session, id) that reads a resource's tags, set for kinds whose names can be used again.
     """
 
     entries: Lister
@@ -700,7 +723,9 @@ class ResourceKind:
 
 
 def _make_ec2_listing(type: str, operation: str, key: str, id: str) -> Lister:
-    """Return a function that lists the EC2 resources of one type. `operation`, `key`, `id`: of EC2's API."""
+    """Return a function that yields the account's resources of the type AWS::EC2::`type`. `operation`: boto3's name of the call; `key`:
+    field of its answer that contains the resources; `id`: field of a resource with its id.
+    """
     return _make_listing(f"AWS::EC2::{type}", "ec2", operation, key, id=id)
 
 
@@ -803,8 +828,8 @@ KINDS: dict[str, ResourceKind] = {
 
 @dataclass(frozen=True)
 class FoundResource:
-    """One resource that is ours or looks like it, by the id that its own API accepts. `kind`: a key of KINDS; `why`: reason if the owner is
-    not proven.
+    """A resource in the account that is this project's or looks like it. `kind`: a key of KINDS; `id`: id that the resource's own API
+    accepts; `whose`: verdict on the owner; `why`: reason if the owner is not proven.
     """
 
     kind: str
@@ -819,14 +844,15 @@ class FoundResource:
         return KINDS[self.kind].billable
 
     def __str__(self) -> str:
+        """Return kind and name, as messages show them: `bucket crossover-spirt-data`."""
         return f"{self.kind} {self.name}"
 
 
 def find_resources(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[FoundResource]:
-    """Return all resources in the account of `session` that are the owner's or look like it, kind by kind.
+    """Return all resources in the account of `session` that are the owner's or look like it, sorted by kind, then name.
 
-    `kinds`: keys of KINDS, by default all. Raises botocore's errors, so that an API that does not answer is not
-    mistaken for an empty one.
+    `kinds`: keys of KINDS to search, by default all. Errors of AWS are raised, so that an API that does not answer is not mistaken for an
+    empty one.
     """
     found: list[FoundResource] = []
     for kind in kinds or KINDS:

@@ -71,28 +71,32 @@ def run_fleet(
     retry: RetryPolicy = no_retry,
     check: RunCheck = skip_check,
 ) -> RunFolder:
-    """Run the experiment's programs on the instances of `fleet`, write the folder `out`, and scale the fleet to zero at
-    the end, even after an error.
+    """Run the experiment's programs on the instances of the Auto Scaling group `fleet`, write the results folder `out`, and scale the group
+    to zero at the end, even after an error.
 
-    `prepared`: the run; `on_progress`: called after each epoch; `session`: makes the AWS clients; `where`: aws or
-    local; `announced`: the programs already work on this run. `complete`: reads what only the platform knows, after the
-    run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises whatever else prevents the run
-    from continuing.
+    `prepared`: the run; `on_progress`: called after each epoch; `session`: makes the AWS clients; `where`: aws or local; `announced`:
+    whether the fleet already has this run, which is then only followed. `complete`: adds to the records what only the platform knows, after
+    the run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises if something other than the run prevents it from
+    continuing.
     """
     groups, members = session.client("autoscaling"), prepared.experiment.workers
     count = count_instances(prepared.experiment, prepared.architecture)
 
     def release() -> None:
-        """Set the fleet's capacity to 0."""
+        """Set the desired capacity of the fleet to 0."""
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
 
     def explain_absence() -> str:
-        """Return Auto Scaling's report on its last attempt to start an instance, such as a quota or missing capacity."""
+        """Return Auto Scaling's status code and message for its last attempt to start an instance, which name causes such as a quota or
+        missing capacity.
+        """
         last = groups.describe_scaling_activities(AutoScalingGroupName=fleet, MaxRecords=1)["Activities"]
         return " ".join(f"{each.get('StatusCode', '')}: {each.get('StatusMessage', '')}" for each in last)
 
     def can_finish() -> bool:
-        """Return whether any program can still be running. A program that has finished leaves the fleet and lowers its desired capacity."""
+        """Return whether an instance of the fleet may still be running a program: whether the desired capacity is above 0, since each
+        program that finishes lowers it. Raises the error of `check`.
+        """
         check()
         found = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[fleet])["AutoScalingGroups"]
         return bool(found and found[0]["DesiredCapacity"])
@@ -121,8 +125,8 @@ def run_fleet(
 
 
 def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
-    """Synthesize the experiment's cloud assembly into `out` and return `out`. Raises ConfigError for an experiment that cannot be deployed,
-    RunFailed if the process or its Node is killed, RuntimeError if the CDK itself fails.
+    """Synthesize the experiment's CloudFormation templates into the folder `out`, in a process of its own, and return `out`. Raises
+    ConfigError for an experiment that cannot be deployed, RunFailed if the process is killed, RuntimeError if the CDK itself fails.
     """
     done = _run_python(
         "-P",
@@ -143,9 +147,9 @@ def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
 
 
 def _run_python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments in a process of its own and return its result. `told`: text for its standard input. If this process
-    is interrupted, the new one and the Node that it may have started are killed at once; files that Node leaves are deleted with their
-    folder.
+    """Run Python with the command-line arguments `arguments` in a new process and return its exit status and output. `told`: text for its
+    standard input. If this process is interrupted, the new process and its children are killed; their temporary files are deleted in any
+    case.
     """
     with servers.temporary_folder() as folder:
         environment = {**os.environ, **servers.mark_variable(), "TMPDIR": str(folder)}
@@ -185,12 +189,12 @@ def run_deployed(
     retry: RetryPolicy = no_retry,
     check: RunCheck = skip_check,
 ) -> RunFolder:
-    """Run the deployed experiment through AWS APIs alone and write its folder `out`. A run of it that is already under
-    way is followed instead.
+    """Run the deployed experiment through AWS APIs alone, and write and return its results folder `out`. If a run of the experiment is
+    already under way, follow that one instead of starting another.
 
-    `on_progress`: called after each epoch; `session`: makes the clients; `where`: aws or local; `resume`: id of the run
-    to resume; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises whatever else prevents the
-    run from continuing.
+    `on_progress`: called after each epoch; `session`: makes the AWS clients; `where`: aws or local; `resume`: id of the run to resume, ""
+    for a new run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises if something other than the run prevents it
+    from continuing.
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
@@ -232,11 +236,12 @@ def run_deployed(
 
 
 def fetch_lambda_reports(prepared: Prepared, *, session: Any, where: str) -> None:
-    """Add what Lambda reports about the finished run `prepared`: billed time, INIT and peak memory of each record, and
-    invocations that were killed before they wrote a record.
+    """Read Lambda's own reports on the run `prepared` from its logs. They add billed time, INIT time and peak memory to the run's records,
+    and the number and GB-seconds of invocations that were killed before they wrote a record. Does nothing if the experiment has no
+    functions.
 
-    `session`: makes the AWS clients; `where`: aws or local. On the local cloud only killed invocations are added: its
-    reports contain waits for a CPU core, which the steps' own records leave out.
+    `session`: makes the AWS clients; `where`: aws or local. On the local cloud only the killed invocations are added: its times contain
+    waits for a CPU core, which the records leave out.
     """
     stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
     functions = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(prepared.architecture)}
@@ -254,14 +259,18 @@ def fetch_lambda_reports(prepared: Prepared, *, session: Any, where: str) -> Non
 
 @dataclass
 class StateMachineExecution:
-    """An execution of the deployed run machine. `states`: a Step Functions client; `check`: called at every poll."""
+    """An execution of the deployed state machine that carries out a run. `states`: a Step Functions client; `arn`: ARN of the execution;
+    `check`: called at every poll, raises if something else prevents the run from continuing.
+    """
 
     states: Any  # a boto3 client
     arn: str
     check: RunCheck = skip_check
 
     def has_ended(self) -> bool:
-        """Return whether the execution has succeeded, False while it runs. Raises RunFailed or another error of ours if it failed."""
+        """Return True if the execution has succeeded, False while it runs. If it failed, raise the error that its cause names, such as
+        ConfigError, or RunFailed.
+        """
         self.check()
         found = self.states.describe_execution(executionArn=self.arn)
         match found["status"]:
@@ -280,10 +289,10 @@ class StateMachineExecution:
 
 
 def start_execution(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
-    """Start an execution of the run machine for `prepared` and return its ARN.
+    """Start an execution of the state machine `machine` for the run `prepared` and return the execution's ARN.
 
-    Its name contains the attempt, since names are reserved for 90 days. `states`: the client of Step Functions;
-    `machine`: ARN of the state machine; `again`: whether the run is resumed.
+    The execution's name contains run id and attempt number, since AWS reserves names for 90 days. `states`: a Step Functions client;
+    `machine`: ARN of the state machine; `again`: whether the run is resumed. At Ctrl-C the execution is stopped.
     """
     event = first_event(
         prepared.run, workers=prepared.experiment.workers, attempt=attempt_number(prepared, again=again)
@@ -309,10 +318,11 @@ def start_execution(prepared: Prepared, states: Any, machine: str, *, again: boo
 def run_local(
     experiment: Experiment, out: Path, on_progress: OnProgress, *, workspace: Path | None = None, resume: bool = False
 ) -> RunFolder:
-    """Run the experiment and its baselines on the local cloud into `out`: synthesize, deploy, run, destroy.
+    """Run the experiment and its baselines on the local cloud (AWS services simulated on this machine): synthesize templates, deploy, run,
+    destroy. Return the results folder `out`, which contains those of the baselines.
 
-    `on_progress`: called after each epoch; `workspace`: folder of the local cloud; `resume`: continue with the
-    unfinished run in `out`.
+    `on_progress`: called after each epoch; `workspace`: folder for the local cloud's files, by default a temporary one; `resume`: continue
+    with the unfinished run in `out`.
     """
     from crossover.local import servers
     from crossover.local.cloud import LocalCloud
@@ -323,7 +333,9 @@ def run_local(
     with servers.temporary_folder() as folder:
 
         def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
-            """Deploy the stacks if that has not happened yet, and run one experiment."""
+            """Run one experiment into the folder `into`, and return that folder. The stacks are deployed before the first one.
+            `unfinished`: the run to resume, None for a new one.
+            """
             if not cloud.stacks():
                 cloud.deploy(synthesize_assembly(experiment, folder / "assembly"))
             return run_on_cloud(cloud, each, into, on_progress, unfinished=unfinished)
@@ -337,8 +349,8 @@ def run_local(
 def run_on_cloud(
     cloud: "LocalCloud", experiment: Experiment, out: Path, on_progress: OnProgress, *, unfinished: Unfinished | None
 ) -> RunFolder:
-    """Run the experiment that is deployed on the local cloud. If it fails, the state needed to resume it is kept in
-    `out`, because the cloud ends with this process.
+    """Run the experiment that is deployed on the local cloud `cloud`, and return its results folder `out`. During the run, the state needed
+    to resume it is copied to `out`, because the cloud ends with this process.
 
     `on_progress`: called after each epoch; `unfinished`: the run to resume, None for a new one.
     """
@@ -355,7 +367,9 @@ def run_on_cloud(
     (out / SERVER_LOG).unlink(missing_ok=True)  # an earlier run's
 
     def of_workers() -> Databases:
-        """Return the workers' databases, by rank; none unless the architecture keeps its state there."""
+        """Return a context manager that opens the workers' databases, {rank: database}. The mapping is empty unless the architecture keeps
+        its training state in databases.
+        """
         if architecture.state != "database":
             return nullcontext({})
         step = steps(architecture)[0].name.replace("_", "-")
@@ -380,9 +394,10 @@ def run_on_cloud(
 
 
 def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: str = "") -> RunFolder:
-    """Run the deployed experiment and its baselines on AWS into `out`, with the credentials of the environment.
+    """Run the deployed experiment and its baselines on AWS, with the credentials of the environment, and return the results folder `out`.
 
-    `on_progress`: called after each epoch; `resume`: id of a single run to resume, without baselines.
+    `on_progress`: called after each epoch; `resume`: id of a run to resume; then the baselines are not run. If AWS_ENDPOINT_URL is set, the
+    results are labelled as measured locally.
     """
     # Seconds of a local cloud are labelled local, even if the command said aws.
     where = "local" if runtime.environment().get("AWS_ENDPOINT_URL") else "aws"
@@ -394,7 +409,9 @@ def run_aws(experiment: Experiment, out: Path, on_progress: OnProgress, *, resum
         )
 
     def run(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
-        """Run one deployed experiment."""
+        """Run one deployed experiment into the folder `into`, and return that folder. `unfinished`: not used, since the
+        state stays on AWS.
+        """
         return run_deployed(each, into, on_progress, session=session, where=where, retry=retry)
 
     return run_with_baselines(run, experiment, out, where="aws")

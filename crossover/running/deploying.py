@@ -33,10 +33,10 @@ from crossover.workflow.infrastructure import shared_stacks
 
 
 def check_unchanged(session: Any, experiment: Experiment, *, config: Path | str) -> None:
-    """Raise UserError if the stack that `session` finds deployed differs from the experiment.
+    """Raise UserError if the experiment's deployed stack differs from what the experiment's file asks for.
 
-    The message names each differing field and the command that updates the stack. `config`: the configuration's path,
-    shown in the message.
+    The message names each differing field and the command that updates the stack. `session`: finds the stack; `config`: the configuration's
+    path, shown in the message.
     """
     owner = account.load_owner(session, experiment.project, experiment.name)
     differing = [*_compare_functions(session, experiment, owner), *_compare_instances(session, experiment, owner)]
@@ -50,7 +50,9 @@ def check_unchanged(session: Any, experiment: Experiment, *, config: Path | str)
 
 
 def _compare_functions(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
-    """Yield a line for each difference between the experiment's functions and the deployed ones."""
+    """Yield a line for each difference between the functions that the experiment asks for and the deployed ones: a missing function, memory
+    size, timeout or packaging. `owner`: the experiment's resources on AWS.
+    """
     wanted, prefix = bill.infrastructure_of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
     deployed: Mapping[str, Mapping[str, Any]] = {
         each["FunctionName"]: each
@@ -77,13 +79,13 @@ def _compare_functions(session: Any, experiment: Experiment, owner: Owner) -> It
 
 
 def _read_packaging(function: Mapping[str, Any]) -> str:
-    """Return how a deployed function is packaged: image or layer."""
+    """Return `image` or `layer`: how a deployed function is packaged. `function`: an entry of Lambda's ListFunctions."""
     return "image" if function.get("PackageType") == "Image" else "layer"
 
 
 def _compare_instances(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
-    """Yield a line for each fleet whose instance type differs from the deployed one. Database hosts are instances of the stack, other
-    fleets have launch templates.
+    """Yield a line for each fleet whose instance type in the experiment differs from the deployed one. `owner`: the experiment's resources
+    on AWS, where database hosts are instances and other fleets have launch templates.
     """
     ec2 = session.client("ec2")
     for fleet in bill.infrastructure_of(experiment).fleets:
@@ -105,7 +107,9 @@ def _compare_instances(session: Any, experiment: Experiment, owner: Owner) -> It
 
 
 def _compare_broker(session: Any, experiment: Experiment) -> Iterator[str]:
-    """Yield a line if the deployed broker has another instance type."""
+    """Yield a line if the deployed RabbitMQ broker has another instance type than the experiment asks for. Yields nothing if the experiment
+    needs no broker.
+    """
     wanted = bill.infrastructure_of(experiment).broker_instance_type
     if wanted is None:
         return
@@ -117,7 +121,9 @@ def _compare_broker(session: Any, experiment: Experiment) -> Iterator[str]:
 
 
 def _compare_parameters(session: Any, experiment: Experiment) -> Iterator[str]:
-    """Yield a line for each difference that the stack's parameters show: user code, buckets per worker, the longest duration of a run."""
+    """Yield a line for each difference that the SSM parameters and the state machine of the deployed stack show: other user code, one
+    bucket per worker or not, another maximum duration of a run.
+    """
     found = deployed_clients.read_parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
     if bundling.compute_fingerprint(experiment) != found.get("own_code", ""):
         yield f"your code ({', '.join(bundling.hash_files(experiment)) or 'none now'}): its files differ from the deployed ones"
@@ -173,7 +179,9 @@ Differ = Callable[[str], str | None]  # what DIFF_PROGRAM prints for its input; 
 
 @dataclass(frozen=True)
 class PreviewedChange:
-    """A change of one resource. `impact`: the CDK's word for it, a key of IMPACT_VERBS."""
+    """A change that a deployment would make to one resource. `stack`, `name`, `type`: the resource's stack, logical id and CloudFormation
+    type; `impact`: the CDK's word for the change, a key of IMPACT_VERBS; `properties`: names of the properties that change.
+    """
 
     stack: str
     name: str
@@ -187,6 +195,7 @@ class PreviewedChange:
         return self.impact not in ("WILL_CREATE", "WILL_UPDATE", "NO_CHANGE")
 
     def __str__(self) -> str:
+        """Return the change as a line: `replace AWS::EC2::Instance Host1 (ImageId)`."""
         because = f" ({', '.join(self.properties)})" if self.properties else ""
         return f"{IMPACT_VERBS.get(self.impact, self.impact)} {self.type} {self.name}{because}"
 
@@ -194,11 +203,11 @@ class PreviewedChange:
 def show_changes(
     session: Any, experiment: Experiment, assembly: Path, *, differ: Differ, tell: Callable[[str], None]
 ) -> None:
-    """Report the change of each stack line by line. Raises UserError if a run under way of the experiment would lose a
-    resource that it uses, or if that cannot be known.
+    """Report what a deployment of the templates in `assembly` would change, stack by stack. Raises UserError if a run that is under way
+    would lose a resource that it uses, or if that cannot be known.
 
-    `session`: reads the deployed templates; `assembly`: folder of the synthesized templates; `differ`: compares
-    templates; `tell`: reports one line.
+    `session`: reads the deployed templates; `assembly`: folder of the synthesized templates; `differ`: compares templates; `tell`: reports
+    one line.
     """
     wanted = load_templates(assembly)
     there = {name: template for name in wanted if (template := load_deployed_template(session, name)) is not None}
@@ -219,8 +228,8 @@ def show_changes(
 
 
 def _format_refusal(name: str, concerned: Mapping[str, str], what: str) -> str:
-    """Return the error message for a change that would break runs under way. `concerned`: run by stack; `what`: the change, as an
-    infinitive.
+    """Return the error message for a change that would break runs under way. `name`: the stack that would change; `concerned`: ids of the
+    runs by their experiment's stack; `what`: the change, as an infinitive.
     """
     runs = " and ".join(f"run {run} of {stack}" for stack, run in concerned.items())
     return (
@@ -236,8 +245,8 @@ def _preview_stack(
     differing: Sequence[str],
     changes: Sequence[PreviewedChange] | None,
 ) -> Iterator[str]:
-    """Yield the preview's lines about one stack. `there`: deployed templates; `differing`: names of the stacks that change; `changes`:
-    changes of all stacks, None if unknown.
+    """Yield the lines of the preview for the stack `name`. `template`: its new template; `there`: deployed templates of all stacks;
+    `differing`: names of the stacks that change; `changes`: changes of all stacks, None if they are unknown.
     """
     if name not in there:
         kinds = Counter(str(each["Type"]) for each in template["Resources"].values())
@@ -258,8 +267,8 @@ def _preview_stack(
 
 
 def _compare_templates(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[PreviewedChange] | None:
-    """Return the changes of all stacks, None if `differ` failed. `pairs`: [stack, deployed template, new template] for each stack that
-    differs; if there is none, `differ` is not called.
+    """Return the changes of the resources of all stacks, None if `differ` failed. `pairs`: [stack, deployed template, new template] for
+    each stack that differs; if it is empty, `differ` is not called.
     """
     if not pairs:
         return []
@@ -274,7 +283,7 @@ def _compare_templates(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[P
 
 
 def load_templates(assembly: Path) -> dict[str, dict[str, Any]]:
-    """Return the assembly's templates by stack, in order of deployment: stacks with fewer dependencies first."""
+    """Return {stack: template} of the assembly, in order of deployment: stacks with fewer dependencies first."""
     artifacts = json.loads((assembly / "manifest.json").read_text(encoding="utf-8"))["artifacts"]
     found = {name: each for name, each in artifacts.items() if each["type"] == "aws:cloudformation:stack"}
     order = sorted(found, key=lambda name: len(found[name].get("dependencies", [])))
@@ -285,7 +294,9 @@ def load_templates(assembly: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_deployed_template(session: Any, name: str) -> dict[str, Any] | None:
-    """Return the stack's template as it was given to CloudFormation, None if there is no such stack."""
+    """Return the deployed template of the stack `name`, as it was given to CloudFormation. None if there is no such stack, or if the CDK
+    would create it anew because its first deployment was never completed.
+    """
     stack = account.find_stack(session, name)
     if stack is None or stack.state in RECREATED_STATES:
         return None
@@ -295,7 +306,9 @@ def load_deployed_template(session: Any, name: str) -> dict[str, Any] | None:
 
 
 def find_runs_under_way(session: Any, project: str) -> dict[str, str]:
-    """Return the id of the run under way by its experiment's stack, for the whole project: all its experiments share network and broker."""
+    """Return {stack: run id} for all experiments of the project that have a run under way. All of them are of interest, because they share
+    network and broker.
+    """
     from crossover.running.monitor import find_run_under_way
 
     names = [name.split("/") for name in deployed_clients.read_parameters(session, f"/crossover/{project}/")]
@@ -325,12 +338,12 @@ def check_before_deploying(
     take_over: bool = False,
     command: str = "",
 ) -> None:
-    """Raise UserError for problems that a deployment of the experiment would meet only after it has begun to cost
-    money; each message says how to fix it.
+    """Check everything that would make a deployment of the experiment fail only after it has begun to cost money. Raises UserError; each
+    message says how to fix the problem. Problems that are not certain are only reported.
 
-    If an earlier command left an operation in progress, wait for it first, so that repeating an interrupted command
-    works. `config`: the file and its --set options, as to be typed in a command; `tell`: reports one line; `take_over`:
-    accept another owner's stack; `command`: the command that --take-over is added to, by default the one that deploys.
+    If an earlier command left an operation on a stack in progress, wait for it first, so that an interrupted command can be repeated.
+    `config`: the file and its --set options, as typed in a command; `tell`: reports one line; `take_over`: accept another owner's stack;
+    `command`: the command that the message repeats with --take-over, by default the one that deploys.
     """
     import boto3
 
@@ -371,9 +384,9 @@ def deploy_previewed(
 ) -> None:
     """Synthesize the templates of the experiment, report what would change, and deploy exactly those templates.
 
-    `config`: path of the experiment's file; `overrides`: the --set options; `ask`: ask before permissions are
-    broadened; `tell`: reports one line. Raises UserError if a run under way would lose a resource that it uses,
-    CrossoverError if a CDK command fails.
+    `config`: path of the experiment's file; `overrides`: the --set options; `ask`: whether the CDK asks before permissions are broadened;
+    `tell`: reports one line. Raises UserError if a run under way would lose a resource that it uses, CrossoverError if a CDK command fails;
+    the reasons that AWS gave are reported first.
     """
     import boto3
 
@@ -400,17 +413,16 @@ def deploy_previewed(
 
 
 def _run_diff_program(folder: Path, pairs: str) -> str | None:
-    """Run DIFF_PROGRAM and return its output; None if it fails, for example because its package is not installed.
-
-    `pairs`: its input, as JSON.
+    """Run the Node program DIFF_PROGRAM, which compares templates, and return its output as JSON; None if it fails, for example because its
+    package is not installed. `folder`: for temporary files; `pairs`: its input as JSON, [[stack, old template, new template], ...].
     """
     ended = _run_node([node_path(), "-e", DIFF_PROGRAM], folder, told=pairs)
     return ended.stdout if ended.returncode == 0 else None
 
 
 def choose_zone_arguments(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
-    """Return the CDK arguments that set the network's availability zone: the zone of the existing network, else the first that offers
-    everything. Empty if the experiment has no network or AWS does not answer.
+    """Return the CDK arguments that set the network's availability zone: the zone of the existing network, else the configured one, else
+    the first that offers everything. Empty if the experiment has no network or AWS does not answer. `tell`: reports the choice.
     """
     import boto3
 
@@ -426,7 +438,9 @@ def choose_zone_arguments(experiment: Experiment, *, tell: Callable[[str], None]
 
 
 def describe_stages(experiment: Experiment) -> list[str]:
-    """Return lines that list the stacks in order of deployment and about how many minutes each takes if it does not exist yet."""
+    """Return lines that list the experiment's stacks in order of deployment, with the expected minutes for a stack that does
+    not exist yet.
+    """
     expected = expected_minutes(experiment)
     total = f"about {sum(expected.values())} minutes in all; existing stacks take seconds"
     if len(expected) == 1:
@@ -446,11 +460,11 @@ def run_cdk(
     out: Path | None = None,
     assembly: Path | None = None,
 ) -> None:
-    """Run a CDK command for the experiment in the file `config` and show its messages. Raises CrossoverError with its
-    exit status if it fails.
+    """Run a CDK command for the experiment in the file `config`; its messages go to the terminal. Raises CrossoverError with the exit
+    status if it fails.
 
-    `arguments`: the command and its options; `names`: stacks, by default the experiment's; `overrides`: the --set
-    options; `assembly`: use these templates; otherwise they are synthesized into `out`, or into a temporary folder.
+    `arguments`: the command and its options; `names`: stacks, by default the experiment's; `overrides`: the --set options; `assembly`:
+    folder with templates to use; if it is None, they are synthesized into `out`, by default a temporary folder.
     """
     command = [*cdk_command(), *arguments, *(names or [f"{experiment.project}-{experiment.name}"])]
     with _open_cdk_folder() as folder:
@@ -463,18 +477,18 @@ def run_cdk(
 
 
 def build_assets(experiment: Experiment) -> None:
-    """Build the layers and the Redis module that templates include, unless they are up to date; the module for the
-    processor of the database hosts.
+    """Build the Lambda layers, and the Redis module for the processor of the database hosts, which the templates include. Nothing is built
+    that is up to date.
 
-    A failed build raises nothing: its messages are shown, and CloudFormation refuses the template later.
+    A failed build raises nothing: its messages are shown, and the deployment fails later.
     """
     command = ["make", "-s", "assets", f"PROCESSOR={hosts_processor(experiment)}"]
     subprocess.run(command, cwd=ROOT, env={**os.environ, **_process_mark()}, check=False)
 
 
 def _run_node(command: Sequence[str], folder: Path, *, told: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command that uses Node and return its result. `folder`: for its temporary files; `told`: its standard input; if given, its
-    output is captured.
+    """Run a command that uses Node and return its exit status and output. `folder`: for its temporary files; `told`: text for its standard
+    input; only if it is given, the output is captured. If this process is interrupted, the command and its children are killed.
     """
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -506,8 +520,8 @@ def _run_node(command: Sequence[str], folder: Path, *, told: str | None = None) 
 
 @contextmanager
 def _open_cdk_folder() -> Iterator[Path]:
-    """Yield a folder for templates and for the temporary files of CDK processes. Each command has its own, since the CDK refuses two
-    processes that share cdk.out. The folder is deleted at the end, even after a kill -9.
+    """Yield a temporary folder for the templates and files of one CDK process, and delete it at the end. Each command has its own, since
+    the CDK refuses two processes that share a folder. On Linux the folder is deleted even if this process is killed.
     """
     if not Path("/proc/self/environ").exists():
         with tempfile.TemporaryDirectory(prefix="crossover-cdk-") as folder:
@@ -520,8 +534,8 @@ def _open_cdk_folder() -> Iterator[Path]:
 
 
 def _process_mark() -> dict[str, str]:
-    """Return an environment variable that marks the CDK's processes, so that they end when this process ends for any reason. Empty except
-    on Linux.
+    """Return {name: value} of an environment variable by which the processes of the CDK can be found and killed when this process ends for
+    any reason. Empty on systems other than Linux.
     """
     if not Path("/proc/self/environ").exists():  # only Linux shows the environment of processes
         return {}
@@ -531,7 +545,7 @@ def _process_mark() -> dict[str, str]:
 
 
 def _end_marked() -> None:
-    """Kill all processes that carry the variable of `_process_mark`."""
+    """Kill all processes that have the environment variable of `_process_mark`. Does nothing on systems other than Linux."""
     from crossover.local import watchdog
 
     for name, value in _process_mark().items():
@@ -539,13 +553,17 @@ def _end_marked() -> None:
 
 
 def hosts_processor(experiment: Experiment) -> str:
-    """Return the processor of the Redis hosts, for which the tensor module is built; "" if there are no such hosts."""
+    """Return the processor architecture of the database hosts, such as arm64, for which the Redis module must be built; "" if the
+    experiment has no such hosts.
+    """
     hosted = any(fleet.purpose == bill.DATABASE for fleet in bill.infrastructure_of(experiment).fleets)
     return processor(experiment.database.instance_type) if hosted else ""
 
 
 def plain_cdk() -> None:
-    """Replace this process by the pinned CDK, with the arguments unchanged. Entry point of the virtual environment's program `cdk`."""
+    """Replace this process by the pinned CDK with the same command-line arguments. Entry point of the virtual environment's program `cdk`.
+    Exits with a message if the CDK or Node is not installed.
+    """
     try:
         command = cdk_command()
     except MissingTool as error:
@@ -554,8 +572,8 @@ def plain_cdk() -> None:
 
 
 def cdk_command() -> list[str]:
-    """Return the command that calls the CDK that package-lock.json pins: npm's `latest` cannot read this library's assembly. Raises
-    MissingTool.
+    """Return the first words of a command line that calls the CDK version pinned in package-lock.json: Node and the CDK's program. Raises
+    MissingTool if one of them is not installed.
     """
     program = ROOT / "node_modules" / "aws-cdk" / "bin" / "cdk"
     if not program.exists():
@@ -564,7 +582,9 @@ def cdk_command() -> list[str]:
 
 
 def node_path() -> str:
-    """Return the path of Node, from this virtual environment if it is there, else from the system. Raises MissingTool."""
+    """Return the path of the program Node, from this virtual environment if it is there, else from the system. Raises MissingTool if there
+    is none.
+    """
     own = Path(sys.executable).parent / "node"
     found = str(own) if own.exists() else shutil.which("node")
     if not found:
