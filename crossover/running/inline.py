@@ -32,7 +32,9 @@ BASELINE_FOLDER = "baseline"  # of the GPU fleet's baseline; others add their ar
 
 
 def list_run_folders(out: Path, experiment: Experiment) -> dict[Path, Experiment]:
-    """Return the experiment of each run by its folder, in order: the experiment in `out`, then its baselines in folders inside `out`."""
+    """Return {folder: experiment} in the order of the runs: the experiment itself in `out`, then each of its baselines in a folder inside
+    `out`.
+    """
     beside = {
         out / (BASELINE_FOLDER if each.module == "gpu" else f"{BASELINE_FOLDER}-{each.module}"): each
         for each in baseline_experiments(experiment)
@@ -41,15 +43,16 @@ def list_run_folders(out: Path, experiment: Experiment) -> dict[Path, Experiment
 
 
 def has_unfinished_run(out: Path) -> bool:
-    """Return whether `out`, or a baseline's folder inside it, holds an unfinished run that can be resumed."""
+    """Return whether the folder `out`, or the folder of a baseline inside it, holds an unfinished run."""
     return any(resumption.holds_unfinished(folder) for folder in (out, *out.glob(f"{BASELINE_FOLDER}*")))
 
 
 def can_resume(experiment: Experiment, out: Path, *, where: str, cores: int | None = None) -> bool:
-    """Return whether the unfinished run in `out` matches this experiment, code and machine, so that resuming it gives
-    the same result as a run without interruption.
+    """Return whether the unfinished run in `out` was started with this experiment, code, place and machine, so that resuming it gives the
+    same result as a run without interruption. True also if that run saved no state and must start again; False if there is no unfinished
+    run.
 
-    False if there is none. `where`: inline or local; `cores`: CPU cores of this machine.
+    `where`: inline or local; `cores`: CPU cores of this machine.
     """
     for folder, each in list_run_folders(out, experiment).items():
         if resumption.holds_unfinished(folder):
@@ -71,11 +74,12 @@ def run_with_baselines(
     resume: bool = False,
     cores: int | None = None,
 ) -> RunFolder:
-    """Run the experiment into `out`, then its baselines into folders inside `out`, one after another, and return the experiment's folder.
+    """Run the experiment into the folder `out`, then its baselines into folders inside `out`, one after another, and return the
+    experiment's folder.
 
-    `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws.
-    `resume` (inline or local): start with the first experiment whose folder holds an unfinished run, and continue with
-    those after it. `cores`: CPU cores of the machine, None on AWS.
+    `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws. `resume` (inline or
+    local): start with the first experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of
+    the machine, None on AWS. Raises ConfigError before anything is trained if a baseline cannot divide the data among its workers.
     """
     wanted = [(folder, fix_threads(each, cores=cores)) for folder, each in list_run_folders(out, experiment).items()]
     _check_data_divides([each for _, each in wanted[1:]])
@@ -92,7 +96,7 @@ def run_with_baselines(
 
 
 def _check_data_divides(beside: Sequence[Experiment]) -> None:
-    """Raise ConfigError if a baseline cannot divide the data among its workers. Checked before the experiment itself trains."""
+    """Raise ConfigError if the training samples cannot be divided among the workers of one of the baselines in `beside`."""
     from crossover.learning.datasets import count_training_samples  # torch comes with them
     from crossover.learning.staging import plan_staging
 
@@ -105,8 +109,8 @@ def _check_data_divides(beside: Sequence[Experiment]) -> None:
 
 
 def _load_unfinished(experiment: Experiment, folder: Path, *, where: str) -> Unfinished:
-    """Return the unfinished run in `folder`. Raises UserError if there is none, ConfigError if it belongs to another experiment, code or
-    machine.
+    """Return the unfinished run in `folder`. Raises UserError if there is none, ConfigError if it was started with another experiment,
+    code, place or machine. `where`: inline or local.
     """
     found = resumption.find_unfinished(folder)
     asked = architecture_of(experiment).resolve(experiment)
@@ -121,21 +125,23 @@ STOP_S = 2.0  # time for the threads of a stopped run to end: a minibatch of a s
 
 
 def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, resume: bool = False) -> RunFolder:
-    """Run the experiment and its baselines into `out`, in this process on memory stores.
+    """Run the experiment and its baselines in this process, with all data in memory, and return the results folder `out`. Takes seconds;
+    meant for development.
 
-    Takes seconds; meant for development. `on_progress`: called after each epoch; `resume`: continue with the unfinished
-    run in `out`.
+    `on_progress`: called after each epoch; `resume`: continue with the unfinished run in `out`.
     """
 
     def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:
-        """Run one experiment."""
+        """Run one experiment into `folder`, and return that folder. `unfinished`: the run to resume, None for a new one."""
         return _run_inline(each, folder, on_progress, unfinished)
 
     return run_with_baselines(run, experiment, out, where="inline", resume=resume, cores=os.cpu_count())
 
 
 def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfinished: Unfinished | None) -> RunFolder:
-    """Run one experiment in this process. `unfinished`: resume this run instead of starting a new one."""
+    """Run one experiment in this process, and return its results folder `out`. `on_progress`: called after each epoch; `unfinished`: the
+    run to resume, None for a new one.
+    """
     architecture = architecture_of(experiment)
     clients = MemoryClients(workers=experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
     objects = clients.objects(Traffic())
@@ -149,7 +155,9 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
     preparing.check_room_for_folder(prepared, out)
 
     def databases() -> Databases:
-        """Return a context with the workers' databases by rank; none if the state is elsewhere."""
+        """Return a context manager that gives the workers' databases, {rank: database}. The mapping is empty unless the architecture keeps
+        its training state in databases.
+        """
         stores = clients.tensor_stores if architecture.state == "database" else []
         return nullcontext({rank: store.with_traffic(Traffic()) for rank, store in enumerate(stores)})
 
@@ -166,13 +174,15 @@ def _run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, unfi
 
 
 class InlineExecution:
-    """The workflow, executed in a thread of this process. `run`: executes it."""
+    """An execution of a run's workflow in a thread of this process, which starts at once. `run`: function that executes the workflow;
+    `clients`: the in-memory stores that it uses.
+    """
 
     def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
         self._clients, self._call = clients, BackgroundCall(run, name="inline-execution")
 
     def has_ended(self) -> bool:
-        """Return whether the workflow has succeeded, False while it runs. Raises its error."""
+        """Return True if the workflow has succeeded, False while it runs. If it failed, raise its error."""
         if self._call.thread.is_alive():
             return False
         try:
@@ -184,12 +194,14 @@ class InlineExecution:
         return True
 
     def stop(self) -> None:
-        """Close the stores, which ends the workflow's threads, and wait briefly for them."""
+        """Stop the in-memory stores, which makes the workflow's threads fail, and wait up to STOP_S for its main thread to end."""
         _stop_threads(self._clients, [self._call.thread])
 
 
 class InlinePrograms:
-    """An architecture's programs as threads of this process. Each has its own resources, as on its own instance."""
+    """The programs of an architecture that trains without a workflow, each in a thread of this process, which starts at once. Each has
+    resources of its own, as on its own instance.
+    """
 
     def __init__(self, prepared: Prepared, clients: MemoryClients) -> None:
         architecture, members = prepared.architecture, prepared.experiment.workers
@@ -218,17 +230,17 @@ class InlinePrograms:
             thread.start()
 
     def has_ended(self) -> bool:
-        """Return whether the run has succeeded, False while it runs. Raises its error."""
+        """Return True if the run has succeeded, False while it runs. If it failed, raise its error."""
         return self._execution.has_ended()
 
     def stop(self) -> None:
-        """Stop the programs and wait briefly for their threads."""
+        """Stop the programs and the in-memory stores, and wait up to STOP_S for the threads to end."""
         self._execution.stop()
 
 
 def _stop_threads(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> None:
-    """Stop the stores and wait up to STOP_S for the threads to end, so that writing the folder is not slowed down by them. A thread that
-    still computes then ends with the process.
+    """Stop the in-memory stores and wait up to STOP_S in all for `threads` to end, so that they do not slow down what follows. A thread
+    that is still computing then ends with the process.
     """
     clients.stop()
     end_s = runtime.monotonic() + STOP_S
@@ -237,9 +249,8 @@ def _stop_threads(clients: MemoryClients, threads: Sequence[runtime.Thread]) -> 
 
 
 def _run_program(program: Callable[..., None], resources: Resources, settings: ServingSettings) -> None:
-    """Run a program and ignore its error, which the program has written to the object store:
-
-    `has_ended` reads it there.
+    """Run `program`, a worker's main function, with its resources and settings. Its error is ignored: the program has written it to the
+    object store, where `InlinePrograms.has_ended` finds it.
     """
     with suppress(Exception):
         program(resources, settings)

@@ -36,16 +36,18 @@ LONGEST_INVOCATION_S = 960.0  # longer than Lambda's limit of 900 s; an invocati
 
 
 class BudgetTooSmall(UserError):
-    """The next invocation could exceed the budget. It was not made."""
+    """The error that the next invocation could exceed the budget of the measurement. The invocation was not made."""
 
 
 class NotRestored(UserError):
-    """A function still has the memory size or time limit of the measurement."""
+    """The error that a function may still have the memory size or time limit that the measurement set."""
 
 
 @dataclass
 class BudgetTracker:
-    """A budget and the dollars spent of it. An invocation under way counts with its maximum cost."""
+    """A budget in dollars and what is spent or reserved of it. Every invocation reserves its maximum cost beforehand. May be used by
+    several threads.
+    """
 
     budget_usd: float
     prices: Prices
@@ -53,12 +55,14 @@ class BudgetTracker:
     _lock: runtime.Lock = field(default_factory=runtime.lock, repr=False)
 
     def invocation_usd(self, seconds: float, memory_mb: int) -> float:
-        """Return the dollars for one invocation of this billed duration."""
+        """Return the dollars that one Lambda invocation costs. `seconds`: billed duration; `memory_mb`: memory size of the function."""
         of = self.prices.of
         return seconds * memory_mb / 1_024 * of("lambda.arm64.gb_second").usd + of("lambda.request").usd
 
     def reserve(self, usd: float, what: str) -> None:
-        """Reserve dollars. Raises BudgetTooSmall if they are not left. `what`: what they are for, in the error message."""
+        """Count `usd` as spent. Raises BudgetTooSmall if less than that is left of the budget. `what`: what the dollars are for, in the
+        error message.
+        """
         with self._lock:
             if self.spent_usd + usd > self.budget_usd:
                 raise BudgetTooSmall(
@@ -67,15 +71,15 @@ class BudgetTracker:
             self.spent_usd += usd
 
     def release(self, usd: float) -> None:
-        """Return reserved dollars that were not spent."""
+        """Give back `usd` dollars that were reserved and not spent."""
         with self._lock:
             self.spent_usd -= usd
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement at one memory size. `seconds`, `usd`: billed duration and cost of the mean invocation; `peak_mb`: peak memory of the
-    largest.
+    """The measured cost of one function at one memory size. `seconds`, `usd`: means over the invocations of the billed duration and the
+    cost; `peak_mb`: highest memory use of all invocations.
     """
 
     memory_mb: int
@@ -103,11 +107,13 @@ def measure_sizes(
     timeout_s: int,
     wait_s: float = usage.WAIT_S,
 ) -> Iterator[Measured | Unmeasured]:
-    """Measure the step's function at each memory size, one after another.
+    """Run one round of training on AWS for each memory size, with the function of the step `step` set to this size, and yield what an
+    invocation of it takes. The function is restored after each size.
 
-    `sizes`: memory in MB; `budget`: shared by all measurements; `timeout_s`: time limit of an invocation; `wait_s`: longest wait for
-    Lambda's reports. Raises ConfigError if the experiment is not deployed, has no functions to invoke, or is running; BudgetTooSmall before
-    a round that could exceed the budget; RunFailed if Lambda reports nothing; NotRestored if a function could not be restored.
+    `sizes`: memory in MB; `session`: makes the AWS clients; `budget`: shared by all sizes; `timeout_s`: time limit of an invocation;
+    `wait_s`: longest wait for Lambda's reports. Raises ConfigError if the experiment is not deployed, has no functions to invoke, or has a
+    run under way; BudgetTooSmall before a round that could exceed the budget; RunFailed if Lambda reports nothing; NotRestored if a
+    function could not be restored.
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
@@ -142,8 +148,9 @@ def measure_sizes(
 
 
 def reduce_to_one_round(experiment: Experiment) -> Experiment:
-    """Return the experiment reduced to one round: as many samples as a round needs, or as many epochs as a round lasts. `steps`,
-    `target` and progressive image sizes are dropped: full-size images need the most memory.
+    """Return the experiment shortened to one round, which ends when the workers first exchange what they learned: with as many samples as
+    the round needs, or, if the workers exchange models, as many epochs as it lasts. `steps`, `target` and progressive image sizes are
+    dropped: full-size images need the most memory.
     """
     resolved = architecture_of(experiment).resolve(experiment)
     every = resolved.exchange.every if isinstance(resolved.exchange.every, int) else 1
@@ -155,7 +162,9 @@ def reduce_to_one_round(experiment: Experiment) -> Experiment:
 
 
 def _count_epochs_per_round(experiment: Experiment, every: int) -> int:
-    """Return the number of epochs that a round of `every` local steps lasts. Raises the errors of loading the user's own data."""
+    """Return how many epochs a round lasts, after which the workers exchange their models. `every`: minibatches that each worker trains on
+    in one round. Loads the data set, and raises its errors.
+    """
     from crossover.learning import datasets
 
     samples, batch_size = datasets.count_training_samples(experiment), experiment.training.batch_size
@@ -164,7 +173,9 @@ def _count_epochs_per_round(experiment: Experiment, every: int) -> int:
 
 
 class StepInvoker:
-    """Invocations of a stack's functions. The maximum cost of each is reserved beforehand; the actual cost comes from Lambda's logs."""
+    """A client that invokes the deployed functions of a stack within a budget. It reserves the maximum cost of each invocation beforehand
+    and reads the actual cost from Lambda's logs. `stack`: name of the stack, with which the functions' names begin.
+    """
 
     def __init__(self, stack: str, session: Any, budget: BudgetTracker) -> None:
         from botocore.config import Config
@@ -184,11 +195,13 @@ class StepInvoker:
         return f"{self.stack}-{step.replace('_', '-')}"
 
     def make_remote(self, step: Step) -> "RemoteStep":
-        """Return a step that invokes the deployed function instead."""
+        """Return a copy of the workflow step `step` that invokes the deployed function instead of running in this process."""
         return RemoteStep(**vars(step), calls=self)
 
     def run_round(self, prepared: Prepared, tree: Node) -> None:
-        """Execute one round with deployed functions. Raises BudgetTooSmall before its first invocation, RunFailed if a function failed."""
+        """Execute one round of training: this process walks through the workflow `tree` and invokes a deployed function for each step.
+        `prepared`: the run, reduced to one round. Raises BudgetTooSmall before the first invocation, RunFailed if a function failed.
+        """
         experiment = prepared.experiment
         days = calendar_of(experiment, prepared.facts["data_manifest"])
         times = expected_records(prepared.architecture, workers=experiment.workers, days=days, epochs=days.decisions)
@@ -197,16 +210,18 @@ class StepInvoker:
         execute(map_steps(tree, self.make_remote), ctx, first_event(prepared.run, workers=experiment.workers))
 
     def check_affordable(self, times: Mapping[str, int]) -> None:
-        """Raise BudgetTooSmall if the round could exceed the budget, each invocation running to its time limit. Checked before the round:
-        workers that wait at a barrier for an invocation that can no longer be paid would cost money for nothing. `times`: number of
-        invocations by step.
+        """Raise BudgetTooSmall if a round could exceed the budget when every invocation lasts to its time limit. Checked before the round,
+        since workers that wait for an invocation that can no longer be paid would cost money in vain. `times`: number of invocations by
+        step.
         """
         most = sum(count * self._most_usd(self.function_name(step)) for step, count in times.items())
         self.budget.reserve(most, f"a round of {sum(times.values())} invocations, each to its time limit,")
         self.budget.release(most)
 
     def invoke(self, step: str, event: Event) -> Event:
-        """Invoke the step's function and return its answer. Raises BudgetTooSmall before the invocation, RunFailed if it fails."""
+        """Invoke the deployed function of the step `step` with `event` and return its answer. Raises BudgetTooSmall if its maximum cost
+        exceeds the budget; nothing is invoked then. Raises RunFailed if the function fails.
+        """
         name = self.function_name(step)
         most = self._most_usd(name)
         self.budget.reserve(most, f"an invocation of {name}, to its time limit,")
@@ -219,8 +234,8 @@ class StepInvoker:
         return found
 
     def collect_reports(self, *, wait_s: float) -> list[Report]:
-        """Return Lambda's reports of the invocations and release the reserved dollars that they did not cost. An invocation without a
-        report keeps its maximum cost. `wait_s`: longest wait for the reports.
+        """Return Lambda's reports on the invocations made so far, and release the reserved dollars that they did not cost. An invocation
+        without a report keeps its maximum cost. `wait_s`: longest wait for the reports.
         """
         asked = [{"request_id": each, "started_at": self._began_s} for each in self._paid]
         found = usage.wait_for(self.session, self.stack, asked, wait_s=wait_s)
@@ -231,9 +246,10 @@ class StepInvoker:
         return mine
 
     def summarize(self, step: str, memory_mb: int, reports: Sequence[Report]) -> Measured:
-        """Compute the step's measurement at `memory_mb` from Lambda's reports.
+        """Return what an invocation of the step's function took at `memory_mb` MB, as the mean over those of `reports` that are about this
+        function.
 
-        Raises RunFailed if there is none of this step.
+        Raises RunFailed if there is no such report.
         """
         mine = [each for each in reports if each.function == self.function_name(step)]
         if not mine:
@@ -247,8 +263,8 @@ class StepInvoker:
 
     @contextmanager
     def resize(self, step: str, *, memory_mb: int, timeout_s: int) -> Iterator[None]:
-        """Set the step's function to `memory_mb` and to a time limit of `timeout_s`, at most the present one, in the
-        `with` block; restore both at its end.
+        """Context manager that sets the memory size of the step's function to `memory_mb` MB and its time limit to `timeout_s` seconds, or
+        leaves a lower limit, and restores both at the end.
 
         Raises RunFailed if AWS does not allow this memory size, NotRestored if the function cannot be restored.
         """
@@ -268,7 +284,9 @@ class StepInvoker:
                 ) from problem
 
     def _most_usd(self, name: str) -> float:
-        """Return the maximum cost of one invocation of the function `name`: to its time limit. Read once per function."""
+        """Return the dollars that one invocation of the function `name` costs if it lasts to its time limit. The function's settings are
+        read only once.
+        """
         if name not in self._most:
             now = self._settings.get_function_configuration(FunctionName=name)
             self._most[name] = self.budget.invocation_usd(now["Timeout"], now["MemorySize"])
@@ -277,19 +295,19 @@ class StepInvoker:
 
 @dataclass(frozen=True)
 class RemoteStep(Step):
-    """A step that invokes its deployed function."""
+    """A workflow step that invokes its deployed function instead of running in this process. `calls`: makes the invocation."""
 
     calls: StepInvoker = field(kw_only=True)
 
     def run(self, ctx: Context, event: Event) -> Event:
-        """Invoke the function and return its answer."""
+        """Invoke the step's deployed function with `event` and return its answer. `ctx`: not used."""
         return self.calls.invoke(self.name, event)
 
 
 def _apply_size(client: Any, function: str, memory_mb: int, timeout_s: int) -> None:
-    """Change the function's memory and time limit and wait until they are in force. AWS refuses a change while another one is in progress.
-    Raises RunFailed if AWS does not allow the memory size (a new account's functions have at most 3,008 MB), or if a change is not in force
-    within APPLY_TIMEOUT_S.
+    """Set the memory size and time limit of a Lambda function, and wait until they are in force. `client`: a Lambda client. A change that
+    is already in progress is waited for first. Raises RunFailed if AWS does not allow the memory size (a new account's functions have at
+    most 3,008 MB), or if a change takes longer than APPLY_TIMEOUT_S.
     """
     from botocore.exceptions import ClientError
 
@@ -304,7 +322,9 @@ def _apply_size(client: Any, function: str, memory_mb: int, timeout_s: int) -> N
 
 
 def _wait_until_applied(client: Any, function: str) -> None:
-    """Wait until no change of the function's configuration is in progress. Raises RunFailed after APPLY_TIMEOUT_S."""
+    """Wait until AWS has applied the last change of the function's configuration. `client`: a Lambda client. Raises RunFailed after
+    APPLY_TIMEOUT_S.
+    """
     pause = Pauses(POLL_S, within_s=APPLY_TIMEOUT_S)
     while client.get_function_configuration(FunctionName=function).get("LastUpdateStatus") == "InProgress":
         if not pause():

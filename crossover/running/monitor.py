@@ -42,9 +42,12 @@ T = TypeVar("T")
 
 
 class RetryPolicy(Protocol):
-    """A retry policy for calls to AWS: calls `work` and returns its result."""
+    """A policy for calls to AWS that fail. Such an object is called with a function `work`, calls it, perhaps several times, and returns
+    its result.
+    """
 
-    def __call__(self, work: Callable[[], T]) -> T: ...
+    def __call__(self, work: Callable[[], T]) -> T:
+        """Call `work`, again after errors that the policy retries, and return its result."""
 
 
 EXPIRED_CREDENTIALS = EXPIRED_CODES | {"RequestExpired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
@@ -60,13 +63,13 @@ TROUBLE_MESSAGES = {
 
 
 def no_retry(work: Callable[[], T]) -> T:
-    """Call `work` without retries."""
+    """Call `work` once and return its result. The policy of retrying nothing."""
     return work()
 
 
 class AwsRetryPolicy:
-    """A retry policy that waits for the network and for renewed credentials. `renew`: reads the credentials again; `tell`: reports each
-    kind of problem once per call; `pause`: sleeps.
+    """A retry policy that waits for the network and for renewed credentials. `renew`: reads the credentials again; `tell`: reports a
+    problem, each kind of problem once per call; `pause`: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -79,7 +82,9 @@ class AwsRetryPolicy:
         self._renew, self._tell, self._pause = renew, tell, pause
 
     def __call__(self, work: Callable[[], T]) -> T:
-        """Call `work` until it succeeds and return its result. Errors that waiting cannot fix are raised."""
+        """Call `work` until it succeeds and return its result. Pauses between attempts grow up to LONGEST_PAUSE_S, and the credentials are
+        read again after each. Errors that waiting cannot fix are raised.
+        """
         told, pause_s = set[str](), PAUSE_S
         while True:
             try:
@@ -97,7 +102,9 @@ class AwsRetryPolicy:
 
 
 def classify_error(error: BaseException) -> str:
-    """Return the temporary problem behind the error, `credentials` or `network`; "" if the error would occur again."""
+    """Return `credentials` or `network` if the error, or an error that caused it, has such a temporary reason; "" if the call would fail
+    again.
+    """
     for each in _list_causes(error):
         if isinstance(each, Unavailable):
             return "network"
@@ -116,20 +123,22 @@ def classify_error(error: BaseException) -> str:
 
 
 def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, its cause, the cause of that, and so on."""
+    """Yield the error, then the error that caused it (`__cause__`), and so on to the first one. Yields nothing for None."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 class RenewableCredentials(Credentials):
-    """Credentials that all clients of a session share and that can be read again while they are in use. `read`: reads them."""
+    """AWS credentials that all clients of a session share and that can be read again while they are in use. `read`: function that reads
+    credentials in boto3's form.
+    """
 
     def __init__(self, read: Callable[[], Any]) -> None:
         self._read, self._found = read, read()
 
     def renew(self) -> None:
-        """Read the credentials again. The old ones stay if there are none to read."""
+        """Read the credentials again. The present ones are kept if none can be read."""
         try:
             self._found = self._read() or self._found
         except BotoCoreError:  # a half-written profile or an expired sign-in: the next poll reads again
@@ -145,7 +154,9 @@ class RenewableCredentials(Credentials):
 
 
 def renewing_session() -> tuple[Any, Callable[[], None]]:
-    """Return a boto3 session from the environment, AWS_PROFILE included, and a function that reads its credentials again."""
+    """Return a boto3 session for the credentials of the environment or of AWS_PROFILE, and a function that reads these credentials again
+    for all clients of the session. The function does nothing if there are no credentials.
+    """
     import boto3
 
     session = boto3.Session()
@@ -163,8 +174,9 @@ def renewing_session() -> tuple[Any, Callable[[], None]]:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The parameters that an experiment's stack published, found by project and experiment alone. `fleet`: name of the fleet if programs
-    run, else ""; `shape`: the settings that were fixed by the deployment.
+    """What an experiment's deployed stack has published as SSM parameters. `bucket`, `data_buckets`: names of the bucket for the run and of
+    those for the data, if they are separate; `run_machine`: ARN of the state machine that carries out runs, "" if programs on instances do;
+    `fleet`: then the name of their Auto Scaling group, else ""; `shape`: settings that the deployment fixed.
     """
 
     bucket: str
@@ -174,8 +186,8 @@ class Deployed:
     shape: Mapping[str, Any]
 
     def check(self, prepared: Prepared) -> None:
-        """Raise ConfigError if the prepared run does not fit the deployed stack: map modes, database hosts and layers were fixed by the
-        deployment.
+        """Raise ConfigError if the deployed stack cannot carry out the run `prepared`: if it has another architecture, compute or channel
+        setting, or if the run has more workers or parallel minibatches than it was deployed for. The message names each difference.
         """
         experiment, most = prepared.experiment, self.shape["minibatches"]
         asked = {
@@ -200,7 +212,9 @@ class Deployed:
 
     @classmethod
     def load(cls, experiment: Experiment, session: Any) -> "Deployed":
-        """Read the parameters of the experiment's stack. Raises ConfigError if it is not deployed."""
+        """Read the parameters that the experiment's stack has published. Raises ConfigError if the experiment is not deployed. `session`:
+        makes the AWS clients.
+        """
         found = deployed_clients.read_parameters(session, f"/crossover/{experiment.project}/{experiment.name}/")
         if "bucket" not in found or not {"run_machine", "fleet"} & found.keys():
             raise ConfigError(
@@ -223,8 +237,8 @@ DEADLINE_EVERY_S = 60.0  # between two writes of the deadline
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run after an epoch. `seconds`: since this command began to follow it; `usd`: cost so far, at AWS's prices for what was
-    recorded.
+    """The state of a run after an epoch. `epoch`, `epochs`: number of the epoch and of all epochs; `seconds`: time since this command began
+    to follow the run; `usd`: cost so far at AWS's prices, None if it is unknown.
     """
 
     epoch: int
@@ -245,18 +259,20 @@ RunCheck = Callable[[], None]  # raises if something other than the run itself p
 
 
 def skip_check() -> None:
-    """Do nothing. The default check, if only the run itself can fail."""
+    """Do nothing. The default for a check that is called at every poll of a run, if only the run itself can fail."""
 
 
 def skip_completion(prepared: Prepared) -> None:
-    """Do nothing. The default for runs whose own records are complete."""
+    """Do nothing. The default for the step that completes a run's records, if they are complete already."""
 
 
 def save_then_report(keep: Callable[[], None], tell: OnProgress) -> OnProgress:
-    """Return a progress callback that calls `keep`, then `tell`, so that an epoch is reported only after it has been saved."""
+    """Return a function for an epoch's progress that calls `keep`, which saves the run's state, then `tell` with the progress. An epoch is
+    thus reported only after it has been saved.
+    """
 
     def save_and_report(progress: Progress) -> None:
-        """Save, then report."""
+        """Save the run's state, then report `progress`."""
         keep()
         tell(progress)
 
@@ -264,13 +280,13 @@ def save_then_report(keep: Callable[[], None], tell: OnProgress) -> OnProgress:
 
 
 class Execution(Protocol):
-    """Protocol of what carries out a run, such as a state machine's execution."""
+    """Interface of the thing that carries out a run and can be polled and stopped, such as an execution of a state machine."""
 
     def has_ended(self) -> bool:
-        """Return whether the run has succeeded; False while it runs. Raises RunFailed with its cause in plain words."""
+        """Return True if the run has succeeded, False while it runs. If it failed, raise RunFailed with the cause in plain words."""
 
     def stop(self) -> None:
-        """End the run's execution."""
+        """Stop the execution before its end."""
 
 
 def finish(
@@ -283,11 +299,12 @@ def finish(
     complete: CompleteRecords = skip_completion,
     retry: RetryPolicy = no_retry,
 ) -> RunFolder:
-    """Follow the execution of the run `prepared` to its end, write the run's folder `out`, and return it. The folder of a failed or
-    interrupted run is written too; then its error is raised.
+    """Follow the execution of the run `prepared` to its end, write its results folder `out`, and return it. If the run fails or is
+    interrupted, the folder is written with the results so far, and the error is raised.
 
-    `on_progress`: called after each epoch; `where`: inline, local or aws, which first moves an older folder `out` aside; `complete`: adds
-    what only the platform knows, after the run, unless the user interrupted it; `retry`: retry policy for calls to AWS.
+    `on_progress`: called after each epoch; `where`: inline, local or aws; for aws, the files of an earlier run in `out` are moved aside
+    first. `complete`: adds to the records what only the platform knows, after the run, unless the user interrupted it; `retry`: retry
+    policy for calls to AWS.
     """
     if where == "aws":  # on this machine that happened before the run started
         move_aside(out, prepared.run)
@@ -307,8 +324,8 @@ def finish(
 
 
 def _write_somewhere(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
-    """Write the finished run's folder. If its disk is full, write it into a temporary folder, so that the trained model is not lost, and
-    raise UserError.
+    """Write the results folder `out` of the finished run `prepared`, and return it. If its disk is full, write a temporary folder instead,
+    so that the trained model is not lost, and raise UserError with its path. `where`: inline, local or aws.
     """
     try:
         return write_folder(prepared, out, where=where)
@@ -327,10 +344,10 @@ def _write_somewhere(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
 
 
 def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *, retry: RetryPolicy = no_retry) -> None:
-    """Read the new records and decisions of `prepared` until the execution ends, and call `on_progress` after each epoch.
+    """Poll the execution of the run `prepared` until it ends, collect the run's records, and call `on_progress` after each epoch.
 
-    Any other end, such as Ctrl-C or an exhausted budget, stops the execution first. `retry`: retry policy for calls to
-    AWS. Raises RunFailed, BudgetReached.
+    If anything but the execution ends this, such as Ctrl-C or an exhausted budget, the execution is stopped. `retry`: retry policy for
+    calls to AWS. Raises RunFailed if the run failed, BudgetReached if it ended because of its budget.
     """
     try:
         _poll_until_end(prepared, execution, on_progress, retry)
@@ -345,7 +362,10 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *,
 
 
 def _poll_until_end(prepared: Prepared, execution: Execution, on_progress: OnProgress, retry: RetryPolicy) -> None:
-    """Poll the execution until it ends; report each epoch, check the budget, and extend the run's deadline."""
+    """Poll the execution every POLL_S until it has ended. Meanwhile report each epoch to `on_progress`, and if the run has a budget,
+    compare the cost with it and put off the run's deadline while money is left. Raises BudgetReached if the budget is exceeded, and the
+    errors of the execution.
+    """
     started = looked = put = runtime.monotonic()
     limit_usd = prepared.experiment.lifetime.budget_usd
     while True:
@@ -369,7 +389,7 @@ def _poll_until_end(prepared: Prepared, execution: Execution, on_progress: OnPro
 
 def has_ended(prepared: Prepared, execution: Execution) -> bool:
     """Return True if the run has succeeded, False while it runs. Raises RunFailed if its execution failed, unless the run is marked as
-    finished: that execution only failed to clean up, or was stopped late.
+    finished in its store: then only cleaning up failed.
     """
     try:
         return execution.has_ended()
@@ -381,20 +401,24 @@ def has_ended(prepared: Prepared, execution: Execution) -> bool:
 
 
 def _read_remaining(prepared: Prepared) -> None:
-    """Read the last decisions and records. If they cannot be read any more, those read before remain."""
+    """Read the decisions and records that the run wrote last. Errors are ignored; what was read before remains."""
     with suppress(CrossoverError):
         catch_up(prepared)
 
 
 def catch_up(prepared: Prepared) -> None:
-    """Read all decisions and records that exist now."""
+    """Read into `prepared` all decisions (one for each epoch or round that was evaluated) and all records that the run has
+    written so far.
+    """
     while _read_next_decision(prepared):
         pass
     read_records(prepared)
 
 
 def _stop(execution: Execution, *, why: BaseException) -> None:
-    """Stop the execution. If that fails, note it on the error `why` and print it; the run's deadline ends the run in any case."""
+    """Stop the execution. If that fails, add a note to the error `why`, which is about to be raised, and print it. The run's deadline then
+    ends the run.
+    """
     try:
         execution.stop()
     except Exception as error:
@@ -403,7 +427,9 @@ def _stop(execution: Execution, *, why: BaseException) -> None:
 
 
 def extend_deadline(prepared: Prepared, *, usd: float | None = None) -> None:
-    """Write the time until which the run may continue without its command. `usd`: cost so far, None to compute it."""
+    """Write into the run's store the time until which the run may continue without its command, computed from what is left of the budget.
+    `usd`: cost of the run so far, None to compute it from its records.
+    """
     if usd is None:
         read_records(prepared)  # of a run that is resumed
         now = runtime.time()
@@ -415,20 +441,22 @@ def extend_deadline(prepared: Prepared, *, usd: float | None = None) -> None:
 
 
 def begin_deadline(prepared: Prepared) -> None:
-    """Write the run's first deadline and mark it as the current one, before anything is started."""
+    """Write the run's first deadline, and make it the one that the stack's deadline check reads. Called before anything is started."""
     extend_deadline(prepared)
     prepared.objects.put(CURRENT_DEADLINE, prepared.keys.deadline(prepared.facts["created_at"]).encode())
 
 
 def _check_budget(prepared: Prepared) -> None:
-    """Raise BudgetReached if the last decision ended the run because of its budget."""
+    """Raise BudgetReached if the run's last decision says that training ended because of the budget."""
     last = prepared.decisions[-1] if prepared.decisions else {}
     if str(last.get("reason", "")).startswith("budget: "):
         raise BudgetReached(last["over_budget"])
 
 
 def _read_next_decision(prepared: Prepared) -> bool:
-    """Read the next decision into `prepared` if it exists, and return whether it did."""
+    """Append the run's next decision (whether training continues after an epoch, and the metric) to `prepared` if it has been written.
+    Returns whether it has.
+    """
     days = calendar_of(prepared.experiment, prepared.facts["data_manifest"])
     number = len(prepared.decisions) + 1
     key = prepared.keys.decision(days.epoch_of_decision(number))
@@ -439,12 +467,16 @@ def _read_next_decision(prepared: Prepared) -> bool:
 
 
 def read_records(prepared: Prepared) -> None:
-    """Read records that are new since the last call, and the usage snapshots of invocations without a record."""
+    """Read into `prepared` the records of invocations that were written since the last call, and replace the usage snapshots of invocations
+    that still have no record.
+    """
     prepared.under_way = spending.read_records(prepared.objects, prepared.keys, prepared.records)
 
 
 def _make_progress(prepared: Prepared, *, seconds: float) -> Progress:
-    """Return the progress after the last decision. `seconds`: since following began."""
+    """Return the progress of the run at its last decision, with the cost until then. `seconds`: time since this command began to follow the
+    run.
+    """
     decision = prepared.decisions[-1]
     return Progress(
         epoch=decision["epoch"],
@@ -464,8 +496,8 @@ def _make_progress(prepared: Prepared, *, seconds: float) -> Progress:
 
 @dataclass(frozen=True)
 class UnderWay:
-    """Id of a run that works on AWS, perhaps after the command that started it has ended. `arn`: of its execution; "" if programs on
-    instances carry it out.
+    """A run that is being carried out on AWS, perhaps after the command that started it has ended. `run`: its id; `arn`: ARN of its
+    execution, "" if programs on instances carry it out.
     """
 
     run: str
@@ -473,8 +505,8 @@ class UnderWay:
 
 
 def find_run_under_way(experiment: Experiment, session: Any) -> UnderWay | None:
-    """Return the run that the deployed experiment is working on, None if there is none. Raises ConfigError if the experiment is not
-    deployed.
+    """Return the run that the deployed experiment is carrying out now, None if there is none. Raises ConfigError if the experiment is not
+    deployed. `session`: makes the AWS clients.
     """
     facts = Deployed.load(experiment, session)
     if facts.run_machine:
@@ -493,9 +525,10 @@ def find_run_under_way(experiment: Experiment, session: Any) -> UnderWay | None:
 
 
 def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, resume: str) -> Prepared:
-    """Return the run with the id `run`, which is under way in `objects`, in the form in which `prepare` returned it.
+    """Return the run with the id `run`, which is already under way, read from its store `objects`, in the form in which `prepare` returns a
+    new run.
 
-    `resume`: id that the user asked for, "" for none. Raises UserError if the run is not the one asked for, or has
+    `resume`: id that the user asked for, "" if none. Raises UserError if that is another id, or, without one, if the run was started with
     other settings than `experiment`.
     """
     if resume and resume != run:
@@ -510,8 +543,8 @@ def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, res
 
 
 def load_run_with_cost(found: UnderWay, experiment: Experiment, session: Any, *, now: float) -> tuple[Prepared, Cost]:
-    """Return the run under way that was `found`, with all records it has written, and its cost until `now` (unix
-    seconds), as the run's own lines report it.
+    """Return the run under way that was `found`, with all records and decisions that it has written, and its cost until `now` (unix
+    seconds).
 
     `experiment`: the deployed one; `session`: makes the AWS clients.
     """

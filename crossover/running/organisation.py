@@ -25,8 +25,9 @@ from crossover.workflow.infrastructure import shared_stacks
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `detail`: what was found, or how to fix it if the check fails. `certain`: False if the result is inferred
-    because no API reports it; `asked`: False if AWS refused the question or gave an unknown answer.
+    """The result of one check of the account or the machine. `holds`: whether the requirement is met; `detail`: what was found, or how to
+    fix it. `certain`: False if the result is inferred because no API reports it; `asked`: False if AWS refused the question or gave an
+    unknown answer.
     """
 
     name: str
@@ -37,12 +38,14 @@ class Finding:
 
     @property
     def word(self) -> str:
-        """The result in one word: ok, missing or unasked."""
+        """The result in one word: ok, missing, or unasked if it could not be checked."""
         return ("ok" if self.holds else "missing") if self.asked else "unasked"
 
 
 def make_unasked_finding(name: str, error: Exception) -> Finding:
-    """Return the finding for a check that failed with `error`. Raises `error` again if AWS does not accept the credentials."""
+    """Return a finding that the check `name` could not be made because the call to AWS failed with `error`. It counts as met. Raises
+    `error` again if AWS does not accept the credentials.
+    """
     if isinstance(error, ClientError):
         code = deployed_clients.get_error_code(error) or str(
             error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -70,8 +73,8 @@ ENDPOINT_SERVICE = "secretsmanager"
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a zone must offer. `zones`: those that offer it; `field`: the setting that requires it; `offered`: a sentence about
-    the alternatives.
+    """Something that an availability zone must offer. `name`: what, in words; `zones`: the zones that offer it; `field`: the setting that
+    requires it; `offered`: a sentence on the alternatives, or "".
     """
 
     name: str
@@ -82,8 +85,9 @@ class Need:
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice of an availability zone. `zone`: "" if no usable zone offers everything. `lacking`: missing needs by zone of the region.
-    `standing`: zone of the project's existing network, "" if there is none.
+    """The choice of an availability zone. `zone`: the chosen one, "" if no usable zone offers everything. `needs`: all that a zone must
+    offer; `lacking`: names of the needs that it does not offer, for each zone of the region. `standing`: zone of the project's existing
+    network, "" if there is none.
     """
 
     zone: str
@@ -93,7 +97,7 @@ class Choice:
 
     @property
     def detail(self) -> str:
-        """A sentence on the zone's offers, and on the needs that other zones lack."""
+        """A sentence on what the chosen zone offers, and on what each other zone lacks."""
         others = "; ".join(f"{zone} lacks {', '.join(names)}" for zone, names in self.lacking.items() if names)
         offers = f"{self.zone} offers {', '.join(need.name for need in self.needs) or 'all that is needed'}"
         return offers + (f"; {others}" if others else "")
@@ -106,7 +110,7 @@ def needs_network(experiment: Experiment) -> bool:
 
 def choose_zone(session: Any, experiment: Experiment) -> Choice:
     """Choose the availability zone for the experiment and its baselines: that of the existing network, else the configured one, else the
-    first that offers everything. Changes nothing on AWS.
+    first that offers everything. The choice has no zone if the preferred one lacks something. Changes nothing on AWS.
     """
     wanted, ec2 = tuple(list_needs(session, experiment)), session.client("ec2")
     listed = ec2.describe_availability_zones(
@@ -123,13 +127,13 @@ def choose_zone(session: Any, experiment: Experiment) -> Choice:
 
 
 def find_network_zone(session: Any, project: str) -> str:
-    """Return the availability zone of the project's network, "" if there is none."""
+    """Return the availability zone of the project's deployed network, "" if there is none."""
     return deployed_clients.read_parameter(session, f"/crossover/{project}/network/zone")
 
 
 def check_zones(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding for each thing that a zone must offer, and one for the zone itself. Yields nothing if the experiment needs no
-    network.
+    """Yield a finding for each thing that the availability zone must offer, whether the region offers it at all, and one on the zone
+    itself. Yields nothing if the experiment needs no network.
     """
     if not needs_network(experiment):
         return
@@ -145,7 +149,9 @@ def check_zones(session: Any, experiment: Experiment) -> Iterator[Finding]:
 
 
 def _judge_zone(experiment: Experiment, found: Choice) -> tuple[bool, str]:
-    """Return whether the choice of a zone is usable, and a sentence that says why or how to fix it."""
+    """Return whether the choice `found` has a usable zone, and a sentence that says what the zone offers, or why it is not usable and how
+    to fix it.
+    """
     asked, project, standing = experiment.network.availability_zone, experiment.project, found.standing
     if standing and asked not in (None, standing):
         return False, (
@@ -176,9 +182,10 @@ def _judge_zone(experiment: Experiment, found: Choice) -> tuple[bool, str]:
 
 
 def list_needs(session: Any, experiment: Experiment) -> Iterator[Need]:
-    """Yield the requirements of the experiment, its baselines and the shared stacks on a zone: instance types, a broker, an endpoint.
+    """Yield what the experiment, its baselines and the shared stacks need from an availability zone: each instance type, the broker, the
+    interface endpoint.
 
-    `session`: makes the AWS clients.
+    `session`: asks AWS which zones offer them.
     """
     experiments = [experiment, *baseline_experiments(experiment)]
     wanted = [bill.infrastructure_of(each) for each in experiments]
@@ -191,7 +198,7 @@ def list_needs(session: Any, experiment: Experiment) -> Iterator[Need]:
 
 
 def _list_instance_needs(session: Any, types: dict[str, str]) -> Iterator[Need]:
-    """Yield a need for each instance type. `types`: the setting that requires it, by type."""
+    """Yield a need for each instance type, with the zones that offer it. `types`: {instance type: setting that requires it}."""
     listing = ("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings")
     for kind, field in sorted(types.items()):
         narrowed = [{"Name": "instance-type", "Values": [kind]}]
@@ -200,7 +207,9 @@ def _list_instance_needs(session: Any, types: dict[str, str]) -> Iterator[Need]:
 
 
 def _make_broker_need(session: Any, kind: str) -> Need:
-    """Return the need for a broker of this instance type with our engine version; the API reports both together, with the zones."""
+    """Return the need for a RabbitMQ broker of the instance type `kind` with the version that the stacks use, with the zones that offer
+    both together.
+    """
     version, options = BROKER_VERSION, list(_list_broker_options(session))
     fitting = [
         each for each in options if each["HostInstanceType"] == kind and version in each["SupportedEngineVersions"]
@@ -217,7 +226,7 @@ def _make_broker_need(session: Any, kind: str) -> Need:
 
 
 def _list_broker_options(session: Any) -> Iterable[dict[str, Any]]:
-    """Yield the instance options of RabbitMQ brokers, as the API returns them."""
+    """Yield the instance types, versions and zones that Amazon MQ offers for RabbitMQ, as the entries of DescribeBrokerInstanceOptions."""
     client = session.client("mq")
     token: dict[str, str] = {}
     while True:
@@ -229,7 +238,7 @@ def _list_broker_options(session: Any) -> Iterable[dict[str, Any]]:
 
 
 def _make_endpoint_need(session: Any) -> Need:
-    """Return the need for the interface endpoint's service."""
+    """Return the need for an interface endpoint of Secrets Manager, with the zones that offer it."""
     client, zones = session.client("ec2"), set[str]()
     with deployed_clients.ToleratedErrors("InvalidServiceName"):
         names = [f"com.amazonaws.{client.meta.region_name}.{ENDPOINT_SERVICE}"]
@@ -263,8 +272,8 @@ REQUIRED_IN_A_NETWORK = ("ec2:CreateNetworkInterface", "secretsmanager:GetSecret
 
 
 def check_network(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield findings about the organisation's own VPC and its subnets, which `account` names, and about a change of VPC
-    that is not possible, because the project's network exists.
+    """Yield findings on the organisation's own VPC and its subnets, if `account` names them, and a failed one if `account` names another
+    VPC than that of the project's existing network, which cannot be moved.
 
     `session`: makes the AWS clients; `experiment`: names the project.
     """
@@ -278,13 +287,15 @@ def check_network(session: Any, experiment: Experiment, account: AccountFile) ->
 
 
 def _make_findings(name: str, wrong: Iterable[str], *, fine: str) -> Iterator[Finding]:
-    """Yield a failed finding for each text in `wrong`; if there is none, a successful one with the detail `fine`."""
+    """Yield a failed finding called `name` for each error text in `wrong`; if there is none, one successful finding with the
+    detail `fine`.
+    """
     yield from [Finding(name, False, ACCOUNT_FILE_PREFIX + detail) for detail in wrong] or [Finding(name, True, fine)]
 
 
 def _ask_or_none(client: Any, operation: str, key: str, *absent: str, **given: Any) -> Any:
-    """Call an operation of AWS and return the field `key` of its answer; None if AWS refuses with one of the codes `absent`. `given`: its
-    arguments.
+    """Call an operation of AWS and return the field `key` of its answer; None if AWS refuses with one of the error codes `absent`.
+    `client`: a boto3 client; `given`: arguments of the operation.
     """
     with deployed_clients.ToleratedErrors(*absent):
         return getattr(client, operation)(**given)[key]
@@ -292,8 +303,8 @@ def _ask_or_none(client: Any, operation: str, key: str, *absent: str, **given: A
 
 
 def _find_moved_network(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[str]:
-    """Yield an error if the account file names another VPC than the existing network's: a network cannot change its VPC while other stacks
-    depend on it.
+    """Yield an error text if `account` names another VPC than that of the project's deployed network. A network cannot change its VPC while
+    other stacks depend on it.
     """
     project, asked = experiment.project, account.network.vpc
     standing = deployed_clients.read_parameter(session, f"/crossover/{project}/network/vpc")
@@ -310,7 +321,9 @@ def _find_moved_network(session: Any, experiment: Experiment, account: AccountFi
 
 
 def _find_vpc_faults(ec2: Any, own: OwnNetwork) -> Iterator[str]:
-    """Yield an error for each requirement that the organisation's VPC or its subnets do not meet."""
+    """Yield an error text for each requirement that the organisation's VPC or one of its subnets does not meet. `own`: VPC, subnets and
+    zone from the account file.
+    """
     if not _ask_or_none(ec2, "describe_vpcs", "Vpcs", "InvalidVpcID.NotFound", VpcIds=[own.vpc]):
         yield f"network.vpc: {own.vpc} is not in {ec2.meta.region_name} of this account"
         return
@@ -323,7 +336,9 @@ def _find_vpc_faults(ec2: Any, own: OwnNetwork) -> Iterator[str]:
 
 
 def _find_subnet_faults(ec2: Any, own: OwnNetwork, subnet: str, field: str) -> Iterator[str]:
-    """Yield an error for each requirement that a subnet does not meet. `field`: its field in the account file."""
+    """Yield an error text for each requirement that the subnet with the id `subnet` does not meet: VPC, availability zone, routes. `own`:
+    VPC and zone from the account file; `field`: the subnet's field there, functions_subnet or hosts_subnet.
+    """
     found = _ask_or_none(ec2, "describe_subnets", "Subnets", "InvalidSubnetID.NotFound", SubnetIds=[subnet])
     if not found:
         yield f"is not in {ec2.meta.region_name} of this account"
@@ -336,8 +351,9 @@ def _find_subnet_faults(ec2: Any, own: OwnNetwork, subnet: str, field: str) -> I
 
 
 def _find_route_faults(ec2: Any, own: OwnNetwork, subnet: Mapping[str, Any], *, hosts: bool) -> Iterator[str]:
-    """Yield an error if the subnet has no usable route. `hosts`: whether database hosts and fleets use it. Hosts need the internet for
-    their packages; functions need only S3 and Secrets Manager, which endpoints can provide.
+    """Yield an error text if the subnet's route table does not lead where it must. `subnet`: EC2's description; `hosts`: whether database
+    hosts and fleets use it. Hosts need the internet for their packages; functions need only S3 and Secrets Manager, which endpoints in the
+    VPC can provide.
     """
     here = {"Filters": [{"Name": "vpc-id", "Values": [own.vpc]}]}
     joined = [
@@ -367,8 +383,8 @@ def _find_route_faults(ec2: Any, own: OwnNetwork, subnet: Mapping[str, Any], *, 
 
 
 def _list_endpoints(ec2: Any, here: Mapping[str, Any], table: str) -> Iterator[str]:
-    """Yield the services that endpoints of the VPC make reachable: by a gateway in the route table `table`, or by an interface under the
-    service's own name. `here`: the filter for the VPC.
+    """Yield the names of the services, such as s3, that endpoints of the VPC make reachable: by a gateway in the route table with the id
+    `table`, or by an interface with private DNS. `here`: the filter argument for the VPC.
     """
     for page in ec2.get_paginator("describe_vpc_endpoints").paginate(**here):
         for each in page["VpcEndpoints"]:
@@ -381,7 +397,8 @@ def _list_endpoints(ec2: Any, here: Mapping[str, Any], table: str) -> Iterator[s
 
 
 def check_own_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding for each own image, named by `account`, that the experiment's fleets would boot.
+    """Yield a finding for each machine image that `account` names and the experiment's fleets would boot: whether it exists, is available,
+    and fits the processor.
 
     `session`: makes the AWS clients.
     """
@@ -400,15 +417,16 @@ def check_own_images(session: Any, experiment: Experiment, account: AccountFile)
 
 
 def _list_mismatches(found: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
-    """Return a text for each field of `found` that differs from the wanted value."""
+    """Return a text for each field of `found` that differs from its value in `wanted`: `State pending, expected available`."""
     return [f"{key} {found.get(key)}, expected {value}" for key, value in wanted.items() if found.get(key) != value]
 
 
 def check_key(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on whether the account's roles may use the organisation's key, which `account` names.
+    """Yield a finding on whether the roles of this AWS account may use the KMS key that `account` names. A key of another account gives a
+    failed finding that is not certain.
 
-    The key's policy must trust the account, since the roles of the experiment do not exist yet. `session`: makes the
-    AWS clients.
+    The key's policy must trust the account as a whole, since the roles of the experiment do not exist yet. `session`: makes the AWS
+    clients; `experiment`: not used; all checks take it.
     """
     arn, here = str(account.kms_key), session.client("sts").get_caller_identity()["Account"]
     if arn.split(":")[4] != here:
@@ -420,7 +438,9 @@ def check_key(session: Any, experiment: Experiment, account: AccountFile) -> Ite
 
 
 def _find_key_faults(kms: Any, arn: str, here: str) -> list[str]:
-    """Return the errors of a key in this account; empty if its policy lets the account's roles use it. `here`: account id."""
+    """Return an error text for each requirement that the KMS key `arn` of this account does not meet; empty if the key is usable and its
+    policy lets the account's roles use it. `kms`: a KMS client; `here`: the account's id.
+    """
     if arn.split(":")[3] != kms.meta.region_name:
         return [f"is of {arn.split(':')[3]}, not of {kms.meta.region_name}"]
     found = _ask_or_none(kms, "describe_key", "KeyMetadata", "NotFoundException", KeyId=arn)
@@ -440,17 +460,17 @@ def _find_key_faults(kms: Any, arn: str, here: str) -> list[str]:
 
 
 def can_scaling_use_key(session: Any, arn: str) -> bool:
-    """Return whether the key's policy or a grant names the role with which Auto Scaling starts instances."""
+    """Return whether the policy or a grant of the KMS key `arn` names the role with which Auto Scaling starts instances."""
     kms, role = session.client("kms"), "AWSServiceRoleForAutoScaling"
     granted = [each.get("GranteePrincipal", "") for each in kms.list_grants(KeyId=arn)["Grants"]]
     return any(role in text for text in [kms.get_key_policy(KeyId=arn, PolicyName="default")["Policy"], *granted])
 
 
 def check_boundary(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on whether the permissions boundary that `account` names exists and allows the actions that the
-    experiment's roles need.
+    """Yield a finding on whether the permissions boundary that `account` names exists and allows the actions that the experiment's roles
+    need.
 
-    Conditions on, and resources of, allowing statements are not evaluated. `session`: makes the AWS clients.
+    Conditions and resources of its Allow statements are not evaluated. `session`: makes the AWS clients.
     """
     arn, iam = str(account.permissions_boundary), session.client("iam")
     found, lacking = _ask_or_none(iam, "get_policy", "Policy", "NoSuchEntity", PolicyArn=arn), list[str]()
@@ -466,20 +486,24 @@ def check_boundary(session: Any, experiment: Experiment, account: AccountFile) -
 
 
 def _list_statements(policy: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a policy's statements as a list; a single one need not be in a list."""
+    """Return the statements of an IAM policy as a list. In a policy, a single statement need not be in a list."""
     found = policy["Statement"]
     return found if isinstance(found, list) else [found]
 
 
 def _trusts_account(principal: Any, account_id: str) -> bool:
-    """Return whether a key policy's principal is the account as a whole, so that the policies of its roles decide."""
+    """Return whether `principal`, of a key policy's statement, is the account as a whole or everybody, so that the policies of the
+    account's roles decide.
+    """
     named = principal.get("AWS", []) if isinstance(principal, Mapping) else principal or []
     listed = [named] if isinstance(named, str) else named
     return any(each in ("*", account_id) or str(each).endswith(f"::{account_id}:root") for each in listed)
 
 
 def _list_missing_actions(actions: Iterable[str], statements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the actions that no statement allows, or that a statement denies for all resources without a condition."""
+    """Return those of `actions` that no Allow statement covers, or that a Deny statement for all resources without a condition covers.
+    `statements`: of an IAM policy.
+    """
     allowing = [each for each in statements if each["Effect"] == "Allow"]
     denying = [
         each
@@ -494,7 +518,7 @@ def _list_missing_actions(actions: Iterable[str], statements: Sequence[Mapping[s
 
 
 def _covers(statement: Mapping[str, Any], action: str) -> bool:
-    """Return whether a statement's Action or NotAction applies to `action`."""
+    """Return whether the Action or NotAction patterns of an IAM statement apply to `action`."""
     named = statement.get("Action", statement.get("NotAction", []))
     patterns = [named] if isinstance(named, str) else named
     matched = any(fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)
@@ -513,14 +537,14 @@ AWS_EBS_KEY = "alias/aws/ebs"
 
 
 def _list_public_image_fleets(experiment: Experiment, account: AccountFile) -> list[bill.Fleet]:
-    """Return the fleets that use a public image, not the organisation's own."""
+    """Return the experiment's fleets that boot a public machine image, because `account` names no image of the organisation for them."""
     fleets = bill.infrastructure_of(experiment).fleets
     return [each for each in fleets if not account.image(each.instance_type, gpu=each.gpu)]
 
 
 def check_public_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding for each public image that the experiment's fleets boot, unless `account` names an own one:
-    whether the region of `session` has it.
+    """Yield a finding for each public machine image that the experiment's fleets boot: whether it exists in the region of `session`. Fleets
+    for which `account` names an image of the organisation are skipped.
     """
     wanted = sorted(
         {image_parameter(each.instance_type, gpu=each.gpu) for each in _list_public_image_fleets(experiment, account)}
@@ -533,10 +557,10 @@ def check_public_images(session: Any, experiment: Experiment, account: AccountFi
 
 
 def check_allowed_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a failed finding for each owner of public images for the experiment that the settings of the AWS account of
-    `session` do not allow.
+    """Yield a failed, not certain finding for each owner of public images that the experiment's fleets boot if the settings of the AWS
+    account ("allowed images") do not allow this owner.
 
-    `account`: names own images, which are not checked.
+    `account`: names images of the organisation, which are not checked.
     """
     settings = session.client("ec2").get_allowed_images_settings()
     if settings.get("State", "disabled") != "enabled":
@@ -554,7 +578,9 @@ def check_allowed_images(session: Any, experiment: Experiment, account: AccountF
 
 
 def check_network_quotas(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding for each quota of the region that a new network needs one more of. Yields nothing if the network exists."""
+    """Yield a finding for the quotas of VPCs and of internet gateways in the region: whether one more fits. Yields nothing if the project's
+    network exists already.
+    """
     if find_network_zone(session, experiment.project):
         return
     for name, code, operation, key in NETWORK_QUOTAS:
@@ -566,11 +592,12 @@ def check_network_quotas(session: Any, experiment: Experiment) -> Iterator[Findi
 
 
 def check_public_access(session: Any, experiment: Experiment, own: str | None) -> Iterator[Finding]:
-    """Yield a finding on whether the AWS account of `session` blocks public access for VPCs.
+    """Yield a finding on whether the setting "block public access" of the AWS account keeps the hosts of the experiment's network from the
+    internet.
 
-    Both modes block the packages that hosts receive through an internet gateway; behind a NAT gateway, possible in an
-    `own` VPC, only the mode for both directions blocks. `experiment`: names the project, whose network's VPC may be
-    excluded. Source: Amazon VPC User Guide, "Block public access".
+    Both modes of the setting block hosts behind an internet gateway; behind a NAT gateway, which the organisation's VPC `own` may have,
+    only the mode for both directions does. `experiment`: names the project, whose network's VPC may be excluded from the setting. Source:
+    Amazon VPC User Guide, "Block public access".
     """
     ec2 = session.client("ec2")
     mode = ec2.describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"].get(
@@ -585,17 +612,17 @@ def check_public_access(session: Any, experiment: Experiment, own: str | None) -
 
 
 def _is_excluded(ec2: Any, vpc: str) -> bool:
-    """Return whether the VPC is excluded from the block."""
+    """Return whether the VPC with the id `vpc` is excluded from the account's setting "block public access"."""
     found = ec2.describe_vpc_block_public_access_exclusions()["VpcBlockPublicAccessExclusions"]
     standing = ("create-complete", "update-complete")
     return any(each["ResourceArn"].endswith(f"/{vpc}") and each["State"] in standing for each in found)
 
 
 def check_volumes_key(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a failed finding if new volumes of the experiment's fleets are encrypted with a key that Auto Scaling may
-    not use: it cannot start an instance then.
+    """Yield a failed, not certain finding if new volumes of the experiment's fleets are encrypted with a key that Auto Scaling may not use:
+    it could not start an instance then. Yields nothing otherwise.
 
-    The key is the default of the AWS account of `session`, or that of the organisation's file, `account`.
+    The key is the one that `account` names, else the default of the AWS account of `session`.
     """
     ec2 = session.client("ec2")
     if all(each.purpose == bill.DATABASE for each in bill.infrastructure_of(experiment).fleets):
