@@ -36,7 +36,9 @@ ALONE_MINUTES = 2  # of an experiment without network, hosts and fleets
 
 
 def expected_minutes(experiment: Experiment) -> dict[str, int]:
-    """Return the expected minutes of deployment by stack, in order of deployment; baselines come before their experiment."""
+    """Return {stack: minutes}: how long the first deployment of each stack of the experiment is expected to take, in order of deployment.
+    Baselines come before the experiment, shared stacks before those that use them.
+    """
     found: dict[str, int] = {}
     for each in (*baseline_experiments(experiment), experiment):
         shared = shared_stacks(each)
@@ -54,11 +56,11 @@ HOST_TYPE = "AWS::CloudFormation::WaitCondition"
 
 
 def list_failure_reasons(session: Any, stacks: Iterable[str], *, since: datetime, project: str) -> list[str]:
-    """Return a line for each resource that failed in a stack's last operation, first failures first, and a line that
-    names the log group of the hosts' boots.
+    """Return a line for each resource that failed in a stack's last operation, first failures first; if a host failed, also a line that
+    names the log group with the logs of its boot.
 
-    `session`: makes the AWS clients; `stacks`: their names; `since`: operations that began earlier are ignored;
-    `project`: names the log group.
+    `session`: makes the AWS clients; `stacks`: their names; `since`: operations that began earlier are ignored; `project`: names the log
+    group.
     """
     found = []
     for stack in stacks:
@@ -71,7 +73,7 @@ def list_failure_reasons(session: Any, stacks: Iterable[str], *, since: datetime
 
 
 def _read_last_operation(session: Any, stack: str, *, since: datetime) -> Iterator[dict[str, Any]]:
-    """Yield the events of the stack's last operation, newest first, ignoring those before `since`."""
+    """Yield CloudFormation's events of the last operation on the stack called `stack`, newest first, without those before `since`."""
     with deployed_clients.ToleratedErrors("does not exist"):
         for event in deployed_clients.list_items(
             session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack
@@ -84,8 +86,8 @@ def _read_last_operation(session: Any, stack: str, *, since: datetime) -> Iterat
 
 
 def _is_a_cause(event: dict[str, Any]) -> bool:
-    """Return whether the event is a failure of its own: not the stack's summary line, and not an operation that was cancelled because
-    another one failed.
+    """Return whether the CloudFormation event is a failure with a cause of its own: not the one that sums up the stack, and not an
+    operation that was cancelled because another one failed.
     """
     reason = event.get("ResourceStatusReason", "")
     failed = event["ResourceStatus"] in ("CREATE_FAILED", "UPDATE_FAILED", "DELETE_FAILED")
@@ -97,10 +99,10 @@ def _is_a_cause(event: dict[str, Any]) -> bool:
 
 
 def check_names_free(session: Any, experiment: Experiment, *, config: Path | str) -> None:
-    """Raise UserError if names that the experiment's stack would use are taken in the account of `session`.
+    """Raise UserError if resources in the account of `session` already have names that the experiment's stack would use.
 
-    The message says by what, and what to do. Nothing is checked if the stack exists. `config`: the configuration's
-    path, shown in the message.
+    The message lists them and says what to do: choose another name if they are somebody else's, or `crossover destroy` if an earlier
+    deployment left them. Nothing is checked if the stack exists. `config`: the configuration's path, shown in the message.
     """
     owner = account.load_owner(session, experiment.project, experiment.name)
     if account.find_stack(session, owner.stack) is not None:
@@ -118,7 +120,9 @@ def check_names_free(session: Any, experiment: Experiment, *, config: Path | str
 
 
 def list_fixed_names(experiment: Experiment) -> dict[str, set[str]]:
-    """Return the fixed names of an experiment's stack by kind of resource. CloudFormation generates all other names."""
+    """Return {kind of resource: names} for the resources of an experiment's stack whose names are fixed. CloudFormation generates all other
+    names.
+    """
     architecture, stack = architecture_of(experiment), f"{experiment.project}-{experiment.name}"
     named = {f"{stack}-{step.name.replace('_', '-')}" for step in steps(architecture)}
     functions = {*named, f"{stack}-bucket-emptier"}
@@ -138,8 +142,8 @@ VALIDATE_ACTION = "states:ValidateStateMachineDefinition"
 
 
 def check_definitions(session: Any, experiment: Experiment) -> Finding:
-    """Return the finding whether Step Functions would accept every state machine. Credentials without the permission to ask give a
-    successful finding, since other credentials may deploy.
+    """Return a finding on whether Step Functions accepts the definition of every state machine that a deployment would create. If the
+    credentials lack the permission to ask, the finding is successful, since other credentials may deploy.
     """
     caller = session.client("sts").get_caller_identity()["Arn"]  # contains partition and account
     states, accepted, refused = session.client("stepfunctions"), 0, list[str]()
@@ -167,8 +171,8 @@ def check_definitions(session: Any, experiment: Experiment) -> Finding:
 
 
 def build_definitions(experiment: Experiment) -> dict[str, state_machines.StateDefinition]:
-    """Return the definition of every state machine that a deployment of the experiment creates, by name: its own, and the one that deletes
-    expired stacks.
+    """Return {name: definition} of the state machines that a deployment of the experiment creates: those of its runs, and `expiry`, which
+    deletes expired stacks.
     """
     architecture = architecture_of(experiment)
     alone = not shared_stacks(experiment, architecture)
@@ -178,7 +182,7 @@ def build_definitions(experiment: Experiment) -> dict[str, state_machines.StateD
 
 
 def _format_errors(diagnostics: list[dict[str, str]]) -> Iterator[str]:
-    """Yield the errors among Step Functions' diagnostics, as text."""
+    """Yield a line for each error (not warning) in the diagnostics with which Step Functions answers about a definition."""
     for each in diagnostics:
         if each["severity"] == "ERROR":
             where = f" at {each['location']}" if each.get("location") else ""
@@ -195,7 +199,9 @@ MINIMUM_VERSION = 6  # what manifests ask for: `requiresBootstrapStackVersion`
 
 
 def check_bootstrap(session: Any) -> Finding:
-    """Return the finding whether the CDK is bootstrapped in the region with a recent version; if not, it names the command."""
+    """Return a finding on whether `cdk bootstrap` has been run in the session's region with a recent version. If not, its detail is the
+    command to run.
+    """
     version = int(deployed_clients.read_parameter(session, bootstrap_parameter()) or 0)
     region, other = session.client("ssm").meta.region_name, read_qualifier()
     apart = "" if other == DEFAULT_QUALIFIER else f" --toolkit-stack-name CDKToolkit-{other}"
@@ -214,8 +220,8 @@ def bootstrap_parameter() -> str:
 
 
 def read_qualifier() -> str:
-    """Return the bootstrap qualifier as the CDK's command line reads it: from the project's cdk.json, else from ~/.cdk.json, else the
-    default.
+    """Return the bootstrap qualifier, an id that separates several set-ups of the CDK in one account, where the CDK's command line looks
+    for it: the project's cdk.json, then ~/.cdk.json, then the CDK's default.
     """
     for file in (CDK_JSON, Path("~/.cdk.json").expanduser()):
         context = json.loads(file.read_text(encoding="utf-8")).get("context", {}) if file.exists() else {}
@@ -240,10 +246,12 @@ NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
 def examine(session: Any, experiment: Experiment, account: AccountFile | None = None) -> Iterator[Finding]:
-    """Yield one or more findings per requirement of the experiment, in order of importance.
+    """Check all that the AWS account must have for a deployment of the experiment, and yield one or more findings for each requirement, the
+    most important first.
 
-    `session`: makes the AWS clients; `account`: the organisation's account file, by default an empty one. Changes
-    nothing on AWS. Raises ConfigError if the experiment contradicts the account file.
+    `session`: makes the AWS clients; `account`: the organisation's account file, by default an empty one. Changes nothing on AWS. A check
+    that AWS refuses gives a finding that says so. Raises ConfigError if the experiment contradicts the account file, UserError outside the
+    partition `aws`, and botocore's error if there are no credentials.
     """
     credentials.check_partition(session.region_name)
     account = account or AccountFile()
@@ -258,7 +266,9 @@ def examine(session: Any, experiment: Experiment, account: AccountFile | None = 
 
 
 def _list_checks(experiment: Experiment, account: AccountFile) -> Iterator[tuple[str, AccountCheck]]:
-    """Yield the checks that apply to the experiment, each with the name under which a refused one is reported."""
+    """Yield (name, check) for each check that applies to the experiment. The check is called with session and experiment; the name is used
+    if AWS refuses it. `account`: the organisation's account file.
+    """
     wanted = bill.infrastructure_of(experiment)
     yield "credentials", _check_credentials
     yield "region", _check_region
@@ -291,13 +301,15 @@ def _list_checks(experiment: Experiment, account: AccountFile) -> Iterator[tuple
 
 
 def _check_credentials(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding with the account and user of the credentials."""
+    """Yield a successful finding that names the account and the user of the credentials. `experiment`: not used; all checks take it."""
     identity = session.client("sts").get_caller_identity()
     yield Finding("credentials", True, f"account {identity['Account']}, {identity['Arn'].rpartition(':')[2]}")
 
 
 def _check_region(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding on the region: whether AWS has it, as far as botocore knows, and whether our prices are of this region."""
+    """Yield a finding on the session's region. It fails if the experiment has a budget and the price file is of another region; without a
+    budget it only says so.
+    """
     region, priced = session.client("sts").meta.region_name, prices.load().region
     try:
         running_costs.check_prices(session, experiment)
@@ -311,8 +323,8 @@ def _check_region(session: Any, experiment: Experiment) -> Iterator[Finding]:
 
 
 def _check_time_to_live(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding on whether the stacks live longer than their deployment takes. Otherwise the clean-up would delete the first stacks
-    while the last one is being created.
+    """Yield a finding on whether the experiment's time to live is longer than the expected deployment of the stacks that do not exist yet.
+    Otherwise the clean-up would delete the first stacks while the last one is being created.
     """
     minutes = sum(
         each for name, each in expected_minutes(experiment).items() if stacks.find_stack(session, name) is None
@@ -324,8 +336,8 @@ def _check_time_to_live(session: Any, experiment: Experiment) -> Iterator[Findin
 
 
 def _check_topic(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on the notification topic. The clean-up can publish only to a topic of its own region and account, and not to one
-    that is encrypted with another key than the account file's.
+    """Yield a finding on the SNS topic to which the clean-up sends notifications: it must exist in the session's region and account, have a
+    confirmed subscription, and be encrypted with no other key than the account file's.
     """
     topic, region = str(experiment.lifetime.notify), session.client("sns").meta.region_name
     here = session.client("sts").get_caller_identity()["Account"]
@@ -355,7 +367,9 @@ def _check_topic(session: Any, experiment: Experiment, account: AccountFile) -> 
 
 
 def _check_functions(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield findings on the account's limits of Lambda: concurrency, and the memory of a function."""
+    """Yield two findings on the account's limits of Lambda: whether enough functions can run at once, and whether the largest function's
+    memory is allowed. The second is inferred from the first, since no API reports that limit.
+    """
     memory_mb = max(bill.infrastructure_of(experiment).memory_mb.values())
     limits = session.client("lambda").get_account_settings()["AccountLimit"]
     free, needed = limits["UnreservedConcurrentExecutions"], compute_concurrency(experiment)
@@ -378,12 +392,14 @@ def _check_functions(session: Any, experiment: Experiment) -> Iterator[Finding]:
 
 
 def compute_concurrency(experiment: Experiment) -> int:
-    """Return the highest number of functions that run at the same time: the parallel iterations of the workflow, multiplied."""
+    """Return the largest number of Lambda functions that a run of the experiment has running at the same time, from the parallel branches
+    and loops of its workflow.
+    """
     architecture = architecture_of(experiment)
     minibatches = most_minibatches(experiment) or 1
 
     def count_at_once(node: Node) -> int:
-        """Return the highest number of functions that run at the same time below this node."""
+        """Return the largest number of functions that run at the same time below this node of the workflow."""
         match node:
             case InOrder(nodes=nodes):
                 return max((count_at_once(each) for each in nodes), default=0)
@@ -400,7 +416,9 @@ def compute_concurrency(experiment: Experiment) -> int:
 
 
 def _check_processors(session: Any, experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding for each vCPU quota that the experiment's instances count against."""
+    """Yield a finding for each EC2 quota of vCPUs that the experiment's instances count against: whether what is in use and what they need
+    fit. Yields nothing if an instance type is not offered here.
+    """
     fleets = bill.infrastructure_of(experiment).fleets
     vcpus = _load_vcpus(session, {each.instance_type for each in fleets})
     if not vcpus:
@@ -417,7 +435,9 @@ def _check_processors(session: Any, experiment: Experiment) -> Iterator[Finding]
 
 
 def _count_vcpus_in_use(session: Any, experiment: Experiment, code: str) -> int:
-    """Return the vCPUs of the quota `code` that other instances use. The experiment's own are not counted: they are part of its need."""
+    """Return the number of vCPUs that instances other than the experiment's use of the quota with the code `code`. The experiment's own are
+    left out because they are part of its need.
+    """
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     used = list[str]()
     for held in deployed_clients.list_items(session, "ec2", "describe_instances", "Reservations", Filters=states):
@@ -432,7 +452,7 @@ def _count_vcpus_in_use(session: Any, experiment: Experiment, code: str) -> int:
 
 
 def _load_vcpus(session: Any, types: set[str]) -> dict[str, int]:
-    """Return the vCPUs of each instance type; empty if one of the types is not offered, which another finding reports."""
+    """Return {instance type: number of vCPUs}; empty if one of `types` is not offered, which another check reports."""
     found = dict[str, int]()
     with deployed_clients.ToleratedErrors("InvalidInstanceType"):
         listed = (
@@ -443,8 +463,8 @@ def _load_vcpus(session: Any, types: set[str]) -> dict[str, int]:
 
 
 def _group_by_quota(fleets: Iterable[bill.Fleet]) -> dict[tuple[str, str], list[bill.Fleet]]:
-    """Return the fleets by name and code of the quota that they count against. Instance classes that none of our configurations uses are
-    left out: AWS reports their quotas when they start.
+    """Return the fleets grouped by the quota of vCPUs that they count against, {(name, code): fleets}. Fleets of instance classes that are
+    not in QUOTAS are left out.
     """
     found: dict[tuple[str, str], list[bill.Fleet]] = {}
     for fleet in fleets:

@@ -47,10 +47,10 @@ _ZOO = "crossover.learning.zoo"  # every learner imports it; it matters only for
 
 
 def digest_code(experiment: Experiment) -> dict[str, Any]:
-    """Return the identity of the run's code.
+    """Return the identity of the code that a run of the experiment executes, as a dictionary.
 
-    `files`: digests by path; `settings`: properties of the architecture; `digest`: digest of both; `own`: SHA-256 of
-    each of the user's own files, including the loader of the data set, which a reproduction must match.
+    `files`: {path: digest}; `settings`: properties of the architecture; `digest`: SHA-256 of both; `own`: {path: SHA-256} of the user's own
+    files, including the loader of the data set, which a reproduction must match.
     """
     architecture = architecture_of(experiment)
     digests = {**digest_project(ROOT, _list_modules(architecture, experiment)), **bundling.hash_files(experiment)}
@@ -69,7 +69,9 @@ def digest_code(experiment: Experiment) -> dict[str, Any]:
 
 
 def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[str, ...]:
-    """Return the modules that the experiment runs: architecture, steps, program, and the built-in models if it trains one of them."""
+    """Return the names of the modules that a run of the experiment executes: of the architecture, its steps and program, and of the
+    built-in models if it trains one of them.
+    """
     program = [architecture.program.module] if architecture.program else []
     model = [] if ":" in experiment.training.model else [_ZOO]
     named = [
@@ -82,8 +84,8 @@ def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[s
 
 @lru_cache(maxsize=8)
 def digest_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the digests by path of all files below `root` that `modules` import, directly or not, except those of IRRELEVANT_MODULES. Read
-    once per process, as Python does.
+    """Return {path: digest} of all files below `root` that the modules named in `modules` import, directly or not, themselves included.
+    IRRELEVANT_MODULES are left out. The result is cached, because Python too reads a module only once.
     """
     sources, seen, todo = Sources(root), set[str](), list(modules)
     while todo:
@@ -108,8 +110,8 @@ def _digest(path: Path) -> str:
 
 
 def check_room_for_base(experiment: Experiment, *, elements: int) -> None:
-    """Raise ConfigError if a function has too little memory for the model's pretrained base and the vectors of a run. `elements`: length of
-    such a vector. Functions never write the base to a file, so /tmp is not checked.
+    """Raise ConfigError if a function that computes has too little memory for torch, the model's pretrained base weights and the vectors of
+    a run. `elements`: number of float32 values in such a vector. Passes if the model has no pretrained base.
     """
     from crossover.learning import weights
 
@@ -131,10 +133,11 @@ TriedCode = tuple[str | None, Mapping[str, Any] | None]
 
 
 def try_out(experiment: Experiment) -> TriedCode:
-    """Try the user's own code: load the data, build the model, train and evaluate on a few samples.
+    """Try the user's own code in this process: load the data, build the model, train and evaluate on a few samples.
 
-    Return a sentence on the result, None if the experiment uses no user code; and how the data was understood, None if the data is not
-    here. If the files of a built-in data set are not here, only the imports are checked. Raises OwnCodeError, ConfigError, DataError.
+    Returns (sentence on the result, how the data was understood). Without user code both are None. If the files of a built-in data set are
+    not on this machine, only the imports are tried, and the second is what is known without them. Raises OwnCodeError, ConfigError,
+    DataError.
     """
     used = bundling.list_user_code_with_loader(experiment)
     if not used:
@@ -158,7 +161,9 @@ def try_out(experiment: Experiment) -> TriedCode:
 
 
 def try_training(experiment: Experiment) -> Mapping[str, Any]:
-    """Train a few minibatches in this process and return how the data was understood. Raises OwnCodeError, ConfigError, DataError."""
+    """Train the experiment's model for a few minibatches in this process, and return how the data was understood. Raises OwnCodeError,
+    ConfigError, DataError.
+    """
     from crossover.learning.datasets import load as load_dataset
 
     experiment = architecture_of(experiment).resolve(experiment)
@@ -168,8 +173,8 @@ def try_training(experiment: Experiment) -> Mapping[str, Any]:
 
 
 def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
-    """Return the experiment's learner after trying it on a few samples and minibatches. Raises ConfigError if a worker would have no
-    minibatch or round.
+    """Build the experiment's learner (its model, loss and optimizer), try it on a few samples and minibatches, and return it. Raises
+    ConfigError if a worker would have no minibatch, or no minibatches enough for a round.
     """
     from crossover.learning.first_steps import try_minibatches
     from crossover.learning.learner import for_processor, learner_for
@@ -189,7 +194,11 @@ def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
 
 @dataclass
 class Prepared:
-    """A run whose data and facts are in the object store."""
+    """A run whose data and configuration have been written to its object store, and what this process has read of its progress since then.
+
+    `run`: its id; `objects`: its store; `facts`: its configuration, the content of experiment.json; `records`: by key, one for each
+    finished invocation or interval of a program; `decisions`: one for each evaluation, whether training continues.
+    """
 
     run: str
     experiment: Experiment
@@ -205,22 +214,25 @@ class Prepared:
     damaged: list[str] = field(default_factory=list)  # damaged data that the run does without, a sentence each
 
     def note_damage(self, damaged: Sequence[str]) -> None:
-        """Note damaged data that the run does not need, and print a note about each. `damaged`: a sentence each."""
+        """Add to `self.damaged`, and print, a note about each piece of data that is damaged and that the run can do without. `damaged`: a
+        sentence each.
+        """
         self.damaged += damaged
         for each in damaged:
             print(f"note: {each}", file=sys.stderr, flush=True)
 
     @property
     def keys(self) -> Keys:
-        """The keys of the run's objects."""
+        """The names of the run's objects in its store."""
         return Keys(self.run)
 
 
 def attempt_number(prepared: Prepared, *, again: bool) -> int:
-    """Return the number of the run's next attempt: 0, or if the run is resumed (`again`) the time in hundredths of a second.
+    """Return the number of the run's next attempt (its first start, or a resumption): 0 for a new run, or if the run is resumed (`again`)
+    the unix time in hundredths of a second.
 
-    Clients that do not know of each other thus choose different numbers, even if one is stopped before its attempt begins. The number is
-    above those of all attempts that have begun, because another client's clock may be ahead.
+    Two clients that resume the same run thus choose different numbers. The number is above those of all attempts that have begun, even if
+    another client's clock is ahead.
     """
     if not again:
         return 0
@@ -229,13 +241,17 @@ def attempt_number(prepared: Prepared, *, again: bool) -> int:
 
 
 def new_run_id() -> str:
-    """Return a new run id of at most 24 characters: execution names add machine, worker, epoch and round, and may have 80."""
+    """Return a new run id from the time and a random part, such as 20260801-120000-1a2b3c. It has at most 24 characters, because names of
+    executions, which may have 80, contain it.
+    """
     return datetime.fromtimestamp(runtime.time(), UTC).strftime("%Y%m%d-%H%M%S-") + runtime.identifier()[:6]
 
 
 @dataclass(frozen=True)
 class Materials:
-    """The inputs of a run besides its experiment. `learner`: builds a learner from an experiment and its data's manifest."""
+    """The inputs of a run besides its experiment. `code`: identity of the code, from `digest_code`; `versions`: from `collect_versions`;
+    `learner`: function that builds a learner from an experiment and the manifest of its data.
+    """
 
     dataset: "Dataset"
     code: Mapping[str, Any]
@@ -244,7 +260,9 @@ class Materials:
 
 
 def load_materials(experiment: Experiment) -> Materials:
-    """Load the experiment's data set, and collect the digests of its code and this machine's versions. Raises DataError, ConfigError."""
+    """Load the experiment's data set, and compute the digests of its code and the versions on this machine. Raises
+    DataError, ConfigError.
+    """
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
 
     return Materials(load_dataset(experiment), digest_code(experiment), collect_versions())
@@ -258,12 +276,12 @@ def prepare(
     run: str = "",
     load_inputs: Callable[[Experiment], Materials] = load_materials,
 ) -> Prepared:
-    """Stage the data of the experiment, skipping what is staged already, write the run's configuration to the object
-    store, and return the run.
+    """Prepare a run: divide the experiment's data and upload it, unless the stores have it already, check the model, and write the run's
+    configuration to its object store. Returns the run.
 
-    `objects`: the run's store; `data`: stores of the data, one or one per worker; `run`: id of a run to resume, "" for
-    a new one; `load_inputs`: loads the run's inputs. Raises DataError, ConfigError, and UserError if the run cannot be
-    resumed.
+    `objects`: the run's store; `data`: stores of the data, one for all workers or one for each; `run`: id of a run to resume, "" for a new
+    one; `load_inputs`: loads the run's inputs. Damaged records of a resumed run are deleted and noted. Raises DataError, ConfigError, and
+    UserError if the run cannot be resumed.
     """
     architecture = architecture_of(experiment)
     experiment = architecture.resolve(experiment)
@@ -303,7 +321,7 @@ def prepare(
 
 
 def print_data(prepared: Prepared) -> None:
-    """Print how the data was understood."""
+    """Print lines on how the data was understood, such as columns and classes, if that is known."""
     from crossover.learning import understood
 
     if found := prepared.facts.get("understood"):
@@ -313,8 +331,9 @@ def print_data(prepared: Prepared) -> None:
 def _stage_training(
     experiment: Experiment, made_of: Materials, data: Sequence[ObjectStore]
 ) -> tuple[dict[str, Any], bytes]:
-    """Stage the data and build the learner. Return what the run's facts say about both, and the constants of a user's model that are not in
-    its vector, b"" for a built-in model.
+    """Upload the data that `made_of` holds to the stores `data`, and build the model. Returns (sizes, constants): what the run's
+    configuration says about the data and the model's size; and the constants of a user's model that are not among its parameters, b"" for a
+    built-in model.
     """
     from crossover.learning.learner import for_processor, has_user_code, learner_for
     from crossover.learning.staging import stage, take_first_samples
@@ -333,7 +352,9 @@ def _stage_training(
 
 
 def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
-    """Stage the pretrained base of the model, if it has one and the store does not have it yet. All runs with this base share it."""
+    """Upload the pretrained base weights of the model to `objects`, if it has any and they are not there yet. All runs with the same base
+    share them.
+    """
     if experiment.training.weights.file is None:
         return
     from crossover.learning import weights
@@ -346,7 +367,9 @@ def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
 def _check_resumed(
     run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str, code: Mapping[str, Any]
 ) -> None:
-    """Raise UserError if the run to resume does not exist, is finished, or was started with other settings, code or data."""
+    """Raise UserError if the run to resume does not exist or is finished, and ConfigError if it was started with other settings, code or
+    data. `run`: its id; `fingerprint`: of the data here; `code`: identity of the code here, from `digest_code`.
+    """
     try:
         began = documents.read_document(objects, Keys(run).experiment)
     except Missing:
@@ -359,8 +382,8 @@ def _check_resumed(
 
 
 def _check_whole(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
-    """Read everything that the run has reported so far, before it is resumed; return the damage by key of the records, which nothing but
-    the report needs. Raises UserError if anything else is damaged.
+    """Read everything that the run has written so far, before it is resumed, and return {key: error} of the damaged records, which only the
+    report needs. Raises UserError if a decision is damaged, without which the run cannot continue.
     """
     damaged = dict[str, Corrupt]()
     try:
@@ -375,7 +398,9 @@ def _check_whole(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
 
 
 def collect_versions() -> dict[str, str]:
-    """Return the versions and the machine that a run's results depend on."""
+    """Return the versions and properties of this machine on which a run's results depend: {"crossover", "python", "torch", "machine",
+    "cpu"}.
+    """
     import torch
 
     return {
@@ -397,8 +422,8 @@ _KEPT_VECTORS = 3 * (4 + 2)
 
 
 def check_room_for_servers(out: Path, *, broker: bool) -> None:
-    """Raise ConfigError if the disks have no room for the servers in the folder for temporary files, or for results in `out`. `broker`:
-    whether RabbitMQ is among the servers.
+    """Raise ConfigError if too little disk space is free in the folder for temporary files, where the servers of the local cloud write, or
+    for results in `out`. `broker`: whether RabbitMQ is among the servers.
     """
     reason = f", {FREE_MB} MB of it so that RabbitMQ takes messages" if broker else ""
     _check_room(
@@ -408,19 +433,23 @@ def check_room_for_servers(out: Path, *, broker: bool) -> None:
 
 
 def check_room_for_folder(prepared: Prepared, out: Path) -> None:
-    """Raise ConfigError if the disk has no room for the run's folder and the checkpoints that are kept in it during the run."""
+    """Raise ConfigError if the disk of `out` has too little free space for the run's results and for the checkpoints that are kept there
+    during the run.
+    """
     facts, members = prepared.facts, prepared.experiment.workers if prepared.architecture.state == "checkpoints" else 1
     vectors_mb = 4 * (1 + _KEPT_VECTORS * members) * (facts["parameters"] + facts["buffers"]) / 1e6
     _check_room_for_results(out, _FILES_MB + vectors_mb)
 
 
 def _check_room_for_results(out: Path, needed_mb: float) -> None:
-    """Raise ConfigError unless the disk of `out` has this much free space."""
+    """Raise ConfigError if the disk of `out` has less than `needed_mb` MB of free space. The folder need not exist."""
     _check_room(out, needed_mb, "for the results, and for checkpoints during the run", "give --out a")
 
 
 def _check_room(folder: Path, needed_mb: float, what_for: str, otherwise: str) -> None:
-    """Raise ConfigError unless the disk of `folder` has this much free space. `what_for`, `otherwise`: parts of the message."""
+    """Raise ConfigError if the disk of `folder` has less than `needed_mb` MB of free space. The folder need not exist. `what_for`: words
+    for the purpose; `otherwise`: words of a command that chooses another folder; both are parts of the message.
+    """
     disk = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if (free_mb := shutil.disk_usage(disk).free // 10**6) < needed_mb:
         raise ConfigError(

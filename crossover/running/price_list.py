@@ -27,8 +27,8 @@ PRICE_LINE = re.compile(r"^(  (?P<item>[a-z][\w.]*): \{usd: )(?P<usd>[\d.]+)(?P<
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """A product of the price list. `usage`: regular expression for the whole usage type, without the prefix (`EUC1-`) that names most
-    regions.
+    """A product of AWS's price list. `service`: the service's code; `usage`: regular expression for the whole usage type, without the
+    prefix (such as `EUC1-`) that names the region; `attributes`: further attributes that the entry must have.
     """
 
     service: str
@@ -64,8 +64,8 @@ PRODUCTS: Mapping[str, Product] = {
 
 
 def find_product(item: str) -> Product | None:
-    """Return the product of an item: from PRODUCTS, or by its instance type. None for an item that the list does not sell (spot) or that
-    has no entry.
+    """Return the product of the price list for `item`, a key of the price file such as `ec2.c7g.large`: from PRODUCTS, or made from the
+    instance type. None if the list does not sell it (spot instances) or PRODUCTS lacks it.
     """
     if item.startswith("ec2.") and not item.endswith(".spot"):
         kind = item.removeprefix("ec2.")
@@ -81,8 +81,8 @@ def find_product(item: str) -> Product | None:
 
 
 def refresh_prices(text: str, session: Any, *, region: str, now: datetime) -> tuple[str, list[str], list[str]]:
-    """Return `text`, the price file, with the prices of `region` at the time `now`, a line for each price that changed,
-    and the reason for each item that kept its old price.
+    """Return a triple: the price file `text` with the prices of `region` at the time `now`, a line for each price that changed, and the
+    reason for each item that kept its old price.
 
     `session`: asks AWS's price list. An item that keeps the price of another region is marked `verified: false`.
     """
@@ -111,21 +111,23 @@ def refresh_prices(text: str, session: Any, *, region: str, now: datetime) -> tu
 
 
 def _read_unit_count(rest: str) -> int:
-    """Return the number of units that the price is for, 1 if the line does not say it."""
+    """Return the number of units that a price is for, from `rest`, the end of a line of the price file: `, per: 1000`. 1 if
+    there is none.
+    """
     found = re.search(r", per: (\d+)", rest)
     return int(found[1]) if found else 1
 
 
 def _format_plain(usd: float) -> str:
-    """Format a price without an exponent, which other readers of the file might not accept."""
+    """Return a price as a decimal number without an exponent, which other readers of the price file might not accept."""
     return f"{usd:.12f}".rstrip("0").rstrip(".")
 
 
 def fetch_price(session: Any, item: str, *, region: str, now: datetime | None = None) -> float:
-    """Return the dollars for one unit of `item` in `region` today.
+    """Return today's price of one unit of `item` in `region`, in dollars. `item`: a key of the price file.
 
-    `session`: asks AWS's price list; `now`: time of a spot price, by default the present. Raises CrossoverError if the
-    list has no price, or several that differ.
+    `session`: asks AWS's price list; `now`: the time for a spot price, by default the present. Raises CrossoverError if the list has no
+    price, or several that differ.
     """
     if item.startswith("ec2.") and item.endswith(".spot"):
         kind = item.removeprefix("ec2.").removesuffix(".spot")
@@ -147,7 +149,7 @@ def fetch_price(session: Any, item: str, *, region: str, now: datetime | None = 
 
 def _list_products(session: Any, product: Product, *, region: str) -> Iterator[Mapping[str, Any]]:
     # Data transfer is listed under the region that it leaves.
-    """Yield the entries of the price list for the product in `region`."""
+    """Yield the entries of AWS's price list for the product in `region`. For data transfer, `region` is the one that the data leaves."""
     where = "fromRegionCode" if product.service == "AWSDataTransfer" else "regionCode"
     wanted = {where: region, **product.attributes}
     filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
@@ -157,7 +159,9 @@ def _list_products(session: Any, product: Product, *, region: str) -> Iterator[M
 
 
 def _find_first_paid_tier(listed: Mapping[str, Any]) -> float | None:
-    """Return the on-demand price of the lowest range that costs anything, None if all is free."""
+    """Return the on-demand price in dollars of the lowest tier that is not free, None if all tiers are free. `listed`: an entry of the
+    price list.
+    """
     tiers = sorted(
         (float(dimension.get("beginRange", 0)), float(dimension["pricePerUnit"]["USD"]))
         for term in listed.get("terms", {}).get("OnDemand", {}).values()
@@ -168,7 +172,9 @@ def _find_first_paid_tier(listed: Mapping[str, Any]) -> float | None:
 
 
 def _fetch_spot_price(session: Any, instance_type: str, *, region: str, now: datetime) -> float:
-    """Return the highest current spot price among the zones, since the zone of a fleet is not known beforehand."""
+    """Return the current spot price of the instance type in dollars per hour: the highest of the region's availability zones, since the
+    zone of a fleet is not known beforehand. Raises CrossoverError if there is none.
+    """
     history = session.client("ec2", region_name=region).describe_spot_price_history(
         InstanceTypes=[instance_type],
         ProductDescriptions=["Linux/UNIX"],

@@ -39,7 +39,8 @@ GONE_ERRORS = (
 
 
 def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
-    """Stop the owner's executions and scale its fleets to zero, so that nothing writes into what is being deleted.
+    """Stop the running executions of the owner's state machines, and scale its Auto Scaling groups to zero, so that nothing writes into
+    what is being deleted.
 
     Safe to repeat. `session`: makes the AWS clients; `tell`: reports one line.
     """
@@ -61,14 +62,14 @@ def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
 
 
 def empty_buckets(session: Any, owner: Owner) -> None:
-    """Delete all objects in all buckets of the owner's stacks."""
+    """Delete all objects in all buckets of the owner's existing stacks. Buckets that do not exist any more are skipped."""
     for name in owner.list_ids("AWS::S3::Bucket"):
         with deployed_clients.ToleratedErrors(*GONE_ERRORS):
             empty_bucket(session, name)
 
 
 def empty_bucket(session: Any, name: str) -> None:
-    """Delete every object and version in the bucket. Raises CrossoverError naming one that could not be deleted."""
+    """Delete every object in the bucket `name`, in all versions. Raises CrossoverError naming the first one that could not be deleted."""
     s3 = session.client("s3")
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=name):
         keys = [
@@ -88,25 +89,27 @@ def _delete_bucket(session: Any, name: str) -> None:
 
 
 def _delete_layer(session: Any, arn: str) -> None:
-    """Delete the version of a layer that `arn` names."""
+    """Delete the version of a Lambda layer whose ARN is `arn`."""
     layer, _, version = arn.rpartition(":")
     session.client("lambda").delete_layer_version(LayerName=layer, VersionNumber=int(version))
 
 
 def _delete_budget(session: Any, name: str) -> None:
-    """Delete the budget."""
+    """Delete the AWS budget `name` of the session's account."""
     account = session.client("sts").get_caller_identity()["Account"]
     session.client("budgets").delete_budget(AccountId=account, BudgetName=name)
 
 
 def _release_address(session: Any, public: str) -> None:
-    """Release the public IP address."""
+    """Release the Elastic IP address `public`, an IPv4 address as text."""
     (found,) = session.client("ec2").describe_addresses(PublicIps=[public])["Addresses"]
     session.client("ec2").release_address(AllocationId=found["AllocationId"])
 
 
 def _make_remover(service: str, operation: str, argument: str, **more: Any) -> Callable[[Any, str], Any]:
-    """Return a remover that calls `operation` with the resource's id as `argument`. `more`: further arguments of the call."""
+    """Return a function (session, id) that deletes the resource `id` by calling the boto3 operation `operation` of `service`. `argument`:
+    the operation's argument for the id; `more`: its further arguments.
+    """
     return lambda session, id: getattr(session.client(service), operation)(**{argument: id}, **more)
 
 
@@ -137,8 +140,8 @@ BY_HAND_MESSAGE = "no stack contains it any more; delete it in the console"
 
 
 def remove_orphan(session: Any, orphan: FoundResource) -> str:
-    """Delete a resource that no stack contains any more. Returns the reason if that failed, "" otherwise; a resource that is gone already
-    counts as deleted. Raises botocore's error if AWS does not accept the credentials.
+    """Delete a resource that no stack contains any more, and return "", also if it did not exist. If AWS refuses, or this kind of resource
+    must be deleted by hand, return the reason. Raises botocore's error if AWS does not accept the credentials.
     """
     from botocore.exceptions import ClientError
 
@@ -158,7 +161,9 @@ def remove_orphan(session: Any, orphan: FoundResource) -> str:
 
 
 def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
-    """Return why a stack's deletion failed, one line per resource: `Bucket AWS::S3::Bucket (name): the bucket is not empty`."""
+    """Return a line for each resource whose deletion failed, with the newest reason: `Bucket AWS::S3::Bucket (name): the bucket is not
+    empty`. `stack_id`: id of the stack.
+    """
     events = deployed_clients.list_items(
         session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id
     )
@@ -171,8 +176,8 @@ def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
 
 
 def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: float = 3_600.0) -> str:
-    """Poll the stack `name` every `poll_s` seconds until no operation on it is in progress, or until `timeout_s` have
-    passed, and return its state; "" if there is no such stack.
+    """Poll the stack `name` (or its id) every `poll_s` seconds until no operation on it is in progress, or until `timeout_s` seconds have
+    passed, and return its state, such as CREATE_COMPLETE; "" if there is no such stack.
 
     `session`: makes the AWS clients.
     """
@@ -190,7 +195,8 @@ def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: f
 
 
 def release_functions(session: Any, stack: str, tell: ReportLine) -> None:
-    """Take the functions of `stack` out of the network and wait until that has happened. Problems are only reported.
+    """Take the Lambda functions of `stack` (name or id) out of their VPC and wait until that has happened. Problems are reported, not
+    raised.
 
     Safe to repeat, also if there is no such stack. `session`: makes the AWS clients; `tell`: reports one line.
     """
@@ -216,7 +222,9 @@ def release_functions(session: Any, stack: str, tell: ReportLine) -> None:
 
 
 def find_functions_outside(session: Any, stack: str) -> list[str]:
-    """Return the stack's functions that its template puts into the network and that are not in it; empty if there is no such stack."""
+    """Return the names of the stack's Lambda functions that are in no VPC although the deployed template puts them into one. Empty if there
+    is no such stack.
+    """
     client, functions = session.client("lambda"), _list_functions(session, stack)
     if not functions:
         return []
@@ -231,8 +239,8 @@ def find_functions_outside(session: Any, stack: str) -> list[str]:
 
 
 def return_functions(session: Any, stack: str, project: str, tell: ReportLine) -> None:
-    """Put functions of `stack` that an interrupted deletion took out of the network back into it, after their stack was
-    deployed. Raises botocore's ClientError or WaiterError, because a run without the network would wait in vain.
+    """Put those Lambda functions of `stack` back into their VPC that an interrupted deletion took out of it. Called after the stack was
+    deployed again. Raises botocore's ClientError or WaiterError if that fails, because a run without the network would wait in vain.
 
     `session`: makes the AWS clients; `project`: names the network's parameters; `tell`: reports one line.
     """
@@ -251,7 +259,7 @@ def return_functions(session: Any, stack: str, project: str, tell: ReportLine) -
 
 
 def _list_functions(session: Any, stack: str) -> dict[str, str]:
-    """Return the physical names of the stack's functions by logical id."""
+    """Return {logical id: name} of the stack's Lambda functions, {} if there is no such stack."""
     with deployed_clients.ToleratedErrors("does not exist"):
         return {
             each["LogicalResourceId"]: each["PhysicalResourceId"]
@@ -270,11 +278,11 @@ def wait_for_interfaces(
     timeout_s: float = 2_700.0,
     tell_every_s: float = 60.0,
 ) -> None:
-    """Wait until Lambda has removed its interfaces from the project's network, or until `timeout_s` have passed. Lambda
-    needs a role for it that is deleted with the network.
+    """Wait until Lambda has removed its network interfaces from the project's network, or report after `timeout_s` seconds that they still
+    exist. Lambda needs a role for it that is deleted with the network.
 
-    `session`: makes the AWS clients, which are polled every `poll_s`. `tell`: reports what is waited for, immediately
-    and every `tell_every_s`, so that users see that the command is alive.
+    `session`: makes the AWS clients; AWS is polled every `poll_s` seconds. `tell`: reports what is waited for, at once and every
+    `tell_every_s` seconds, so that users see that the command is alive.
     """
     group = deployed_clients.read_parameter(session, f"/crossover/{project}/network/functions_group")
     if not group:
@@ -293,7 +301,7 @@ def wait_for_interfaces(
 
 
 def _list_interface_ids(session: Any, group: str) -> list[str]:
-    """Return the ids of Lambda's interfaces in the security group."""
+    """Return the ids of the network interfaces that Lambda created in the security group with the id `group`."""
     mine = [{"Name": "group-id", "Values": [group]}]
     found = deployed_clients.list_items(
         session, "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=mine
@@ -308,16 +316,18 @@ def _list_interface_ids(session: Any, group: str) -> list[str]:
 
 
 def list_experiment_names(experiment: Experiment) -> list[str | None]:
-    """Return the names of the experiment and its baselines, the experiment first, since its stack depends on those of its baselines."""
+    """Return the names of the experiment and its baselines in the order in which their stacks are deleted: the experiment first, since its
+    stack depends on those of its baselines.
+    """
     return [experiment.name, *(companion.name for companion in baseline_experiments(experiment))]
 
 
 def announce_removal(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:
-    """Yield lines on what will be removed for the experiment, and on resources that look like ours and are left alone.
-    Waits until no operation on the stacks is in progress.
+    """Yield lines on what will be removed for the experiment, what stays, and which resources look like the project's and are left alone.
+    Waits first until no operation on the stacks is in progress.
 
-    `session`: makes the AWS clients; `shared`: network and broker are to be removed too. Raises UserError if a stack of
-    our name is not ours.
+    `session`: makes the AWS clients; `shared`: whether network and broker are to be removed too. Raises UserError if a stack with a name of
+    ours belongs to somebody else, or if other experiments need the shared stacks.
     """
     project, names = experiment.project, list_experiment_names(experiment)
     _wait_until_idle(session, project, [*names, *(account.SHARED_KINDS if shared else ())])
@@ -339,12 +349,14 @@ def announce_removal(session: Any, experiment: Experiment, *, shared: bool) -> I
 
 
 def _format_owner(stack: DeployedStack) -> str:
-    """Return the owner of the stack, as a part of a line; "" if it names none."""
+    """Return the stack's owner as a part of a line, such as ` of alice`; "" if the stack has no owner tag."""
     return f" of {stack.tags[account.OWNER_TAG]}" if account.OWNER_TAG in stack.tags else ""
 
 
 def _wait_until_idle(session: Any, project: str, names: list[str | None]) -> None:
-    """Wait until no named stack has an operation in progress, so that the preview is of the state that is deleted."""
+    """Wait until no operation on the project's stacks called `names` (without the project's name) is in progress. Raises UserError before
+    waiting if a stack with such a name does not belong to the project.
+    """
     for name in names:
         account.check_ours(session, f"{project}-{name}", project=project)
     for name in names:
@@ -352,7 +364,9 @@ def _wait_until_idle(session: Any, project: str, names: list[str | None]) -> Non
 
 
 def _check_shared_unneeded(session: Any, experiment: Experiment, *, going: list[str | None]) -> None:
-    """Raise UserError if experiments other than `going` still need network and broker."""
+    """Raise UserError if the project has stacks that need the shared network and broker, other than those of the experiments named in
+    `going`.
+    """
     project = experiment.project
     unneeded = [f"{project}-{name}" for name in (*account.SHARED_KINDS, *going)]
     if others := [each.name for each in account.load_owner(session, project).standing if each.name not in unneeded]:
@@ -360,24 +374,24 @@ def _check_shared_unneeded(session: Any, experiment: Experiment, *, going: list[
 
 
 def delete_experiment(session: Any, experiment: Experiment) -> None:
-    """Delete the experiment's stacks in any state, then those of its baselines. Stacks that do not exist are skipped. Raises
-    CrossoverError.
+    """Delete the experiment's stack, whatever its state, then those of its baselines, and what they leave behind. Stacks that do not exist
+    are skipped. Raises CrossoverError if a deletion fails, UserError if a stack belongs to somebody else.
     """
     for name in list_experiment_names(experiment):
         _delete_stacks(session, experiment.project, name)
 
 
 def delete_shared(session: Any, experiment: Experiment) -> None:
-    """Delete the stacks of broker and network that all experiments of the project share, in this order, then what they leave behind.
-    Raises UserError if an experiment of the project exists, CrossoverError if a deletion fails.
+    """Delete the broker's and then the network's stack, which all experiments of the project share, and what they leave behind. Raises
+    UserError if an experiment that needs them still exists, CrossoverError if a deletion fails.
     """
     _check_shared_unneeded(session, experiment, going=[])
     _delete_stacks(session, experiment.project, None)
 
 
 def _delete_stacks(session: Any, project: str, experiment: str | None) -> None:
-    """Delete the stacks of the experiment, or with None the shared stacks of the project, and then the resources that
-    the stacks leave behind.
+    """Delete the stack of the experiment named `experiment`, or with None the shared stacks of the project, and then the resources that the
+    stacks leave behind.
 
     Raises CrossoverError or UserError; the message says what was removed and what was not.
     """
@@ -409,16 +423,16 @@ def _delete_stacks(session: Any, project: str, experiment: str | None) -> None:
 
 
 def _find_deletion_order(stack: Any) -> int:
-    """Return the stack's position in the order of deletion: experiments (-1), broker, network."""
+    """Return the stack's position in the order of deletion: -1 for an experiment, 0 for the broker, 1 for the network."""
     return account.SHARED_KINDS.index(stack.kind) if stack.kind in account.SHARED_KINDS else -1
 
 
 def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> None:
-    """Stop all executions and fleets of `owner`, then delete exactly this stack, by its id, and wait until it is gone. CloudFormation
-    deletes it with the role that created it.
+    """Stop all executions and fleets of `owner`, take the functions of `stack` out of the network, then delete this stack, by its id, and
+    wait until it is gone.
 
-    `owner`: experiment or project that has the stack; `stack`: a deployed stack; `tries`: attempts, before each further one all buckets of
-    the owner are emptied. Raises CrossoverError.
+    `owner`: experiment or project that has the stack; `stack`: a deployed stack; `tries`: number of attempts; before each further one all
+    buckets of the owner are emptied. Raises CrossoverError with the reasons if the deletion fails.
     """
     stop_running(session, owner, print_line)
     release_functions(session, stack.id, print_line)
@@ -438,8 +452,8 @@ def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> No
 
 
 def _remove_orphans(session: Any, orphans: list[Any], gone: list[str]) -> None:
-    """Delete resources that no stack contains any more and add their names to `gone`. Raises CrossoverError naming those that could not be
-    removed, except interfaces of functions, which AWS removes itself.
+    """Delete resources that no stack contains any more, and append the names of the deleted ones to `gone`. Raises CrossoverError naming
+    those that could not be deleted; network interfaces of functions are only reported, because AWS removes them itself.
     """
     problems = []
     for orphan in sorted(orphans, key=lambda each: [*REMOVERS, each.kind].index(each.kind)):
@@ -463,8 +477,8 @@ UPLOADS_NOTE = (
 
 
 def verify_removed(session: Any, project: str, experiment: str | None) -> str:
-    """Return a report on what was checked, what was not, and what looks like ours: of one `experiment`, or of the whole
-    `project` with its shared stacks if that is None.
+    """Search the account for anything that is left of one `experiment`, or of the whole `project` if that is None. Returns a report on what
+    was checked, what was not, and what looks like ours without proof.
 
     Raises CrossoverError naming every resource of ours that is left. `session`: makes the AWS clients.
     """

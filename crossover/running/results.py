@@ -19,9 +19,10 @@ from crossover.workflow.context import RunFacts
 
 
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
-    """Write the folder `out` and the report of the run `prepared` from its records, and return the folder.
+    """Write the results folder `out` of the run `prepared`, with its report, from the records read so far, and return the folder. The
+    trained model is included if the run finished.
 
-    `where`: inline, local or aws; `failure`: error message of a failed run, whose results so far are kept.
+    `where`: inline, local or aws; `failure`: error message of a failed run, None if it did not fail.
     """
     from crossover.reports.report_pages import write_report  # with matplotlib
 
@@ -43,7 +44,9 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
 
 
 def _load_model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
-    """Return the trained model in safetensors format."""
+    """Read the trained model from the run's store and return it in safetensors format. `final`: the run's outcome, which names the model by
+    its digest.
+    """
     from crossover.learning.learner import encode_model  # torch
 
     key = prepared.keys.final_model(final["parameters_sha256"])
@@ -55,7 +58,9 @@ def _load_model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
 def _build_result(
     prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
 ) -> dict[str, Any]:
-    """Build the content of result.json. `final`: the run's outcome, None if it did not finish; `failure`: error message of a failed run."""
+    """Return the content of result.json. `where`: inline, local or aws; `final`: the run's outcome, None if it did not finish; `failure`:
+    error message of a failed run.
+    """
     facts, records = prepared.facts, list(prepared.records.values())
     workers, decided = prepared.experiment.workers, len(prepared.decisions)
     days = calendar(RunFacts.from_json(prepared.facts))
@@ -88,7 +93,9 @@ def _build_result(
 
 
 def list_dropped(prepared: Prepared) -> list[dict[str, Any]]:
-    """Return which workers were left out of which round, in order of rounds. If two attempts reached a round, the later entry counts."""
+    """Return an entry for each round of training in which workers were left out because their values were not finite, in order of rounds.
+    If two attempts of the run reached a round, the later entry counts. Empty unless `aggregation.non_finite` is `drop`.
+    """
     objects, by_round = prepared.objects, dict[int, dict[str, Any]]()
     if prepared.experiment.aggregation.non_finite == "drop":
         with suppress(CrossoverError):  # the bucket cannot be read any more: the failure says so
@@ -99,8 +106,8 @@ def list_dropped(prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def bill_so_far(prepared: Prepared, *, now: float) -> BilledRun:
-    """Return the bill of a run that is not finished, at AWS's prices; for a local run it is projected from local seconds. `now`: unix
-    seconds.
+    """Return the bill of a run that is not finished, from the records read so far. A local run's seconds are charged at AWS's prices, too.
+    `now`: unix seconds.
     """
     return spending.bill_running(
         prepared.experiment,

@@ -29,25 +29,29 @@ from crossover.workflow.architecture import Architecture, architecture_of, load
 
 
 def count_instances(experiment: Experiment, architecture: Architecture) -> int:
-    """Return how many instances the run's programs need. Each worker has one program."""
+    """Return how many instances the programs of a run need, for an architecture that trains by programs on instances."""
     assert architecture.program is not None
     return architecture.program.instances(experiment).count
 
 
 def tolerates_failures(experiment: Experiment) -> bool:
-    """Return whether the run continues after one of its programs fails. True for asynchronous peers only."""
+    """Return whether the run continues after the program of one of its workers fails. True only for peer-to-peer training in asynchronous
+    mode.
+    """
     return experiment.module.startswith("p2p") and experiment.p2p.mode == "asynchronous"
 
 
 def count_in_step(experiment: Experiment) -> int:
-    """Return how many peers must all resume at the same round; 0 if each resumes at its own position, or if functions train."""
+    """Return how many peer programs train in step with each other, so that all must resume at the same round: all workers, or 0 if each
+    resumes at its own position or if functions train.
+    """
     architecture = architecture_of(experiment)
     return experiment.workers if architecture.program and not tolerates_failures(experiment) else 0
 
 
 def needs_common_round(experiment: Experiment) -> bool:
-    """Return whether programs that start again must all go back to one round. True for programs that form a process group, which needs
-    every member at the same position.
+    """Return whether programs that start again must all go back to one common round of training. True for GPU programs that form a process
+    group, which needs every member at the same position.
     """
     return experiment.module == "gpu" and experiment.gpu.exchange == "distributed"
 
@@ -63,8 +67,8 @@ _DECISIVE = ("crossover", "torch", "machine", "cpu")  # versions on which a run'
 
 @dataclass(frozen=True)
 class Unfinished:
-    """An unfinished run that can be resumed. `where`: inline or local, as it was started; `facts`: content of its experiment.json;
-    `objects`: its kept state.
+    """An unfinished run in a results folder that can be resumed. `where`: inline or local, where it was started; `facts`: content of its
+    experiment.json; `objects`: store with the state that was saved in the folder.
     """
 
     run: str
@@ -75,8 +79,10 @@ class Unfinished:
     def check(
         self, experiment: Experiment, *, where: str, versions: Mapping[str, str], code: Mapping[str, Any]
     ) -> None:
-        """Raise ConfigError if resuming `experiment` here would not end with the same bits as an uninterrupted run,
-        because place (`where`: inline, local or aws), settings, `code`, `versions` or machine differ.
+        """Raise ConfigError if resuming the run as `experiment` here would not give exactly the same model as an uninterrupted run, because
+        settings, place, code or versions differ from those at its start.
+
+        `where`: inline, local or aws; `versions`: from `collect_versions`; `code`: identity of the code here, from `digest_code`.
         """
         if where != self.where:
             raise ConfigError(f"--resume: run {self.run} was started --on {self.where}; resume it there")
@@ -91,28 +97,28 @@ class Unfinished:
             )
 
     def restore(self, objects: ObjectStore) -> None:
-        """Copy all kept objects into the object store of the cloud that resumes the run."""
+        """Copy all saved objects of the run into `objects`, the store with which the run is resumed."""
         for key in self.objects.list(Keys(self.run).prefix):
             objects.put(key, self.objects.get(key))
 
 
 def holds_unfinished(folder: Path) -> bool:
-    """Return whether `folder` holds an unfinished run. A run whose model is there is finished, even if it was killed before it could delete
-    its resume data.
+    """Return whether `folder` holds an unfinished run: it has resume data and no trained model. With a model the run is finished, even if
+    it was killed before it could delete its resume data.
     """
     return (folder / UNFINISHED).is_dir() and not has_model(folder)
 
 
 def has_model(folder: Path) -> bool:
-    """Return whether the trained model of the run is in `folder`."""
+    """Return whether `folder` holds the trained model of a finished run."""
     with suppress(OSError, ValueError):
         return (folder / MODEL).is_file() and bool(json.loads((folder / RESULT).read_text(encoding="utf-8"))["final"])
     return False
 
 
 def has_no_state(folder: Path) -> bool:
-    """Return whether the unfinished run in `folder` ended before there was a state to resume from, so that it must start from the
-    beginning.
+    """Return whether `folder` holds an unfinished run that ended before its first checkpoint or state was saved, so that it must start from
+    the beginning.
     """
     kept = folder / UNFINISHED
     return holds_unfinished(folder) and not any(
@@ -121,7 +127,7 @@ def has_no_state(folder: Path) -> bool:
 
 
 def find_unfinished(folder: Path) -> Unfinished:
-    """Return the unfinished run in `folder`. Raises UserError if there is none, or if it is damaged."""
+    """Return the unfinished run in `folder`. Raises UserError if there is none, or if its resume data is damaged."""
     if not holds_unfinished(folder):
         raise UserError(f"--resume {folder}: nothing to resume: {_explain_nothing_to_resume(folder)}")
     objects = FileObjectStore(folder / UNFINISHED, Traffic())
@@ -135,7 +141,7 @@ def find_unfinished(folder: Path) -> Unfinished:
 
 
 def _explain_nothing_to_resume(folder: Path) -> str:
-    """Return why `folder` holds no run that can be resumed, as the end of an error message."""
+    """Return the reason why `folder` holds no run that can be resumed, as the end of an error message."""
     if not (folder / RESULT).is_file():
         return f"{folder} is not a run's folder; give the folder of a failed run, such as results/spirt"
     result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
@@ -149,7 +155,9 @@ def _explain_nothing_to_resume(folder: Path) -> str:
 
 
 def load_newest_facts(objects: ObjectStore) -> dict[str, Any]:
-    """Return the facts of the run that was prepared last. Raises KeyError if there is none, Corrupt."""
+    """Return the configuration (content of experiment.json) of the run in `objects` that was created last. Raises KeyError if there is
+    none, Corrupt if one is damaged.
+    """
     found = [documents.read_document(objects, key) for key in objects.list("runs/") if key.endswith("/experiment.json")]
     if not found:
         raise KeyError("no run's experiment.json")
@@ -160,7 +168,9 @@ def load_newest_facts(objects: ObjectStore) -> dict[str, Any]:
 
 
 def load_experiment(facts: Mapping[str, Any]) -> Experiment:
-    """Return the experiment that the run was started with. Raises UserError if it has fields that this version does not know."""
+    """Return the experiment that a run was started with. `facts`: content of the run's experiment.json. Raises UserError if the experiment
+    has fields that this version does not know.
+    """
     try:
         return from_plain(facts["experiment"])
     except TypeError as error:
@@ -171,7 +181,9 @@ def load_experiment(facts: Mapping[str, Any]) -> Experiment:
 
 
 def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
-    """Raise ConfigError if the run was started with other settings; UserError if its settings cannot be read by this version."""
+    """Raise ConfigError if the run was started with other settings than `experiment`, UserError if this version cannot read its settings.
+    `facts`: content of the run's experiment.json.
+    """
     if changed := list_differing_settings(experiment, load_experiment(facts)):
         raise ConfigError(
             f"--resume: run {facts['run']} was started with other settings: {', '.join(changed)}; "
@@ -180,8 +192,8 @@ def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
 
 
 def check_code(facts: Mapping[str, Any], code: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the run was started with other code; the message names each difference. `code`: the code here, as `digest_code`
-    in running/preparing.py returns it.
+    """Raise ConfigError if the run was started with other code; the message names each difference. `facts`: content of the run's
+    experiment.json; `code`: identity of the code here, from `digest_code` in running/preparing.py.
     """
     there = facts.get("code", code)  # earlier versions did not record it
     then, now = there["settings"], code["settings"]
@@ -199,7 +211,9 @@ def check_code(facts: Mapping[str, Any], code: Mapping[str, Any]) -> None:
 
 
 def check_data(facts: Mapping[str, Any], fingerprint: str) -> None:
-    """Raise ConfigError if the run was started on other data. `fingerprint`: of the data here."""
+    """Raise ConfigError if the run was started on other data. `facts`: content of the run's experiment.json; `fingerprint`: of the data
+    here.
+    """
     if fingerprint != facts["data"]:
         raise ConfigError(
             f"--resume: run {facts['run']} was started on other data (fingerprint {facts['data'][:12]}, here "
@@ -208,8 +222,8 @@ def check_data(facts: Mapping[str, Any], fingerprint: str) -> None:
 
 
 def list_differing_settings(asked: Experiment, there: Experiment) -> list[str]:
-    """Return a line for each setting that differs: `training.epochs: 3, there 14`. Fields of `lifetime`, such as the budget, are not
-    compared.
+    """Return a line for each setting whose value in `asked` differs from that in `there`: `training.epochs: 3, there 14`. Fields of
+    `lifetime`, such as the budget, are not compared.
     """
     mine, other = dict(flatten_fields(asked.to_plain())), dict(flatten_fields(there.to_plain()))
     return [
@@ -223,14 +237,13 @@ def list_differing_settings(asked: Experiment, there: Experiment) -> list[str]:
 
 
 def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bool) -> list[str]:
-    """Delete the checkpoints in `objects` from which an experiment's programs must not resume. Returns a sentence about
-    each damaged one that is skipped.
+    """Delete the checkpoints from which the programs of a run must not resume, because a program resumes from its newest one. Returns a
+    sentence about each damaged checkpoint that was found. Does nothing if functions train.
 
-    `keys`: of the attempt to resume. A program resumes from its newest checkpoint. Synchronous programs resume at the
-    newest round for which all have an undamaged checkpoint in two cases: if a newest checkpoint is damaged, or if they
-    need a common round, because messages that they had sent are `lost` (as on the local cloud, whose broker ended with
-    it) or because they form a process group. Raises UserError if no round is undamaged for all, and then deletes
-    nothing.
+    `objects`: the run's store; `keys`: names of its objects. Each asynchronous program only loses its damaged newest checkpoints.
+    Synchronous programs go back to the newest round for which all have an undamaged checkpoint, if a newest checkpoint is damaged, if
+    messages between them are `lost` (as on the local cloud, whose broker ended with it), or if they form a process group. Raises UserError
+    if no round is undamaged for all, and then deletes nothing.
     """
     architecture, together = architecture_of(experiment), count_in_step(experiment)
     if architecture.program is None:  # the workflow's first step does it
@@ -247,7 +260,9 @@ def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bo
 
 
 class _Group:
-    """Programs that resume at one round. `members`: the keys of each member's checkpoints, ascending."""
+    """The checkpoints of programs that must resume at one common round. `members`: for each program the keys of its
+    checkpoints, ascending.
+    """
 
     def __init__(self, objects: ObjectStore, members: Sequence[Sequence[str]]) -> None:
         self._objects, self._read = objects, dict[str, Corrupt | None]()
@@ -255,13 +270,13 @@ class _Group:
 
     @property
     def damage(self) -> list[Corrupt]:
-        """The errors of the damaged checkpoints among those read so far."""
+        """The errors of the damaged checkpoints among those that were read so far."""
         return [error for error in self._read.values() if error is not None]
 
     def list_superseded(self, *, always: bool) -> list[str]:
-        """Return the checkpoints after the round at which the group resumes, and damaged ones before it. `always`: the group goes back to a
-        common round even if all newest checkpoints are undamaged; then all checkpoints before that round are read to find damaged ones,
-        since the steps after it are computed again. Raises UserError if there is no such round.
+        """Return the keys of the checkpoints to delete: those after the round at which the group resumes, and damaged ones before it. Empty
+        if all newest checkpoints are undamaged, unless `always`: then the group goes back to a common round in any case, and all
+        checkpoints before that round are read too. Raises UserError if there is no undamaged common round.
         """
         held = [key for each in self._members for key in each.values()]
         if self._are_whole([each[max(each)] for each in self._members if each]) and not always:
@@ -280,7 +295,7 @@ class _Group:
         ) from first
 
     def _are_whole(self, keys: Sequence[str]) -> bool:
-        """Return whether the checkpoints of all keys are undamaged. Each is read once."""
+        """Return whether the checkpoints with these keys are all undamaged. Each is read from the store only once."""
         for key in keys:
             if key not in self._read:
                 self._read[key] = _find_damage(self._objects, key)
@@ -288,7 +303,7 @@ class _Group:
 
 
 def _find_damage(objects: ObjectStore, key: str) -> Corrupt | None:
-    """Return the error of a damaged checkpoint, None if it is undamaged."""
+    """Return the error of the checkpoint `key` if it is damaged, None if it is not."""
     try:
         checkpoints.read(objects.get(key), key=key)
     except Corrupt as error:
@@ -297,7 +312,7 @@ def _find_damage(objects: ObjectStore, key: str) -> Corrupt | None:
 
 
 def _parse_round(key: str) -> int:
-    """Return the round in a checkpoint's key."""
+    """Return the number of the training round in a checkpoint's key."""
     return int(key.rpartition("/")[2].split(".")[0])
 
 
@@ -316,8 +331,8 @@ _KEPT_STARTS = 4  # checkpoints of each member: from two copies, each with a rou
 
 @contextmanager
 def begin_run(folder: Path, *, where: str) -> Iterator[None]:
-    """Mark a new run in `folder` as begun, moving an earlier run in it aside. If the new run leaves nothing, the earlier run is moved back
-    at the end. `where`: inline or local.
+    """Context manager for a new run in `folder`: move an earlier run's files aside, and create the folder of resume data. If the new run
+    has written nothing by the end, the earlier run is moved back. `where`: inline or local.
     """
     earlier = move_aside(folder)
     if earlier:
@@ -337,7 +352,7 @@ def begin_run(folder: Path, *, where: str) -> Iterator[None]:
 
 
 def _mark_begun(folder: Path, where: str) -> None:
-    """Create the folder of resume data, with a file that says which command started the run (`where`)."""
+    """Create the folder of resume data inside `folder`, with a file that says where the run was started. `where`: inline or local."""
     (folder / UNFINISHED).mkdir(parents=True, exist_ok=True)
     (folder / UNFINISHED / WHERE_FILE).write_text(where, encoding="utf-8")
 
@@ -346,15 +361,18 @@ def _mark_begun(folder: Path, where: str) -> None:
 def keep_resume_data(
     objects: ObjectStore, folder: Path, *, where: str, databases: Callable[[], Databases]
 ) -> Iterator[Callable[[], None]]:
-    """Yield a function that saves the run's progress in `folder`, to be called after each epoch. It is called once more if the run fails or
-    is interrupted. The saved data is deleted when the run's folder is complete.
+    """Context manager that yields a function which copies the run's state from `objects` to `folder`, to be called after each epoch. If the
+    block fails or is interrupted, the function is called once more; if it ends normally, or the trained model is in the folder, the copies
+    are deleted.
 
     `objects`: the run's store; `where`: inline or local; `databases`: opens the workers' databases, empty unless they alone hold the state.
     """
     full = list[str]()
 
     def keep_now(*, looks: int = 1) -> None:
-        """Save the progress. Errors do not end the run; a full disk is reported once. `looks`: attempts to get a consistent copy."""
+        """Copy the run's state to the folder. Errors do not end the run; a full disk is reported once. `looks`: number of attempts to get a
+        consistent copy.
+        """
         try:
             with suppress(CrossoverError), databases() as stores:  # the run's failure matters more than this one
                 save_resume_data(objects, folder, databases=stores, looks=looks)
@@ -377,7 +395,7 @@ def keep_resume_data(
 
 
 def discard_resume_data(folder: Path) -> None:
-    """Delete a finished run's resume data. The folder is renamed first, so that a deletion that is interrupted cannot be mistaken for an
+    """Delete the resume data of a finished run in `folder`. It is renamed first, so that an interrupted deletion cannot be mistaken for an
     unfinished run.
     """
     gone = folder / f".{UNFINISHED}"
@@ -390,10 +408,12 @@ def discard_resume_data(folder: Path) -> None:
 def save_resume_data(
     objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], looks: int = _TRIES
 ) -> None:
-    """Copy the data from which the newest run in `objects` can be resumed into `folder`, if there is any yet.
+    """Copy what is needed to resume the newest run in `objects` into `folder`: its state and the records, decisions and configuration that
+    belong to it. Older copies are deleted only after the new one is complete. Does nothing if there is no run, no state yet, or if training
+    is over.
 
-    Nothing is copied after the training is over. `databases`: the workers' databases by rank, empty unless they alone
-    hold the state; `looks`: attempts to get a consistent copy.
+    `databases`: the workers' databases by rank, empty unless they alone hold the state; `looks`: number of attempts to get a consistent
+    copy.
     """
     try:
         facts = load_newest_facts(objects)
@@ -433,7 +453,11 @@ def save_resume_data(
 def _copy_checkpoints(
     objects: ObjectStore, new: FileObjectStore, keys: Keys, *, kept: FileObjectStore, looks: int
 ) -> set[str]:
-    """Copy all checkpoints into `new`, if possible those of one moment. Returns the keys in `kept` that are superseded then."""
+    """Copy all checkpoints of the run from `objects` into `new`, if possible those of one moment. Returns the keys of the older copies in
+    `kept` that are not needed any more; none if no attempt was consistent.
+
+    `keys`: names of the run's objects; `looks`: number of attempts, since running workers replace checkpoints meanwhile.
+    """
     for look in range(looks):
         if look:
             runtime.sleep(_PAUSE_S)
@@ -450,7 +474,9 @@ def _copy_checkpoints(
 
 
 def _list_outdated(checkpoints: Collection[str]) -> set[str]:
-    """Return each member's checkpoints older than the newest _KEPT_STARTS ones at which a round starts."""
+    """Return the keys of the checkpoints that may be deleted: for each worker those older than its newest _KEPT_STARTS checkpoints from the
+    start of a round.
+    """
     outdated, by_member = set[str](), defaultdict[str, list[str]](list)
     for key in sorted(checkpoints, reverse=True):  # by attempt, member, round
         by_member[key.split("/")[-2]].append(key)
@@ -470,8 +496,12 @@ def _copy_state(
     kept: FileObjectStore,
     looks: int,
 ) -> set[str]:
-    """Copy the state of the newest round that can be resumed into `new`: one worker's model and optimizer, which all workers share, and
-    each worker's own vectors. Returns the keys in `kept` that may be deleted then.
+    """Copy the newest state from which the run can be resumed from the workers' databases into `new`: model and optimizer of one worker,
+    since they are the same for all, and the vectors that each worker has of its own. Returns the keys of the older copies in `kept` that
+    are not needed any more.
+
+    `objects`: the run's store; `keys`: names of its objects; `facts`: content of its experiment.json; `looks`: number of attempts, since
+    running workers replace their state meanwhile. Copies nothing if there is no complete state.
     """
     experiment = from_plain(facts["experiment"])
     days = calendar_of(experiment, facts["data_manifest"])

@@ -21,8 +21,8 @@ POLLS_AN_HOUR, STATES_A_POLL = (
 
 
 def list_hourly_costs(experiment: Experiment, *, running: bool = False) -> list[Line]:
-    """Return the cost of one hour, one line for each part that is billed for existing. `running`: include the fleet that only a run starts.
-    Raises ConfigError.
+    """Return a line for each part of the experiment's deployment that is billed by the hour, with its cost of one hour in dollars.
+    `running`: whether to include instances that exist only during a run. Raises ConfigError.
     """
     listed, wanted = prices.load(), bill.infrastructure_of(experiment)
     found: list[Line] = []
@@ -37,12 +37,16 @@ def list_hourly_costs(experiment: Experiment, *, running: bool = False) -> list[
 
 
 def usd_of_expiry_polls() -> float:
-    """Return the dollars an hour for the clean-up's polls of one experiment. They are so low that the lines leave them out."""
+    """Return the dollars per hour for the state machine that checks whether one experiment's stack has expired. They are so low that
+    `list_hourly_costs` leaves them out.
+    """
     return POLLS_AN_HOUR * STATES_A_POLL * prices.load().of("stepfunctions.transition").usd
 
 
 def list_shared_costs(experiment: Experiment, stack: str) -> list[Line]:
-    """Return the cost of one hour of one shared stack. The network's endpoint always costs, even if these functions do not use it."""
+    """Return a line with the cost of one hour of the shared stack `stack`, network or broker; none for a broker that the experiment does
+    not need. The network's endpoint is billed even if the experiment's functions do not use it.
+    """
     listed, wanted = prices.load(), bill.infrastructure_of(experiment)
     if stack == NETWORK:
         return [bill.endpoints_line(listed, 1, seconds=HOUR_S)]
@@ -50,12 +54,12 @@ def list_shared_costs(experiment: Experiment, stack: str) -> list[Line]:
 
 
 def sum_usd(found: Iterable[Line]) -> float:
-    """Return the sum of the lines, in dollars."""
+    """Return the sum of the cost lines `found`, in dollars."""
     return sum(line.usd for line in found)
 
 
 def describe_costs(session: Any, experiment: Experiment, *, now: datetime) -> str:
-    """Return a sentence with the dollars an hour of the deployed experiment, and those until `now` since its stack was first deployed.
+    """Return a sentence with the dollars that the deployed experiment costs per hour, and has cost until `now` since its stack was created.
 
     `session`: finds the stack.
     """
@@ -71,19 +75,17 @@ def describe_costs(session: Any, experiment: Experiment, *, now: datetime) -> st
 
 
 def usd_since_deployment(experiment: Experiment, stack: DeployedStack, *, now: datetime) -> float:
-    """Return the dollars that the deployment of the experiment has cost from the creation of `stack` to `now`, without runs.
-
-    Deploying again does not reset it.
+    """Return the dollars that the deployment of the experiment has cost from the creation of `stack` to `now`, without its runs. An update
+    of the stack does not change the start.
     """
     return sum_usd(list_hourly_costs(experiment)) * max(0.0, (now - stack.created).total_seconds() / HOUR_S)
 
 
 def find_budget_left(experiment: Experiment, stack: DeployedStack, *, now: datetime, config: Path | str) -> float:
-    """Return the dollars that a run of the experiment may cost: its budget less the cost of the deployment from the
-    creation of `stack` to `now`.
+    """Return the dollars that a run of the experiment may still cost: its budget less the cost of the deployment from the creation of
+    `stack` to `now`.
 
-    Raises UserError if the deployment itself has used up the budget. `config`: the configuration's path, shown in the
-    message.
+    Raises UserError if the deployment itself has used up the budget. `config`: the configuration's path, shown in the message.
     """
     budget, spent = experiment.lifetime.budget_usd or 0.0, usd_since_deployment(experiment, stack, now=now)
     if spent >= budget:
@@ -95,7 +97,7 @@ def find_budget_left(experiment: Experiment, stack: DeployedStack, *, now: datet
 
 
 def check_prices(session: Any, experiment: Experiment) -> None:
-    """Raise UserError if a budget is set and our prices are of another region than the session's."""
+    """Raise UserError if the experiment has a budget and config/pricing.yaml has the prices of another region than the session's."""
     listed, region = prices.load(), session.client("sts").meta.region_name
     if experiment.lifetime.budget_usd is not None and region != listed.region:
         raise UserError(
@@ -105,7 +107,8 @@ def check_prices(session: Any, experiment: Experiment) -> None:
 
 
 def check_budget(session: Any, experiment: Experiment, *, config: Path | str) -> None:
-    """Raise UserError if the budget of the experiment is spent already, or does not cover the first hour of a new deployment.
+    """Raise UserError if the experiment's budget is already spent on its deployment, does not cover the first hour of a new deployment, or
+    cannot be checked because the prices are of another region. Does nothing without a budget.
 
     `session`: finds the stack; `config`: the configuration's path, shown in the message.
     """
