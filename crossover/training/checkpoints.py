@@ -33,9 +33,9 @@ _LISTING = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A worker's position: `minibatch` minibatches of `round` are computed.
+    """A worker's position in the run: it has computed `minibatch` minibatches of `round`.
 
-    If that is all of them, the worker has computed its contribution, and the round is not synchronised yet.
+    If that is all of them, its contribution is computed, but not synchronised yet.
     """
 
     round: int
@@ -44,7 +44,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint's content. `vectors`: by name; `facts`: the rest of the worker's state, as plain JSON."""
+    """A checkpoint's content: the `position` in the run, the `vectors` by name, and in `facts` the rest of the worker's state, as plain
+    JSON values.
+    """
 
     position: Position
     vectors: Mapping[str, Vector]
@@ -52,7 +54,7 @@ class Checkpoint:
 
 
 def encode(checkpoint: Checkpoint) -> list[Buffer]:
-    """Return the buffers of the checkpoint's object, in order. The vectors' memory is not copied."""
+    """Return the bytes to store for `checkpoint`, as a list of buffers in order. The vectors' memory is not copied."""
     listing = {
         "position": [checkpoint.position.round, checkpoint.position.minibatch],
         "vectors": [[name, vector.data.nbytes] for name, vector in checkpoint.vectors.items()],
@@ -67,7 +69,9 @@ def encode(checkpoint: Checkpoint) -> list[Buffer]:
 
 
 def read(body: bytes, *, key: str) -> Checkpoint:
-    """Return the checkpoint decoded from `body`; its vectors are views of `body`. Raises Corrupt, naming `key`."""
+    """Decode `body`, a stored checkpoint, and return it; its vectors are views of `body`. Raises Corrupt, naming `key`, if it is
+    damaged.
+    """
     view = memoryview(body)
     if view.nbytes < _HEAD.size or bytes(view[:4]) != _MAGIC:
         raise Corrupt(f"{key}: {view.nbytes} bytes that do not start with a checkpoint's header")
@@ -88,8 +92,7 @@ def read(body: bytes, *, key: str) -> Checkpoint:
 
 
 def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
-    """Return by name the vectors that every training worker's checkpoint holds: the model of the learner of `ctx`, and
-    the optimizer's vectors.
+    """Return, by name, the vectors that every worker's checkpoint holds: the learner's model, and the optimizers' vectors as views.
 
     `optimizer`: the optimizer's vectors; `outer`: the outer optimizer's vectors, with local steps.
     """
@@ -102,9 +105,9 @@ def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Ten
 
 
 def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
-    """Return copies of an optimizer's vectors, so that the checkpoint's memory can be freed.
+    """Return copies of the optimizer's vectors in `checkpoint`, so that the checkpoint's memory can be freed.
 
-    `whose`: prefix of their names, "optimizer" or "outer".
+    `whose`: "optimizer" for the worker's own, "outer" for the outer optimizer.
     """
     from crossover.algorithms import buffers
 
@@ -113,9 +116,9 @@ def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Ten
 
 
 def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
-    """Return the additional vectors that a worker keeps between rounds, ready for a checkpoint.
+    """Return the tensors `kept` as vectors to store in a checkpoint, named "extra ...". The memory is not copied.
 
-    `kept`: by name, e.g. a codec's error feedback or an outer velocity.
+    `kept`: by name, what a worker keeps between rounds in addition to model and optimizer, e.g. a codec's error feedback.
     """
     from crossover.algorithms import buffers
 
@@ -123,9 +126,9 @@ def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
 
 
 def restore_kept_vectors(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:
-    """Copy the additional vectors from the checkpoint into the tensors of `kept`.
+    """Copy the values that `kept_vectors` put into `checkpoint` back into the tensors `kept`, by name.
 
-    Tensors that the checkpoint does not hold, as in a first one, stay unchanged.
+    A tensor that the checkpoint does not hold stays unchanged.
     """
     from crossover.algorithms import buffers
 
@@ -135,7 +138,7 @@ def restore_kept_vectors(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -
 
 
 class Journal:
-    """Writer and reader of one worker's checkpoints, which never lists the bucket.
+    """Writer and reader of the checkpoints of one worker, which never lists the bucket.
 
     Checkpoints at multiples of `every` rounds are found by probing one key after another, the checkpoint of an ended invocation by the
     position in the event. Kept are those that a retry of this invocation could read, and the newest two multiples: workers are less than
@@ -143,19 +146,20 @@ class Journal:
     """
 
     def __init__(self, ctx: Context, worker: int, *, every: int) -> None:
+        """Describe the journal of the member `worker`, which saves every `every` rounds; nothing is read yet."""
         self._ctx, self._worker, self._every = ctx, worker, every
         self._kept: list[Position] = []
         self._entered = Position(0)
 
     def _key(self, position: Position) -> str:
-        """Return the key of the worker's checkpoint at `position`."""
+        """Return the key of this worker's checkpoint at `position`."""
         return self._ctx.keys.checkpoint(self._worker, position.round, position.minibatch)
 
     def restore(self, entered: Position) -> Checkpoint:
-        """Return the newest checkpoint at or after `entered`, the event's position.
+        """Read and return the newest checkpoint at or after `entered`, the position in the invocation's event.
 
-        Raises Missing if a later invocation has already deleted the event's checkpoint, Corrupt if a checkpoint holds another position than
-        its key says.
+        Raises Missing if a later invocation has already deleted the event's checkpoint, Corrupt if a checkpoint is damaged or holds another
+        position than its key says.
         """
         newest, ahead = entered, self._next_multiple(entered)
         while self._ctx.objects.exists(self._key(ahead)):
@@ -169,14 +173,14 @@ class Journal:
         return checkpoint
 
     def is_due(self, round: int) -> bool:
-        """Return whether a checkpoint is due before anything of `round` is published."""
+        """Return whether a checkpoint is due at the start of `round`: that is every `every` rounds."""
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
-        """Create the checkpoint of `position`, then delete the checkpoints that no attempt can need any more. Does
-        nothing if `position` is already saved.
+        """Create the checkpoint of `position`, then delete this worker's checkpoints that no attempt can need any more. Does nothing if
+        `position` is already saved.
 
-        `vectors`: the tensors to restore, by name; `facts`: plain values that are stored beside them.
+        `vectors`: the vectors to store, by name; `facts`: plain values that are stored with them.
         """
         if position in self._kept:
             return
@@ -192,22 +196,22 @@ class Journal:
         self._kept = [each for each in kept if each in needed]
 
     def delete_all(self) -> None:
-        """Delete all checkpoints that this invocation knows of. Called by a superseded attempt."""
+        """Delete all checkpoints of this worker that this invocation has read or saved and not yet deleted. For a superseded attempt."""
         self._ctx.objects.delete(*(self._key(each) for each in self._kept))
 
     def is_superseded(self, round: int) -> bool:
-        """Return whether another invocation of this worker has a checkpoint beyond `round`."""
+        """Return whether another invocation of this worker has saved a regular checkpoint beyond `round`."""
         return self._ctx.objects.exists(self._key(self._next_multiple(Position(round))))
 
     def _next_multiple(self, position: Position) -> Position:
-        """Return the start of the next round at which a checkpoint is due."""
+        """Return the start of the next round after `position` at which a checkpoint is due."""
         return Position((position.round // self._every + 1) * self._every)
 
 
 def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]:
-    """Return the rounds, ascending, at whose start each of `workers` has a checkpoint of the attempt that `keys` belong to.
+    """Return the rounds, ascending, at whose start every one of `workers` has a checkpoint of the attempt with these `keys`.
 
-    Lists the bucket of `ctx`, so it is for set-up, not for training. Raises Missing if there is no such round.
+    Lists the bucket, so it is for set-up, not for training. Raises Missing if there is no such round.
     """
     common: set[int] | None = None
     for worker in workers:
@@ -230,27 +234,30 @@ LONGEST_INTERVAL_S = 600.0  # between two checkpoints
 
 
 def checkpoint_interval_s(save_s: float) -> float:
-    """Return the seconds between two checkpoints that take `save_s` seconds each: CHECKPOINT_SHARE, but at most LONGEST_INTERVAL_S."""
+    """Return the seconds to leave between two checkpoints if saving one takes `save_s` seconds, so that saving takes CHECKPOINT_SHARE of
+    the time; at most LONGEST_INTERVAL_S.
+    """
     return min(LONGEST_INTERVAL_S, save_s / CHECKPOINT_SHARE)
 
 
 class CheckpointPace:
-    """The moments at which a program that is alone saves.
+    """The rule for when a program that is the only member of its run saves: rarely enough that saving takes only a small share of the time.
 
-    `every`: rounds between two checkpoints at least, unless LONGEST_INTERVAL_S have passed. `clock`: returns seconds.
+    `every`: save only at multiples of so many rounds, unless LONGEST_INTERVAL_S have passed. `clock`: returns seconds.
     """
 
     def __init__(self, every: int, clock: Callable[[], float]) -> None:
+        """Start counting the time since the last checkpoint now."""
         self._every, self._clock = every, clock
         self._saved_at, self._interval_s = clock(), 0.0
 
     def is_due(self, round: int) -> bool:
-        """Return whether a checkpoint of the `round` that comes is due."""
+        """Return whether a checkpoint is due before `round` begins, by the round's number and the time since the last one."""
         passed_s = self._clock() - self._saved_at
         if passed_s >= LONGEST_INTERVAL_S:
             return True
         return round % self._every == 0 and passed_s >= self._interval_s
 
     def note_saved(self, took_s: float) -> None:
-        """Note that a checkpoint was saved, in `took_s` seconds: the next one waits until that is CHECKPOINT_SHARE of the time."""
+        """Note that a checkpoint was saved just now, which took `took_s` seconds; the next interval is chosen by that."""
         self._saved_at, self._interval_s = self._clock(), checkpoint_interval_s(took_s)

@@ -28,12 +28,14 @@ Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's
 
 
 def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> int:
-    """Resume from earlier attempts: copy their state to every holder, delete what they left, and return the round to start at.
+    """Set up the state of a new attempt: copy the state of earlier attempts to every holder, delete what those attempts left, and return
+    the round to start at, or 0 for a new run.
 
-    That is the newest round that an attempt can be resumed at, or 0 if there is none. `ctx`: of the step that sets the
-    attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold the state; `spent`:
-    see the module. Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or
-    damaged.
+    The state is that of the newest resumable round in the databases, otherwise the newest one saved in the bucket, otherwise the seeded
+    model. `ctx`: of the step that sets the attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold
+    the state; `spent`: see the module.
+
+    Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or damaged.
     """
     decided, days = len(ctx.objects.list(ctx.keys.decisions)), calendar(ctx.facts)
     reached = [
@@ -53,7 +55,8 @@ def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spen
 
 
 def roll_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """Delete the state of the attempt of `ctx`, which was superseded during its set-up, unless the next attempt still has to read it.
+    """Delete the state of the attempt of `ctx`, which was superseded during its set-up. Does nothing if the next attempt still has to read
+    that state.
 
     `holders`: ranks of the databases that hold the state; `spent`: see the module.
     """
@@ -62,37 +65,39 @@ def roll_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
 
 
 def delete_attempts(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> None:
-    """Delete what the attempts with the keys `before` left in the databases of `holders` after the end of the run of `ctx`.
+    """Delete everything that the attempts with the keys `before` left in the databases, after the run has ended.
 
-    `spent`: see the module.
+    `holders`: ranks of the databases that hold the state; `spent`: see the module.
     """
     for names in before:
         _delete(ctx, names, holders, spent, decided=calendar(ctx.facts).decisions)
 
 
 def set_up_attempt(ctx: Context, holders: Several[int], spent: Spent) -> AbstractContextManager[list[Keys]]:
-    """Return `progress.set_up_attempt(ctx, ...)` for an architecture that keeps all of a run's state in databases.
+    """Return `progress.set_up_attempt` with functions that roll back and clear the databases, for an architecture that keeps all of a run's
+    state there.
 
     `holders`: ranks of those databases; `spent`: see the module.
     """
 
     def clear_all(before: Several[Keys]) -> None:
-        """Delete everything that the attempts in `before` left in the databases."""
+        """Delete everything that the attempts with the keys `before` left in the databases."""
         delete_attempts(ctx, before, holders, spent)
 
     return progress.set_up_attempt(ctx, partial(roll_back, ctx, holders, spent), clear_all)
 
 
 def _stores_of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
-    """Return the holders' tensor stores by holder."""
+    """Return the tensor store of each rank in `holders`, by rank."""
     return {holder: ctx.tensors[holder] for holder in holders}
 
 
 def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, decided: int) -> None:
-    """Delete an attempt's keys around the round at which it stopped.
+    """Delete the keys of the attempt with the keys `names` in the databases of `holders`: those of the rounds around the one at which it
+    stopped.
 
-    If no holder has a model any more, functions of that attempt may have continued to any round: then the keys of all rounds are deleted.
-    `decided`: number of decisions after which it can have stopped.
+    If no holder has a model of that attempt any more, its functions may have continued to any round; then the keys of all possible rounds
+    are deleted. `spent`: see the module; `decided`: number of decisions that the attempt can have made at most.
     """
     days = calendar(ctx.facts)
     round = find_resumable_round(_stores_of(ctx, holders), names, days, decided=decided)
@@ -102,9 +107,11 @@ def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, d
 
 
 def _copy_to_holders(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
-    """Copy the state of `round` to every holder from one that has it; in round 0, create the seeded model if none has it.
+    """Copy the state of `round` from a holder that has it to every holder, under this attempt's keys. If no holder has it in round 0,
+    create the seeded model in each.
 
-    `source`: keys of the attempt to copy from. Raises Missing if no holder has the state, or if one has lost vectors that only it kept.
+    `source`: keys of the attempt to copy from. Raises Missing if no holder has the state, or if one has lost the vectors of its own
+    optimizer.
     """
     donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
     if donor is None and round:
@@ -130,15 +137,17 @@ def _copy_to_holders(ctx: Context, holders: Several[int], round: int, source: Ke
 
 
 def _keys(state: StateKeys) -> tuple[str, ...]:
-    """Return the state's keys, the model's last: if the model exists, the state is complete."""
+    """Return the keys of the optimizer's vectors, then the model's key. The model is last, so that the state is complete if the model
+    exists.
+    """
     return (*state.optimizer, state.model)  # the model last: if it exists, the state is complete
 
 
 def _restore_saved_state(ctx: Context, holders: Several[int], decided: int) -> int:
-    """Copy the newest undamaged state from the bucket into a database and return its round; 0 if the run never saved one.
+    """Copy the newest undamaged state that was saved in the bucket into the databases and return its round; return 0 if the run never saved
+    one.
 
-    `decided`: number of decisions so far. Raises Missing if decisions exist without any saved model, Corrupt if every saved state is
-    damaged.
+    `decided`: number of decisions so far. Raises Missing if decisions exist but no saved state, Corrupt if every saved state is damaged.
     """
     kept, damaged = ctx.objects.list(ctx.keys.saved_states), list[Corrupt]()
     if not kept and not decided:
@@ -174,15 +183,17 @@ def _restore_saved_state(ctx: Context, holders: Several[int], decided: int) -> i
 
 
 def kept_name(own: str) -> str:
-    """Return the bucket's name for a vector of a worker's own optimizer, e.g. `own-2-velocity`. `own`: its database key."""
+    """Return the name in the bucket for a vector of a worker's own optimizer, e.g. `own-2-velocity`. `own`: the vector's key in the
+    database.
+    """
     worker, _, vector = own.split("/")[-3:]
     return f"own-{worker}-{vector}"
 
 
 def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> StateKeys:
-    """Return the keys of the worker's state at the start of `round`: its model and its optimizer's vectors.
+    """Return the keys of the state at the start of `round` in the database of `worker`: the model's and the optimizer's vectors'.
 
-    With local steps (`exchange.what` of the experiment), these are the outer optimizer's.
+    With local steps (`exchange.what` is model or delta), the optimizer is the outer one, or none. `keys`: of the attempt.
     """
     match experiment.exchange.what:
         case "gradients":
@@ -195,9 +206,9 @@ def state_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> S
 
 
 def own_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> tuple[str, ...]:
-    """Return the keys of the vectors that only this worker keeps at the start of `round`, those of its local optimizer.
+    """Return the keys of the local optimizer's vectors that only `worker` keeps at the start of `round`. `keys`: of the attempt.
 
-    Empty before the first step, and if the experiment exchanges gradients.
+    Empty before the first step, and if the experiment exchanges gradients, because then there is no local optimizer.
     """
     if experiment.exchange.what == "gradients" or not round:
         return ()
@@ -205,12 +216,12 @@ def own_keys(experiment: Experiment, keys: Keys, round: int, worker: int) -> tup
 
 
 def find_resumable_round(tensors: Mapping[int, TensorStore], keys: Keys, days: Calendar, *, decided: int) -> int | None:
-    """Return the round at which the attempt with these `keys` can be resumed, or None if none of the databases
-    `tensors`, by rank, holds a model of it.
+    """Return the round at which the attempt with these `keys` can be resumed, or None if none of its models is in the databases `tensors`,
+    which are given by rank.
 
-    That is the newest round of which any worker holds the model, or the round before if it is still there, so that an
-    unfinished decision is made again. Workers are never more than one round apart, and a round's keys are deleted only
-    after the next round has begun everywhere. `days`: the run's calendar; `decided`: number of decisions so far.
+    That is the newest round of which any database holds the model, or the round before if its model is still there, so that an unfinished
+    decision is made again. Workers are never more than one round apart, and a round's keys are deleted only after the next round has begun
+    everywhere. `days`: the run's calendar; `decided`: number of decisions so far.
     """
     for round in range(_last_possible_round(days, decided), -1, -1):
         holders = [w for w in tensors if tensors[w].exists(keys.model(round, w))]
@@ -221,14 +232,15 @@ def find_resumable_round(tensors: Mapping[int, TensorStore], keys: Keys, days: C
 
 
 def _last_possible_round(days: Calendar, decided: int) -> int:
-    """Return the last round that a run can have begun if it has made `decided` decisions."""
+    """Return the last round that a run can have begun after `decided` decisions. `days`: the run's calendar."""
     return min((decided + 1) * days.rounds_per_epoch, days.rounds)
 
 
 def roll_back_if_superseded(ctx: Context, holder: int, *stored: str) -> None:
-    """Raise StaleAttempt if the run was resumed while a step of `ctx` stored the keys `stored` in the database of `holder`.
+    """Raise StaleAttempt if a higher attempt has begun while a step stored the keys `stored` in the database of rank `holder`; otherwise do
+    nothing.
 
-    The keys are deleted first, unless the next attempt has yet to take the state over: it then deletes what it finds.
+    Before raising, the keys are deleted, unless the next attempt has yet to copy the state: then that attempt deletes them.
     """
     if progress.is_superseded(ctx):
         if progress.is_state_unneeded(ctx):
@@ -237,12 +249,12 @@ def roll_back_if_superseded(ctx: Context, holder: int, *stored: str) -> None:
 
 
 def roll_back_if_round_over(ctx: Context, round: int, holder: int, *stored: str, following: Several[str] = ()) -> None:
-    """Delete what a step has stored and raise StaleAttempt if the step's round is over; otherwise do as `roll_back_if_superseded`.
+    """Delete what a step has just stored and raise StaleAttempt if the step's round is over or its attempt superseded; otherwise do
+    nothing.
 
-    For a step of `ctx` that stores keys of `round` in the database of `holder` without reading that round's keys
-    afterwards. The round may be over, and its keys deleted, if the invocation was delivered twice or its caller gave it
-    up. `stored`: the keys that the step has stored; `following`: those of the next round. Other invocations may use the
-    latter, so they are deleted only if that round is over, too.
+    The round may be over, and its keys deleted, if the invocation was delivered twice, or if its caller gave it up. `holder`: rank of the
+    database; `stored`: keys that the step has stored for `round`; `following`: keys that it has stored for the next round. Other
+    invocations may use the latter, so they are deleted only if that round is over, too.
     """
     if _is_round_over(ctx, round, holder):
         ctx.tensors[holder].delete(*stored, *(following if _is_round_over(ctx, round + 1, holder) else ()))
@@ -253,16 +265,16 @@ def roll_back_if_round_over(ctx: Context, round: int, holder: int, *stored: str,
 
 
 def _is_round_over(ctx: Context, round: int, holder: int) -> bool:
-    """Return whether a round that had begun is over, because its model is gone: it is deleted in the same command as
-    the round's other keys.
+    """Return whether `round`, which had begun, is over: the database of rank `holder` has no model of it any more. The model is deleted
+    together with the round's other keys.
     """
     return not ctx.tensors[holder].exists(ctx.keys.model(round, holder))
 
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
-    """Compute the holder's state of the next round from this round's state and the combined gradient, in one command of its database.
+    """Compute, inside the database of rank `holder`, the state of the next round from this round's state and the combined contributions.
 
-    `ctx`, `event`: of the step; `holder`: rank of the database; `gradient`: key of the combined contributions.
+    `event`: names the round; `gradient`: key of the combined contributions: a gradient, a model or a delta, by `exchange.what`.
     """
     round = event["round"]
     old, new = (state_keys(ctx.experiment, ctx.keys, each, holder) for each in (round, round + 1))
@@ -279,9 +291,10 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
 
 
 def decide(ctx: Context, event: Event, *, holder: int) -> None:
-    """Create the decision after the epoch of `event` by evaluating the next round's model, which the database of `holder` has.
+    """Load the next round's model from the database of rank `holder` into the learner, evaluate it, and create the decision after the
+    event's epoch.
 
-    Does nothing if the decision exists. The learner of `ctx` has that model afterwards.
+    Does nothing if that decision exists.
     """
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
@@ -294,7 +307,9 @@ def decide(ctx: Context, event: Event, *, holder: int) -> None:
 
 
 def advance(ctx: Context, event: Event) -> Event:
-    """Return the event's changes for the next round."""
+    """Return the event's fields for the start of the next round, as changes to merge into the event, with `epoch_finished`, and `finished`
+    by the epoch's decision.
+    """
     if not ends_epoch(ctx, event):
         return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": False}
     finished = progress.decision(ctx, event["epoch"])["finished"]
@@ -302,7 +317,8 @@ def advance(ctx: Context, event: Event) -> Event:
 
 
 def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """Store the last round's model and the outcome in the bucket of `ctx`, then delete all of the run's tensor keys.
+    """Store the last round's model and the outcome in the bucket of `ctx`, delete the run's remaining keys in the databases, and mark the
+    run as finished.
 
     `holders`: ranks of the databases that hold the state; `spent`: see the module.
     """

@@ -27,10 +27,11 @@ from crossover.workflow.context import Context, Meter, Resources, gather_stages
 
 @contextmanager
 def record_step(ctx: Context, step: str, event: Mapping[str, Any], *, instance_type: str) -> Iterator[None]:
-    """Write one record for the work of the `with` block, under the name `step` and the position in `event`.
+    """Return a context manager that writes one record for the work of its block, under the name `step` and the position (round, minibatch
+    ...) in `event`.
 
-    The stages and figures that `ctx` has collected before are discarded. `instance_type`: marks the record as paid by
-    the instance's hour.
+    Stages, notes and traffic that `ctx` has collected before are discarded. `instance_type`: noted, so that the record is priced by the
+    instance's hour.
     """
     ctx.stages.clear()
     ctx.notes.clear()
@@ -47,9 +48,10 @@ def record_step(ctx: Context, step: str, event: Mapping[str, Any], *, instance_t
 
 @contextmanager
 def stage(ctx: Context, name: str) -> Iterator[None]:
-    """Measure a stage with the processor time and peak memory of the whole process.
+    """Return a context manager that measures its block as the stage `name`: wall time, and the processor time and peak memory of the whole
+    process.
 
-    If several peers share one process, only the processor time of the own thread is measured.
+    If several peers share one process, only the processor time of this thread is measured.
     """
     cpu_s = runtime.process_s()
     alone = cpu_s is not None
@@ -80,7 +82,7 @@ def _reset_peak(alone: bool) -> None:
 
 
 def _peak_mb(alone: bool) -> float:
-    """Return the process's peak memory in MB; if `alone`, since the last `_reset_peak`."""
+    """Return the process's peak memory in MB: if `alone`, since the last `_reset_peak`, otherwise since the process started."""
     if alone:
         try:
             line = next(each for each in _STATUS.read_text(encoding="utf-8").splitlines() if each.startswith("VmHWM"))
@@ -99,9 +101,9 @@ NOBODY = b""  # content of the lease of a free rank, which was taken from its pr
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSettings:
-    """Settings of a program on an instance of a fleet: time limits in seconds (`*_s`), the program's name, and a file and a URL.
+    """Settings of a program that serves a fleet's runs: time limits in seconds (`*_s`), the program's name, a file and a URL.
 
-    `fleet`: name under which the object store tells the fleet's programs which run to join.
+    `fleet`: the fleet's name; under it the object store holds a pointer to the run that its programs join.
     """
 
     fleet: str
@@ -140,9 +142,10 @@ class ServingSettings:
 
 @dataclass
 class Heartbeats:
-    """Heartbeats of the ranks: since when each rank's newest lease and heartbeat are unchanged, by this program's own clock.
+    """Observation of all ranks' heartbeats by this program: when it last saw each rank's lease or heartbeat change, by its own clock.
 
-    `me`: content of this program's leases.
+    `me`: content of the leases that this program creates; `seen`: by rank, (last observed state, seconds on the monotonic clock at which it
+    was first seen).
     """
 
     objects: ObjectStore
@@ -151,7 +154,7 @@ class Heartbeats:
     seen: dict[int, tuple[Any, float]] = field(default_factory=dict)
 
     def newest(self) -> dict[int, int]:
-        """Return the newest attempt by rank. Lists the bucket, so it is for joining, never for a round."""
+        """Return, by rank, the number of the newest attempt that has a lease. Lists the bucket, so it is for joining, never for a round."""
         found: dict[int, int] = {}
         for key in self.objects.list(self.keys.leases):
             rank, attempt = map(int, key.removeprefix(self.keys.leases).split("/"))
@@ -159,9 +162,9 @@ class Heartbeats:
         return found
 
     def silent_s(self, rank: int, attempt: int | None = None) -> float:
-        """Return for how many seconds this program has seen no new heartbeat of `rank`.
+        """Return for how many seconds this program has seen no new heartbeat of `rank`: 0 at the first call.
 
-        `attempt`: the rank's newest attempt, if known; a new one counts as a new heartbeat.
+        `attempt`: the rank's newest attempt, if known; a change of it counts as a new heartbeat.
         """
         now_s, look = runtime.monotonic(), (attempt, self._beat(rank))
         if rank not in self.seen or self.seen[rank][0] != look:
@@ -169,14 +172,14 @@ class Heartbeats:
         return now_s - self.seen[rank][1]
 
     def has_given_back(self, rank: int, attempt: int) -> bool:
-        """Return whether the attempt's program has reported that it gives the rank back."""
+        """Return whether the program of `attempt` has reported in its last heartbeat that it gives `rank` back."""
         beat, key = self._beat(rank), self.keys.heartbeat(rank)
         return bool(beat) and (said := encoding.read_plain(beat, BEAT, key=key))["over"] and said["attempt"] == attempt
 
     def is_free(self, rank: int, attempt: int) -> bool:
         """Return whether the lease of `rank` and `attempt` belongs to no program, or to this one.
 
-        The latter: this program created it, but the reply was lost.
+        It belongs to this one if this program created it, but the reply was lost.
         """
         return self.objects.get(self.keys.lease(rank, attempt)) in (NOBODY, self.me)
 
@@ -185,17 +188,20 @@ class Heartbeats:
         return self.objects.exists(self.keys.lease(rank, 0))
 
     def _beat(self, rank: int) -> bytes:
-        """Return the last heartbeat of `rank`; empty if there is none."""
+        """Return the content of the last heartbeat of `rank`; empty if there is none."""
         key = self.keys.heartbeat(rank)
         return self.objects.get(key) if self.objects.exists(key) else b""
 
 
 class Membership:
-    """A rank held by this program. As a context manager it sends heartbeats from a thread of its own."""
+    """One rank of a run, held by this program. Used as a context manager, it sends heartbeats from a thread."""
 
     def __init__(
         self, objects: ObjectStore, *, run: str, members: int, rank: int, attempt: int, settings: ServingSettings
     ) -> None:
+        """Describe the rank; nothing is claimed or sent yet. `members`: number of ranks of the run; `attempt`: number of the lease that
+        this program holds.
+        """
         self.run, self.members, self.rank, self.attempt, self.settings = run, members, rank, attempt, settings
         self._objects, self._keys = objects, Keys(run)
         self._hearts = Heartbeats(objects, self._keys)
@@ -206,12 +212,11 @@ class Membership:
 
     @classmethod
     def claim(cls, hearts: Heartbeats, *, run: str, members: int, settings: ServingSettings) -> "Membership | None":
-        """Claim one of the `members` ranks of `run` that is free, or whose program has been silent for too long; return
-        None if there is none at the moment.
+        """Claim one of the `members` ranks of `run` that is free, or whose program has been silent for too long. Return None if there is no
+        such rank at the moment.
 
-        `hearts`: the heartbeats of the run's programs, and this program's identity; `settings`: gives the time after
-        which a silent program loses its rank. A rank whose newest lease is this program's own counts as free: the
-        program would not ask again if it held one.
+        `hearts`: the heartbeats that this program has observed, and its identity; `settings`: gives the time after which a silent program
+        loses its rank. A lease that this program itself created counts as free, because the program would not ask again if it held a rank.
         """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.leaving_marker(rank))]
@@ -237,7 +242,7 @@ class Membership:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the heartbeats, and mark the rank as free at once unless this program is being killed."""
+        """Stop the heartbeats and report that the rank is free, unless this program is being killed."""
         self._over.set()
         if error is not None and not isinstance(error, Exception):
             return  # it is being killed: the next program waits until the heartbeat has stopped
@@ -247,13 +252,15 @@ class Membership:
             return  # the heartbeat has stopped anyway
 
     def report_progress(self) -> None:
-        """Report that a checkpoint was saved. Retries after failures are counted anew from here."""
+        """Note that a checkpoint was saved, and touch the progress file the first time. `serve` then counts retries after failures from one
+        again.
+        """
         if not self.progressed and self.settings.progress:
             self.settings.progress.touch()
         self.progressed = True
 
     def is_superseded(self) -> bool:
-        """Return whether another program has taken this rank over."""
+        """Return whether another program has taken this rank over from this one."""
         return self._objects.exists(self._keys.lease(self.rank, self.attempt + 1))
 
     def confirm(self) -> None:
@@ -262,9 +269,10 @@ class Membership:
             raise StaleAttempt(f"peer {self.rank}: attempt {self.attempt} was superseded by attempt {self.attempt + 1}")
 
     def raise_if_pointless(self, missing: Iterable[int], *, what: str) -> None:
-        """Raise if it is pointless to wait for the ranks `missing`. `what`: what is awaited, for the error.
+        """Raise an error if it is pointless to wait for the ranks `missing`: RunFailed if one has reported a failure, WaitTimeout if one
+        has been silent for too long, StaleAttempt if this program's own rank was taken over.
 
-        Raises RunFailed if one of them failed, WaitTimeout if one is gone, StaleAttempt if this rank was taken over.
+        `what`: what is awaited, for the error.
         """
         self.confirm()
         for rank in missing:
@@ -281,14 +289,14 @@ class Membership:
                 raise WaitTimeout(f"peer {self.rank}: {what} of peer {rank}, which {gone} for {limit_s:.0f} s")
 
     def is_absent(self, rank: int) -> bool:
-        """Return whether `rank` has failed, or has been silent for too long."""
+        """Return whether `rank` has reported a failure, or has sent no heartbeat for `absence_s` seconds."""
         if self._objects.exists(self._keys.failure(rank)):
             return True
         return self._hearts.silent_s(rank) > self.settings.absence_s
 
     def _beat(self) -> None:
-        """Send a heartbeat four times per lease until the membership ends, and look for a spot notice before each. One that the store does
-        not take is left out.
+        """Send a heartbeat four times per lease until the membership ends, and check for a spot interruption before each. A heartbeat that
+        the store does not accept is skipped.
         """
         # The claim itself counts as the first beat.
         beat = 0
@@ -301,12 +309,12 @@ class Membership:
                 continue  # a store that does not answer now may do so in time
 
     def check_for_notice(self) -> None:
-        """Set `interrupted` once the metadata service announces an interruption. Sends no request unless this is a spot instance."""
+        """Set `interrupted` if the metadata service announces an interruption. Sends a request only on a spot instance."""
         if self.settings.metadata and not self.interrupted:
             self.interrupted = has_notice(self.settings.metadata)
 
     def _put(self, *, beat: int, over: bool) -> None:
-        """Write the heartbeat. `beat`: its number; `over`: whether the program gives the rank back."""
+        """Store a heartbeat. `beat`: its number; `over`: whether the program gives the rank back."""
         said = {"attempt": self.attempt, "beat": beat, "over": over}
         self._objects.put(self._keys.heartbeat(self.rank), json.dumps(said).encode())
 
@@ -318,10 +326,10 @@ CONSEQUENTIAL_ERRORS = ("RunFailed", "WaitTimeout", "StaleAttempt")  # errors th
 
 
 def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> None:
-    """Point the fleet's programs to `run`, which has `members` ranks. The pointer lies in `objects`.
+    """Point the programs of `fleet` to `run`, which has `members` ranks, by an object in `objects`.
 
-    If the run is resumed, every rank is first taken from the program that held it, because that program may live on for
-    a while: what it still writes does not count for this attempt. Failures that were reported before are deleted.
+    If the run is resumed, every rank is first taken from the program that held it, because that program may continue for a while: what it
+    still writes does not count. Failures that were reported before are deleted.
     """
     keys = Keys(run)
     for rank, attempt in Heartbeats(objects, keys).newest().items():
@@ -332,10 +340,10 @@ def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> Non
 
 @dataclass
 class ProgramsExecution:
-    """An execution of a run by programs.
+    """A run's execution by the programs of a fleet, as the runner sees it in the object store.
 
-    `tolerant`: whether the others continue if one fails; `release`: ends the programs; `can_finish`: returns whether
-    any program runs or may still start; `explain_absence`: returns in words what keeps programs from starting, or "".
+    `tolerant`: whether the other programs continue if one fails; `release`: ends the programs; `can_finish`: returns whether any program
+    runs or may still start; `explain_absence`: returns a sentence about what keeps programs from starting, or "".
     """
 
     objects: ObjectStore
@@ -373,12 +381,15 @@ class ProgramsExecution:
         return False
 
     def stop(self) -> None:
-        """End the programs."""
+        """End the programs by calling `release`."""
         self.release()
 
 
 def _failure(failures: list[dict[str, Any]], ranks: list[str]) -> CrossoverError:
-    """Return the error to report: if possible, one that is not only a consequence of another program's failure. `ranks`: of `failures`."""
+    """Return the error to raise for the run. One that is only a consequence of another program's failure is chosen last.
+
+    `failures`: the reported failures, with `error` and `cause`; `ranks`: their ranks, in the same order.
+    """
     told = sorted(zip(failures, ranks, strict=False), key=lambda pair: pair[0]["error"] in CONSEQUENTIAL_ERRORS)
     failure, rank = told[0]
     return rebuild_error(failure["error"], f"peer {rank} gave up: {failure['error']}: {failure['cause']}")
@@ -391,18 +402,18 @@ ProgramBody = Callable[[Context, Membership], None]
 
 
 class InstanceReclaimed(CrossoverError):
-    """An interruption by EC2 of this spot instance. The rank's newest checkpoint is saved, and another program resumes from it."""
+    """Raised if EC2 takes this spot instance away. The rank's newest checkpoint is saved, and another program resumes from it."""
 
 
 def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) -> None:
-    """Be a member of the fleet's run until the run is over. Also returns if there is no run, or no free rank, for `idle_s`.
+    """Work for the fleet's run: join it, claim a rank, and call `body`, until the run is over. Also returns if there is no run, or no free
+    rank, for `idle_s`.
 
-    Losing a rank to another program, or a store that does not answer, is no failure: the program joins again and
-    resumes from the newest checkpoint of the rank that it gets. Any other error is a failure of the run: it is stored
-    for the runner in plain words, then raised.
+    If another program takes the rank over, or a store does not answer, the program joins again and resumes from the newest checkpoint of
+    the rank that it gets. Any other error is stored for the runner as the run's failure, then raised.
 
-    `resources`: of this process; `settings`: the fleet's name and the intervals of leases and polls; `body`: the
-    program's work, called with the context and the membership each time that the program holds a rank.
+    `resources`: of this process; `settings`: the fleet's name and the intervals of leases and polls; `body`: the program's work, called
+    with the context and the membership each time that the program holds a rank.
     """
     objects = resources.clients.objects(Traffic())
     troubles, me = 0, settings.program.encode() or runtime.entropy(16)
@@ -434,8 +445,8 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
 
 
 def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") -> Membership | None:
-    """Claim a rank of the run that the fleet's pointer in `objects` names. Return None if there is nothing to join, or
-    no free rank for `idle_s` of the `settings`.
+    """Wait for a run and a free rank of the fleet, claim the rank and return the membership. Return None if the run is finished or all its
+    ranks have failed, or after `idle_s` seconds without a run or a free rank.
 
     `me`: the content of this program's earlier leases, if it has joined before: they count as free.
     """
@@ -462,9 +473,9 @@ def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") ->
 
 
 def give_up(objects: ObjectStore, membership: Membership, error: Exception) -> None:
-    """Store the error's cause in `objects` for the runner, as the failure of the rank of `membership`.
+    """Store `error` in `objects` as the failure of this program's rank, for the runner to report.
 
-    Does nothing if another program holds the rank by now: that one has not failed.
+    Nothing remains stored if another program has taken the rank over: that one has not failed.
     """
     said = {"error": type(error).__name__, "cause": str(error), "attempt": membership.attempt}
     key = Keys(membership.run).failure(membership.rank)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def fetch_batch(ctx: Context, event: Event) -> "Batch":
-    """Return the event's minibatch from the worker's own bucket, with the number of answers that it counts for."""
+    """Return the event's minibatch, read from the worker's bucket, with the number of answers (labels that count in the loss) from the
+    manifest.
+    """
     from crossover.learning.batches import decode_batch
 
     worker = event["worker"]
@@ -37,11 +39,11 @@ def fetch_batch(ctx: Context, event: Event) -> "Batch":
 
 
 def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
-    """Return the gradient of `batch` with its statistics, at the learner's model; it is a view of the learner's buffer.
-    The loss is noted in the record of `ctx`.
+    """Compute the gradient of `batch` at the learner's model, and return it with its weight in the round's mean. Its data is a view of the
+    learner's buffer. Notes the loss in the record of `ctx`.
 
-    `event`: gives round, worker and minibatch, from which the epoch and the seed of dropout follow. A faulty worker
-    applies its attack here.
+    `event`: gives round, worker and minibatch, from which the epoch and the seed of dropout follow. If the experiment makes this worker
+    faulty, the gradient is altered by its attack.
     """
     where = {name: event[name] for name in ("round", "worker", "minibatch")}
     epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])
@@ -68,16 +70,16 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
 
 
 def note_loss(ctx: Context, loss: float, *, samples: int, answers: float) -> None:
-    """Note the mean loss for the record of the step that `ctx` belongs to.
+    """Note the mean loss and the number of samples in the record of `ctx`.
 
-    `samples`: number of samples; `answers`: number of answers that the loss is the mean of; noted only if it differs.
+    `samples`: number of samples; `answers`: number of labels that the loss is the mean of; noted only if it differs from `samples`.
     """
     ctx.notes.pop("answers", None)
     ctx.note(loss=loss, samples=samples, **({} if answers == samples else {"answers": answers}))
 
 
 def noted_answers(ctx: Context) -> float:
-    """Return the number of answers that the last noted loss is the mean of."""
+    """Return the number of answers (labels) that the loss last noted in `ctx` is the mean of."""
     return float(ctx.notes.get("answers", ctx.notes["samples"]))
 
 
@@ -88,10 +90,11 @@ def apply_update(
     history: list[tuple[float, float]],
     minibatch: int | None = None,
 ) -> Update:
-    """Return the parameters of the optimizer's step that ends `round` of the run of `ctx`; does not apply it.
+    """Return the parameters of an optimizer step, such as its learning rate; the step itself is not taken.
 
-    `history`: (validation loss, metric) of the epochs before. `minibatch`: if given, the step is a local one after this
-    minibatch of the round, at the learning rate of a run that exchanges after every minibatch.
+    `round`: round that the step ends; `history`: (validation loss, metric) of the earlier epochs; `minibatch`: None, or for a local step
+    the number of the minibatch in the round that it follows. A local step has the learning rate of a run that exchanges after every
+    minibatch.
     """
     training, days = ctx.experiment.training, calendar(ctx.facts)
     if minibatch is None:
@@ -113,7 +116,9 @@ def apply_update(
 
 
 def baseline_experiments(experiment: Experiment) -> tuple[Experiment, ...]:
-    """Return the baseline experiments that `baseline` names, in its order."""
+    """Return the experiments to compare `experiment` with: those that its `baseline` names, in that order. They are called after it, with
+    `-gpu` or `-single`.
+    """
     return tuple(
         gpu_fleet(experiment, f"{experiment.name}-gpu")
         if name == "gpu"
@@ -123,15 +128,17 @@ def baseline_experiments(experiment: Experiment) -> tuple[Experiment, ...]:
 
 
 def gpu_fleet(experiment: Experiment, name: str) -> Experiment:
-    """Return the same experiment on as many GPUs as it has workers; they exchange gradients after each batch, as published."""
+    """Return the experiment, called `name`, on as many GPUs as it has workers; they exchange gradients after each minibatch, as
+    published.
+    """
     return replace(experiment, name=name, architecture="gpu", baseline="none", exchange=Exchange())
 
 
 def single_worker(experiment: Experiment, name: str) -> Experiment:
-    """Return the baseline of an experiment, called `name`: architecture `single`, one worker without faults, whose update takes as many
-    minibatches as all workers' updates together.
+    """Return the experiment, called `name`, for one worker without faults, whose update takes as many minibatches as all workers' updates
+    together.
 
-    An `exchange.every` that is not set counts as 1. A function gets the default memory.
+    If `exchange.every` is not set, it counts as 1. The function gets the default memory.
     """
     e = experiment
     every = e.exchange.every or 1
@@ -154,10 +161,7 @@ def single_worker(experiment: Experiment, name: str) -> Experiment:
 
 
 def _minibatches(experiment: Experiment) -> int | None:
-    """Return the number of minibatches in an epoch of one worker that has all data, or None if only loading the data shows it.
-
-    It is less than all workers' together, because each worker's last minibatch is smaller.
-    """
+    """Return the number of minibatches in an epoch if one worker has all data, or None if that is known only once the data is loaded."""
     known, drop_last = sizes.count_split(experiment), experiment.data.drop_last
     return known and count_minibatches(known[0], 1, experiment.training.batch_size, drop_last=drop_last)
 
@@ -168,10 +172,9 @@ def _minibatches(experiment: Experiment) -> int | None:
 
 
 def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") -> "tuple[Tensor, ...]":
-    """Take all local steps of the event's round. Moves the model of the learner of `ctx`, and returns the optimizer's
-    vectors after the steps.
+    """Take all local steps of the event's round: they move the learner's model. Return the optimizer's vectors after the steps.
 
-    `optimizer`: the worker's own optimizer vectors before the steps.
+    `optimizer`: the worker's own optimizer vectors before the steps, () if there are none. The mean loss is noted in the record of `ctx`.
     """
     from crossover.algorithms import buffers
     from crossover.algorithms.updates import step
@@ -195,8 +198,8 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
 
 
 def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
-    """Return the vector that the worker of `event` sends to the others after its local steps: the model of the learner
-    of `ctx`, or by how much it has moved.
+    """Return the vector that the event's worker sends after its local steps, with its weight: the learner's model, or the model's change
+    since the round began, by `exchange.what`.
 
     `begun`: the model at the start of the round.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """The workers of one round, from the view of one of them.
+    """One exchange of one round, as one of the workers sees it: who takes part, and how this worker publishes and fetches vectors.
 
     Every error that concerns another worker names this worker, the round and the key.
     """
@@ -43,29 +43,28 @@ class Group:
 
     @property
     def keys(self) -> Keys:
-        """The keys of this exchange."""
+        """The keys under which the vectors of this exchange are stored."""
         return replace(self.ctx.keys, exchange=self.exchange)
 
     @property
     def unit(self) -> int:
-        """The number of elements that are encoded together: a vector is cut only at multiples of it."""
+        """The number of neighbouring elements that are encoded together: a vector is cut only at multiples of it. 1 without an encoder."""
         return self.own.codec.unit if self.own and self.own.codec else 1
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager that times a stage, such as "synchronise", in the invocation's record."""
+        """Return a context manager that times its block as the stage `name`, such as "synchronise", in the invocation's record."""
         return self.ctx.stage(name)
 
     def publish(self, key: str, part: "Tensor", *, samples: int) -> None:
-        """Store `part` under `key`, as a vector that stands for `samples` samples.
+        """Store the values of `part` under `key`, with the count `samples`, unless the key exists.
 
-        The first write wins; another attempt writes the same bits.
+        A retry would write the same bits, so the first write counts.
         """
         self._create(key, Vector(self.kind, buffers.view(part), samples))
 
     def contribute(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
-        """Publish the slice `part` of this worker's contribution `whole` under `key`, encoded if the YAML asks for that.
-
-        The first write wins.
+        """Store the slice `part` of this worker's contribution `whole` under `key`, encoded if the experiment compresses. The first write
+        counts.
         """
         first, end, _ = part.indices(whole.numel())
         samples = self.samples[self.rank]
@@ -75,10 +74,9 @@ class Group:
             self._create(key, Vector(VectorKind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
 
     def publish_combined(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
-        """Publish the slice `part` of the combined contributions `whole` under `key`, in sparse form if the codec is
-        sparse. The first write wins.
+        """Store the slice `part` of `whole`, the aggregate of all contributions, under `key`. The first write counts.
 
-        If the sparse form would not be smaller, the values are published as they are.
+        If the codec is sparse, it is stored as pairs of index and value, unless that would not be smaller.
         """
         first, end, _ = part.indices(whole.numel())
         samples = sum(self.samples)
@@ -98,19 +96,19 @@ class Group:
         self.waits.retry(lambda: self.ctx.tensors[self.rank].create(key, vector))
 
     def is_published(self, key: str) -> bool:
-        """Return whether `key` exists."""
+        """Return whether a vector is stored under `key`."""
         return self.waits.retry(lambda: self.ctx.tensors[self.rank].exists(key))
 
     def fetch(self, key: str, out: "Tensor", *, sender: int, samples: int, unless: str | None = None) -> "Tensor":
-        """Wait for the vector that `sender` publishes under `key`, fill `out` with it, and return `out`.
+        """Wait for the vector that the worker `sender` publishes under `key`, write it into `out`, and return `out`.
 
-        `samples`: count that the vector must state. `unless`: key of the result that it is needed for; raises
-        ResultExists if that exists already. Raises Corrupt on a wrong kind, length or count.
+        `samples`: count that the vector must state. `unless`: key of the result for which the vector is needed; raises ResultExists if that
+        result exists already. Raises Corrupt if kind, length or count is wrong.
         """
         target = buffers.view(out)
 
         def look() -> Vector:
-            """Read the vector under the key into `out`. Raises Missing."""
+            """Read the vector under the key into `out` and return it. Raises Missing."""
             return self.ctx.tensors[self.rank].get(key, kind=self.kind, out=target)
 
         self._fetch_checked(look, key, sender=sender, samples=samples, unless=unless)
@@ -119,17 +117,16 @@ class Group:
     def fetch_contribution(
         self, key: str, out: "Tensor", *, sender: int, first: int = 0, unless: str | None = None
     ) -> "Tensor":
-        """Fill `out` with the part of the contribution of `sender` that begins at element `first` and is stored under
-        `key`, and return `out`.
+        """Wait for a part of the contribution of `sender`, stored under `key`, write its decoded values into `out`, and return `out`.
 
-        Waits, stops at `unless`, and raises as `fetch`.
+        `first`: number of the element at which the part begins. `unless` and the errors are as in `fetch`.
         """
         own, samples = self.own, self.samples[sender]
         if own is None or own.codec is None:
             return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
 
         def look() -> Vector:
-            """Read the encoded vector under the key and decode it into `out`. Raises Missing."""
+            """Read the encoded vector under the key, decode it into `out`, and return the encoded vector. Raises Missing."""
             vector = self.ctx.tensors[self.rank].get(key, kind=VectorKind.QUANTIZED)
             own.read(vector.data, out=out, first=first, what=key)
             return vector
@@ -138,9 +135,9 @@ class Group:
         return out
 
     def fetch_result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
-        """Fill `out` with the result that `sender` has combined and stored under `key`, and return it.
+        """Wait for the aggregate that `sender` publishes under `key`, write it into `out`, and return `out`.
 
-        Raises Corrupt as `fetch`, and if a sum has overflowed.
+        Raises Corrupt as `fetch` does, and if a value is NaN or infinite.
         """
         if self.own is not None and self.own.codec is not None and self.own.codec.sparse:
             self._fetch_checked(lambda: self._union(key, out), key, sender=sender, samples=sum(self.samples))
@@ -151,8 +148,8 @@ class Group:
         return out
 
     def _union(self, key: str, out: "Tensor") -> Vector:
-        """Add a result in sparse form, or one in plain form, into the zeroed `out`, and return its vector. Raises Corrupt on another kind
-        or length.
+        """Read the aggregate under `key`, which is stored in sparse or plain form, into `out`, and return the stored vector. Raises Corrupt
+        if its kind or length is wrong, Missing if there is none.
         """
         vector = self.ctx.tensors[self.rank].get(key)
         if vector.kind not in (VectorKind.SPARSE, self.kind):
@@ -167,10 +164,12 @@ class Group:
     def _fetch_checked(
         self, look: Callable[[], Vector], key: str, *, sender: int, samples: int, unless: str | None = None
     ) -> None:
-        """Wait until `look` returns the vector that `sender` stores under `key`. Raises Corrupt unless it states the count `samples`."""
+        """Wait until `look` returns the vector that `sender` stores under `key`. Raises Corrupt if its count of samples is not `samples`,
+        ResultExists if the key `unless` exists.
+        """
 
         def is_unneeded() -> bool:
-            """Return whether the result under `unless` exists, so that this vector is not needed any more."""
+            """Return whether the result with the key `unless` exists, so that the awaited vector is not needed any more."""
             return unless is not None and self.is_published(unless)
 
         try:
@@ -183,16 +182,16 @@ class Group:
             )
 
     def agree(self, bad: list[int]) -> list[int]:
-        """Return the workers that all drop. `bad`: those that this worker would drop."""
+        """Return the ranks whose contributions all workers leave out of this round. `bad`: those that this worker would leave out."""
         return self.waits.retry(lambda: progress.drop_agreement(self.ctx, self.round)(bad))
 
     def combine(
         self, parts: "Iterable[Tensor]", out: "Tensor", *, names: Sequence[str], agree: Agree | None = None
     ) -> "Tensor":
-        """Fill `out` with the aggregate of all workers' `parts`, which come in rank order, and return it.
+        """Write the aggregate of all workers' `parts` into `out` by the experiment's aggregation rule, and return `out`.
 
-        `names`: keys of the parts, for errors; `agree`: agrees with the other workers on whom to drop. For the mean, a part may be
-        overwritten once the next one is requested. Raises Refused.
+        `parts`: in rank order; for the mean, a part may be overwritten once the next one is requested. `names`: keys of the parts, for
+        errors; `agree`: agrees with the other workers on whom to leave out; None: `Group.agree`. Raises Refused.
         """
         rule, agree = self.ctx.experiment.aggregation, agree or self.agree
         try:
@@ -202,31 +201,31 @@ class Group:
 
 
 class GroupExchange(Protocol):
-    """The way in which workers turn their contributions into one result that all hold. AllReduce and ScatterReduce are two."""
+    """A way in which workers turn their contributions into one result that all hold. Protocol; AllReduce and ScatterReduce implement it."""
 
     def done(self, group: Group) -> bool:
-        """Return whether this worker's share of the round is done, so that only the result has to be collected."""
+        """Return whether the part of the result that this worker combines is already stored, so that it only has to collect the whole."""
 
     def parts(self, elements: int, count: int, unit: int) -> "list[slice]":
-        """Return the pieces of a contribution of `elements` elements that are sent one by one among `count` workers;
-        each but the last consists of whole `unit`s.
+        """Return the slices in which a contribution of `elements` elements is sent among `count` workers. Each slice but the last is a
+        multiple of `unit` elements long.
         """
 
     def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
-        """Publish the parts of `own` that the others of the `group` need, do this worker's share of the combining, and
-        write the result to `out`; both (D,).
+        """Publish the parts of `own` that the other workers of `group` need, combine this worker's share of the result, and write the whole
+        result into `out`. Both are (D,).
         """
 
     def collect(self, group: Group, out: "Tensor") -> None:
-        """Fill `out` with the result of a round whose share is done."""
+        """Write the result of a round into `out`, (D,), without contributing: this worker's share is already stored."""
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of the exchange of `round` that the worker `rank`, one of `count`, has stored and that no
-        worker needs once this worker holds the result.
+        """Return the keys that worker `rank`, one of `count`, stored for the exchange of `round` and that no worker needs once this worker
+        holds the result.
         """
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of the share of the result of `round` that the worker `rank`, one of `count`, has stored.
+        """Return the keys of that share of the result of `round` which worker `rank`, one of `count`, has combined and stored.
 
-        Restarting workers need them until all have checkpoints beyond the round.
+        They are kept longer: a restarted worker needs them until all workers have checkpoints beyond the round.
         """

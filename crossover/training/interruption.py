@@ -8,9 +8,9 @@ ANSWER_S = 2.0  # the service is on the instance's own host
 
 
 def has_notice(metadata: str) -> bool:
-    """Return whether the metadata service at `metadata`, a URL, announces an interruption.
+    """Return whether EC2 has announced that it will interrupt this spot instance. `metadata`: URL of the instance metadata service.
 
-    A service that does not answer announces nothing: the run then goes on until the instance is gone, as it would without a notice.
+    Return False if the service does not answer: the run then continues until the instance is gone.
     """
     from http.client import HTTPException
     from urllib.request import ProxyHandler, Request, build_opener

@@ -34,32 +34,33 @@ if TYPE_CHECKING:
 
 
 class Worker(Protocol):
-    """A worker that lives through many invocations: LambdaML's synchronous worker, or MLLess's filtering one."""
+    """A worker that lives through many invocations. Protocol; LambdaML's synchronous worker and MLLess's filtering one implement it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the state that `state` returned. Called before the first round."""
+        """Set the worker's state to that of `checkpoint`, as `state` returned it. Called before the first round."""
 
     def round(self) -> None:
-        """Run the rest of the invocation's current round. May raise NearDeadline."""
+        """Run the rest of the current round and move to the next. May raise NearDeadline, at a point at which the state can be saved."""
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the content of a checkpoint: vectors by name, and plain facts."""
+        """Return the content of a checkpoint: its vectors by name, and its plain values."""
 
     def show_model(self) -> None:
-        """Put the model that is evaluated into the learner."""
+        """Copy the model that is to be evaluated into the learner."""
 
     def list_stored(self, round: int) -> list[str]:
-        """Return the keys under which this worker may have stored something for a round."""
+        """Return the keys in the tensor store under which this worker may have stored something for `round`."""
 
 
 def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker]) -> Event:
-    """Run one invocation of a worker and return the event to continue with. `ctx`, `event`: of the invocation; `begin`: makes the worker.
+    """Run one invocation of a worker from its newest checkpoint and return the event for the next invocation. `ctx`, `event`: of the
+    invocation; `begin`: builds the worker.
 
-    Lambda delivers an event at least once. If a duplicate of this invocation is ahead, the keys that this one waits for
-    may be gone. Neither knows whose answer counts, so this one continues from the duplicate's checkpoint.
+    Lambda may deliver an event twice. If a duplicate of this invocation is further on, the keys that this one waits for may be gone; this
+    one then continues from the duplicate's checkpoint.
 
-    A retried invocation that finds a checkpoint beyond its event returns at once: the step is then entered anew with
-    all its retries. So the retries limit the failures without progress in between, not the failures of a whole run.
+    A retried invocation that finds a checkpoint beyond its event returns at once. The step is then entered anew with all its retries, so
+    that they limit only the failures without progress in between.
     """
     while True:
         invocation = Invocation(ctx, event)
@@ -76,11 +77,12 @@ def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], W
 
 
 class Invocation:
-    """State of one invocation of a long worker: its position in the run, its deadline, checkpoints and decisions. The
-    `Worker` moves the position.
+    """State of one invocation of a long worker: its position in the run, its deadline, checkpoints and decisions. The `Worker` object does
+    the computing and exchanging.
     """
 
     def __init__(self, ctx: Context, event: Event) -> None:
+        """Start at the position that `event` names; nothing is read from a store yet."""
         self.ctx, self.event = ctx, event
         self.rank: int = event["worker"]
         self.days = calendar(ctx.facts)
@@ -96,18 +98,19 @@ class Invocation:
 
     @property
     def round(self) -> int:
-        """Round at which the invocation is now."""
+        """Round at which the worker is now."""
         return self.position.round
 
     @property
     def epoch(self) -> int:
-        """Epoch of the round at which the invocation is now."""
+        """Epoch of the round at which the worker is now."""
         return self.days.epoch(self.position.round)
 
     def restore(self) -> Checkpoint:
-        """Return the checkpoint to continue from: the event's, or a later one that an earlier attempt of this invocation left.
+        """Return the checkpoint to continue from, and move to its position: the event's checkpoint, or a later one that an earlier try of
+        this invocation left.
 
-        Raises Corrupt after reporting the failure, so that nobody waits for this worker.
+        If the checkpoint is damaged, reports the failure, so that no worker waits for this one, and raises Corrupt.
         """
         try:
             checkpoint = self.waits.retry(lambda: self.journal.restore(self.position))
@@ -120,9 +123,9 @@ class Invocation:
         return checkpoint
 
     def run(self, worker: Worker) -> Event:
-        """Run rounds until training is over or the invocation must end; return the event to continue with.
+        """Run rounds until training is over or the deadline is near; return the event for the next invocation.
 
-        Raises StaleAttempt if the run was resumed or concluded meanwhile, after deleting what this invocation stored.
+        If the run was resumed or concluded meanwhile, deletes what this invocation stored and raises StaleAttempt.
         """
         self.ctx.report_usage()
         try:
@@ -135,9 +138,9 @@ class Invocation:
             raise
 
     def _run_rounds(self, worker: Worker) -> Event:
-        """Run rounds until training ends or the deadline is near; save, and return the event to continue with.
+        """Run rounds until training is over or the deadline is near, save a checkpoint, and return the event for the next invocation.
 
-        An error that a retry cannot repair is reported, so that nobody waits for this worker.
+        An error that a retry cannot repair is reported, so that no worker waits for this one, and raised.
         """
         try:
             while not self._is_over(worker):
@@ -154,9 +157,10 @@ class Invocation:
         return self.next_event()
 
     def _roll_back(self, worker: Worker) -> None:
-        """Delete the recent keys and the evaluations of this attempt, and its checkpoints if no later attempt has yet to read them.
+        """Delete this attempt's recent keys of `worker` and evaluation claims, and its checkpoints unless a later attempt still has to read
+        them.
 
-        For a superseded attempt: the next one may have cleared up before these were stored.
+        Called if the attempt is superseded: the next one may have cleared up before these were stored.
         """
         self._delete_stored(worker, since=self.round - 2 * self.ctx.experiment.functions.checkpoint_every)
         self.ctx.objects.delete_prefix(self.ctx.keys.evaluations)
@@ -164,7 +168,7 @@ class Invocation:
             self.journal.delete_all()
 
     def _delete_stored(self, worker: Worker, *, since: int) -> None:
-        """Delete the worker's stored keys from round `since` to the current round."""
+        """Delete the keys that `worker` may have stored for the rounds from `since` to the current one."""
         spent = [key for round in range(max(0, since), self.round + 1) for key in worker.list_stored(round)]
         if spent:
             self.ctx.tensors[self.rank].delete(*spent)
@@ -180,8 +184,8 @@ class Invocation:
                 raise StaleAttempt(f"worker {self.rank}, round {self.round}: its checkpoint is not needed any more")
 
     def _is_over(self, worker: Worker) -> bool:
-        """Return whether training is over. Called at the start of a round: first saves a checkpoint if one is due, and decides if an epoch
-        is over.
+        """Return whether training is over. Called at the start of a round: first saves a checkpoint if one is due, and if an epoch has just
+        ended, evaluates or reads the decision on it.
         """
         round = self.position.round
         if self.finished or self.position.minibatch:
@@ -194,7 +198,9 @@ class Invocation:
         return self.finished
 
     def _agree(self, worker: Worker, epoch: int) -> bool:
-        """Return whether the decision after `epoch` ends training. Evaluates the model and creates the decision if nobody else does."""
+        """Return whether the decision after `epoch` ends training. If there is no decision, evaluates the model and creates it, unless
+        another worker is doing that.
+        """
         key, retry = self.ctx.keys.decision(epoch), self.waits.retry
         if not retry(lambda: self.ctx.objects.exists(key)) and not self._decided_elsewhere(epoch):
             self.waits.leave_in_time(need_s=2 * self._evaluation_s)
@@ -209,9 +215,10 @@ class Invocation:
         return bool(agreed["finished"])
 
     def _decided_elsewhere(self, epoch: int) -> bool:
-        """Wait for another worker's decision after `epoch`. Return False if this worker has to evaluate, or the other does not answer.
+        """Return True once another worker has created the decision after `epoch`; False if this worker has to evaluate, because it is the
+        first here, or because the other one fails or times out.
 
-        All would compute the same result, so the first worker here evaluates and the others wait.
+        All workers would compute the same result, so the first one claims the evaluation and the others wait for it.
         """
         key, decision, retry = self.ctx.keys.evaluation_claim(epoch), self.ctx.keys.decision(epoch), self.waits.retry
         own = json.dumps({"by": self.rank, "at": self.ctx.clock()}).encode()
@@ -234,16 +241,17 @@ class Invocation:
         return True
 
     def history(self) -> list[tuple[float, float]]:
-        """Return (validation loss, metric) of the evaluations before this round."""
+        """Return (validation loss, metric) of the evaluations before this round. They are read from the store once per epoch."""
         before = self.days.epochs_before(self.round)
         if self._history[0] != before:
             self._history = (before, self.waits.retry(lambda: progress.history(self.ctx, before)))
         return self._history[1]
 
     def compute(self, use: "Callable[[Tensor], None]") -> None:
-        """Compute the gradient of the position's next minibatch and pass it to `use` as a view of the learner's buffer.
+        """Compute the gradient of the next minibatch, pass it to `use` as a view of the learner's buffer, and advance the position by one
+        minibatch.
 
-        Raises NearDeadline if this invocation has done its share, or may not have time for another minibatch.
+        Raises NearDeadline if this invocation has computed its limit of minibatches, or may not have time for another.
         """
         from crossover.algorithms import buffers
 
@@ -269,18 +277,19 @@ class Invocation:
         self.position = Position(self.round + 1)
 
     def samples(self) -> list[int]:
-        """Return the sample counts of all workers' contributions to this round, by rank."""
+        """Return the weight (sample count) of every worker's contribution to this round, by rank."""
         return worker_weights(self.ctx.facts, self.round)
 
     def minibatch_weights(self) -> list[int]:
-        """Return the sample counts of this worker's minibatches of the round."""
+        """Return the weight (sample count) of each of this worker's minibatches of the round."""
         return minibatch_weights(self.ctx.facts, self.round, worker=self.rank)
 
     def _is_superseded(self, round: int) -> bool:
-        """Return whether a duplicate of this invocation, or the whole run, is beyond `round`.
+        """Return whether waiting in `round` is in vain because others are beyond it: a duplicate of this invocation has a later checkpoint,
+        or this attempt has decided on the epoch of `round`.
 
-        A round's keys are missing for good once every worker is beyond it. Decisions are never deleted, so a decision of this attempt shows
-        that; one of an earlier attempt does not, because this attempt has yet to come there.
+        A round's keys are missing for good once every worker is beyond it. An earlier attempt's decision does not count, because this
+        attempt has yet to reach it.
         """
         if self.journal.is_superseded(round):
             return True
@@ -291,7 +300,7 @@ class Invocation:
         )
 
     def _note_losses(self) -> None:
-        """Note the mean training loss of each epoch, the position reached and the attempt for the record."""
+        """Note in the record the mean training loss of each epoch, the position reached, and the attempt."""
         for name in ("loss", "samples", "answers"):  # of the last minibatch; the epochs' own follow
             self.ctx.notes.pop(name, None)
         means = [[epoch, total / max(1, counted), counted] for epoch, (total, counted) in sorted(self._losses.items())]
@@ -299,7 +308,9 @@ class Invocation:
         self.ctx.notes |= {"until": [self.round, self.position.minibatch], "attempt": self.event["attempt"]}
 
     def next_event(self) -> Event:
-        """Return the event to continue with. The position's checkpoint must exist."""
+        """Return the event for the next invocation, at the current position, and note the losses in the record. The position's checkpoint
+        must exist.
+        """
         self._note_losses()
         return {
             **event_at(self.ctx, self.event, self.round),
@@ -316,7 +327,8 @@ class Invocation:
 def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
     """Return the state tree in which all workers run side by side, each invoked again and again until training ends.
 
-    Each epoch is an execution of its own, which keeps histories short. `tolerant`: whether the others continue if a worker fails.
+    Each epoch is an execution of its own, which keeps histories short. `train`: step that is one invocation; `tolerant`: whether the others
+    continue if a worker fails.
     """
     invocations = Child("epoch", Repeat(train, until="epoch_finished", timeout_s=DAY_S))
     body = Child("worker", Repeat(invocations, until="finished", timeout_s=DAY_S))
@@ -324,24 +336,24 @@ def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
 
 
 def tree(initialise: Step, train: Step, collect: Step) -> Node:
-    """Return the tree of a run: initialise, train all workers, collect."""
+    """Return the state tree of a run: the step `initialise`, then `train` for all workers until training ends, then `collect`."""
     return InOrder(initialise, worker_tree(train), collect)
 
 
 def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
-    """Create every worker's first checkpoint in the bucket of `ctx`, or resume from the last round that every worker
-    can start from; return the event's changes.
+    """Create every worker's first checkpoint, with the seeded model, or resume from the newest round for which every worker has one. Return
+    the event's fields for that round, as changes to merge into the event.
 
-    The first checkpoint holds the seeded model. `exchange`: knows which keys earlier attempts may have left.
+    `event`: gives the number of workers; `exchange`: knows which keys earlier attempts may have left; they are deleted.
     """
     workers = event["workers"]
 
     def rounds(keys: Keys) -> Several[int]:
-        """Return the rounds that all workers of an attempt can start from."""
+        """Return the rounds for which every worker has a checkpoint of the attempt with these `keys`. Raises Missing if there is none."""
         return checkpoints.common_rounds(ctx, keys, range(workers))
 
     def first(keys: Keys, round: int) -> Iterator[tuple[int, bytes]]:
-        """Yield each worker and its checkpoint's bytes. Raises Corrupt."""
+        """Yield (worker, bytes of its checkpoint of `round`) for each worker of the attempt with these `keys`. Raises Corrupt."""
         for worker in range(workers):
             key = keys.checkpoint(worker, round)
             body = ctx.objects.get(key)
@@ -349,7 +361,7 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
             yield worker, body
 
     def clear(before: Several[Keys]) -> None:
-        """Delete everything that the attempts left."""
+        """Delete all tensor keys and checkpoints that the attempts with the keys `before` left."""
         for keys in before:
             _delete(ctx, keys, workers, exchange, rounds_to_clear(ctx, keys))
         delete_checkpoints(ctx)
@@ -365,24 +377,26 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
 
 
 def roll_back(ctx: Context) -> None:
-    """Delete the checkpoints of an attempt that was superseded during its set-up, unless the next attempt has yet to read them."""
+    """Delete the checkpoints of the attempt of `ctx`, which was superseded during its set-up. Does nothing if the next attempt still has to
+    read them.
+    """
     if progress.is_state_unneeded(ctx):
         ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
 
 
 def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
-    """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two
-    checkpoints apart. `ctx`: gives the interval of checkpoints.
+    """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two checkpoints apart.
+    `ctx`: gives the interval of checkpoints.
 
-    `slack`: number of rounds that a worker may be behind, in addition.
+    `slack`: number of rounds by which a worker may be further behind.
     """
     span = 2 * (ctx.experiment.functions.checkpoint_every + slack) + 2
     return range(max(0, round - span), round + span)
 
 
 def rounds_to_clear(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
-    """Return the rounds of which the attempt with `keys` may have left keys after the end of the run of `ctx`: those
-    around the last round and its checkpoints.
+    """Return the rounds, ascending, of which the attempt with these `keys` may have left keys when the run ended: those around the run's
+    last round and around the attempt's checkpoints.
 
     `slack`: as in `rounds_around`.
     """
@@ -393,7 +407,7 @@ def rounds_to_clear(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
 
 
 def write_first_checkpoints(ctx: Context, workers: int) -> None:
-    """Create every worker's checkpoint of round 0 with the seeded model."""
+    """Create the checkpoint of round 0, with the seeded model, for each of `workers` workers, unless it exists."""
     first = Checkpoint(Position(0), {"model": Vector(VectorKind.MODEL, ctx.learner.initial_model())})
     for worker in range(workers):
         ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
@@ -408,13 +422,14 @@ First = Callable[
 
 
 def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
-    """Take over the checkpoints of an earlier attempt and return the round to resume at, or None if no attempt got so far.
+    """Copy the checkpoints of an earlier attempt to this one, delete the earlier attempts' own, and return the round to resume at, or None
+    if no attempt got so far.
 
-    That is the newest round with undamaged checkpoints. They are copied as the first checkpoints of this attempt, which
-    `ctx` belongs to, and those of the earlier attempts are deleted. `before`: keys of the earlier attempts; `rounds`:
+    That is the newest round whose checkpoints are undamaged. `ctx`: of this attempt; `before`: keys of the earlier attempts; `rounds`:
     returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one of them.
-    Raises Missing, or Corrupt if every round is damaged, and StaleAttempt if a higher attempt has begun; nothing is
-    deleted then.
+
+    Raises Missing if the run has decisions but no such round, Corrupt if every round is damaged, and StaleAttempt if a higher attempt has
+    begun; nothing is deleted then.
     """
     round = _copy_checkpoints(ctx, before, rounds, first)
     progress.mark_taken_over(ctx, before)
@@ -424,7 +439,12 @@ def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
 
 
 def _copy_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
-    """Copy the checkpoints of the newest undamaged round to this attempt; return that round, or None if there are no checkpoints."""
+    """Copy the checkpoints of the newest undamaged round of the attempts `before` to this one and return that round; None if there are no
+    checkpoints. Arguments and errors as in `adopt_checkpoints`.
+
+    If this attempt has checkpoints already, because its first step is tried again, nothing is copied and the first of their rounds is
+    returned.
+    """
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again
         return min(rounds(ctx.keys))
@@ -443,9 +463,10 @@ def _copy_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
 
 
 def _find_undamaged(ctx: Context, starts: Several[tuple[int, Keys]], first: First) -> tuple[int, Keys]:
-    """Return the newest of `starts` whose checkpoints can all be read. Nothing is copied yet; the step's record names damaged rounds.
+    """Return the newest of `starts` whose checkpoints can all be read. Notes the damaged ones in the step's record; copies nothing.
 
-    `starts`: (round, keys of its attempt), ascending. Raises the newest round's Corrupt if all are damaged.
+    `starts`: (round, keys of its attempt), ascending; `first`: yields the checkpoints of one of them. Raises the newest round's Corrupt if
+    all are damaged.
     """
     damaged = list[Corrupt]()
     for round, source in reversed(starts):
@@ -461,9 +482,10 @@ def _find_undamaged(ctx: Context, starts: Several[tuple[int, Keys]], first: Firs
 
 
 def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
-    """Store the last round's model and the outcome in the bucket of `ctx`, then delete every tensor key and checkpoint of the run.
+    """Store the last round's model and the outcome in the bucket, delete every tensor key and checkpoint of the run, and mark it as
+    finished.
 
-    `event`: gives the number of workers; `exchange`: knows the keys of a round.
+    `event`: gives the number of workers; `exchange`: knows the keys of a round. Raises StaleAttempt if a higher attempt has begun.
     """
     progress.raise_if_superseded(ctx)
     last = store_last_model(ctx)
@@ -474,7 +496,9 @@ def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
 
 
 def delete_checkpoints(ctx: Context) -> None:
-    """Delete the checkpoints and evaluation claims of this attempt and of earlier ones, which may have written since it began."""
+    """Delete the checkpoints and evaluation claims of this attempt and of all earlier ones, whose late workers may have written some
+    since.
+    """
     ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
     ctx.objects.delete_prefix(ctx.keys.evaluations)
     for keys in progress.earlier_attempts(ctx):
@@ -483,7 +507,7 @@ def delete_checkpoints(ctx: Context) -> None:
 
 
 def store_last_model(ctx: Context) -> int:
-    """Store the outcome with the model of a worker that reached the last agreed round; return that round."""
+    """Store the outcome, with the model from a worker's checkpoint of the last agreed round, unless it is stored; return that round."""
     agreed = progress.newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
@@ -494,7 +518,9 @@ def store_last_model(ctx: Context) -> int:
 
 
 def _delete(ctx: Context, keys: Keys, workers: int, exchange: "GroupExchange", over: Iterable[int]) -> None:
-    """Delete the tensor keys that an attempt left of the rounds in `over`, if the architecture stores any."""
+    """Delete the tensor keys that the attempt with these `keys` may have left of the rounds in `over`. `workers`: number of workers;
+    `exchange`: knows the keys of a round.
+    """
     each = keys.list_by_exchange(codecs.count_exchanges(ctx.experiment.exchange))
     left = [
         key
@@ -508,7 +534,9 @@ def _delete(ctx: Context, keys: Keys, workers: int, exchange: "GroupExchange", o
 
 
 def keys_of(keys: Keys, exchange: "GroupExchange", round: int, rank: int, workers: int) -> list[str]:
-    """Return all keys that the worker `rank`, one of `workers`, may have stored for the exchange of `round`."""
+    """Return all keys that worker `rank`, one of `workers`, may have stored for one exchange of `round`. `keys`: of the attempt and
+    exchange.
+    """
     return exchange.used_up(keys, round, rank=rank, count=workers) + exchange.results(
         keys, round, rank=rank, count=workers
     )

@@ -39,12 +39,17 @@ class ContributionMessages:
     """Encoder and decoder of the messages in which peers exchange contributions. Create one per peer: decoding reuses a buffer."""
 
     def __init__(self, experiment: Experiment) -> None:
+        """Read from the experiment what peers exchange, and whether values that are not finite are refused."""
         self._kind = exchanged_kind(experiment.exchange.what)
         self._refuses = experiment.aggregation.non_finite == "refuse"
         self._decoded: Tensor | None = None
 
     def encode(self, own: Contribution, *, samples: int) -> list[bytes | memoryview]:
-        """Return the buffers of a contribution's message. The same contribution gives the same bytes."""
+        """Return the message for the contribution `own` as a list of buffers: header and values. The same contribution always gives the
+        same bytes.
+
+        `samples`: number of samples that the contribution stands for.
+        """
         if own.codec is None:
             vector = Vector(self._kind, buffers.view(own.values), samples)
         else:
@@ -89,19 +94,19 @@ KEPT_CHECKPOINTS = 2  # checkpoints of a peer: one may be half forgotten while a
 
 
 class Replica:
-    """A peer's model and optimizer between two rounds, kept as one object per checkpoint.
+    """A peer's model and optimizer between two rounds, saved as one object per checkpoint.
 
-    `model`, (P + B,): the learner's own memory. `round`: number of rounds done. `facts`: further plain values that the
-    checkpoint keeps. With local steps, `optimizer` is the peer's own, and `outer` holds the outer optimizer's vectors,
-    which are equal on all peers. `codec` keeps the rounding errors of the peer's messages. `between`, if a round has
-    several exchanges, is the mean of the first exchange of the round before: with it the peer can send its second
-    message again, even if no other peer is in that round any more.
+    `model`, (P + B,): the learner's own memory. `round`: number of rounds done. `facts`: further plain values that the checkpoint holds.
+    With local steps, `optimizer` is the peer's own, and `outer` holds the outer optimizer's vectors, which are equal on all peers. `codec`:
+    encoder with the rounding errors of the peer's messages. `between`: if a round has two exchanges, the mean of the previous round's first
+    exchange; with it the peer can send its second message again, even if no other peer is in that round any more.
 
-    `every`: rounds between checkpoints. `confirm` is called before checkpoints are created or deleted; it raises if
-    another attempt holds the rank.
+    `every`: rounds between checkpoints. `confirm`: called before checkpoints are created or deleted; raises if another attempt holds the
+    rank.
     """
 
     def __init__(self, ctx: Context, rank: int, *, every: int = 1, confirm: Callable[[], None] = lambda: None) -> None:
+        """Create the replica of the peer `rank` at round 0, with the learner's memory as its model. Call `restore` before using it."""
         self._ctx, self._rank, self._every, self._confirm = ctx, rank, every, confirm
         self.days = calendar(ctx.facts)
         self.model: Tensor = buffers.tensor(ctx.learner.model)
@@ -117,11 +122,11 @@ class Replica:
         self._saved: list[int] = []
 
     def restore(self, *, at: int | None = None, discard_later: bool = True) -> None:
-        """Restore the newest checkpoint, or that of round `at`; without one, the seeded model, which is the same on every peer.
+        """Restore the newest checkpoint, or the one of round `at`. If there is none, restore the seeded model, which is the same on every
+        peer.
 
-        `discard_later`: whether checkpoints after `at` are deleted: on a GPU the rounds may give other bits this time,
-        and all peers save these. Raises Missing if there is no checkpoint of `at`, StaleAttempt if another attempt
-        deletes checkpoints faster than they can be read.
+        `discard_later`: whether checkpoints after `at` are deleted: on a GPU the repeated rounds may give other bits. Raises Missing if
+        there is no checkpoint of `at`, StaleAttempt if another attempt deletes checkpoints faster than they can be read.
         """
         for _ in range(3):
             saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
@@ -149,7 +154,7 @@ class Replica:
         raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
 
     def _take(self, checkpoint: Checkpoint) -> None:
-        """Set the state to the checkpoint's."""
+        """Set model, optimizers, round, loss scale, encoder and plain values to those of `checkpoint`."""
         self._ctx.learner.model[:] = checkpoint.vectors["model"].data
         self.optimizer, self.outer = checkpoints.optimizer_of(checkpoint), checkpoints.optimizer_of(checkpoint, "outer")
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
@@ -168,14 +173,14 @@ class Replica:
         )
 
     def _kept_vectors(self) -> "Mapping[str, Tensor]":
-        """Return the codec's vectors that a checkpoint keeps, by name; empty without a codec."""
+        """Return, by name, the encoder's tensors that a checkpoint stores; empty without an encoder."""
         return {} if self.codec is None else self.codec.state
 
     def save(self, *, agreed: bool = False, now: bool = False) -> None:
-        """Create the checkpoint of the coming round if one is due, and delete older ones.
+        """Create the checkpoint of the current round if one is due, and delete all but the newest two.
 
-        `agreed`: another attempt may have computed other bits; then the checkpoint that was created first is restored here, too. `now`:
-        whether one is due in any case. Raises StaleAttempt if the run is over.
+        `agreed`: save in every round, and if another attempt has created this checkpoint first, restore that one, because its bits may
+        differ. `now`: save even if none is due. Raises StaleAttempt if the run is over.
         """
         if self.round % self._every and not agreed and not now:
             return
@@ -196,29 +201,33 @@ class Replica:
             self._ctx.objects.delete(*(self._ctx.keys.checkpoint(self._rank, round) for round in spent))
 
     def _vectors(self) -> dict[str, Vector]:
-        """Return the vectors of a checkpoint."""
+        """Return the vectors of a checkpoint by name: model, optimizers, `between`, and the encoder's."""
         vectors = checkpoints.vectors_of(self._ctx, self.optimizer, self.outer)
         if self.between is not None:
             vectors["between"] = Vector(VectorKind.STATE, buffers.view(self.between))
         return vectors | checkpoints.kept_vectors(self._kept_vectors())
 
     def step(self, gradient: "Tensor", *, minibatch: int, history: list[tuple[float, float]]) -> None:
-        """Move the model by one local step along `gradient`, that of a `minibatch` of the round.
+        """Move the model by one local optimizer step with `gradient`. Remembers the model first if the round is at its start.
 
-        `history`: (validation loss, metric) of earlier epochs.
+        `minibatch`: number of the minibatch in the round; `history`: (validation loss, metric) of earlier epochs.
         """
         if minibatch == 0:
             self._begun = self.model.clone()
         self._step(gradient, gradients.apply_update(self._ctx, self.round, history=history, minibatch=minibatch))
 
     def adopt_steps(self, after: Checkpoint) -> None:
-        """Set the state to `after`, the result of all local steps of the round, which a function has taken."""
+        """Set model and optimizer to those of `after`, the state after all local steps of the round, which a function has computed.
+        Remembers the model at the round's start first.
+        """
         self._begun = self.model.clone()
         self._ctx.learner.model[:] = after.vectors["model"].data
         self.optimizer = checkpoints.optimizer_of(after)
 
     def contribution(self, out: "Tensor") -> None:
-        """Write the result of the peer's local steps, its model or by how much it moved, into `out`, (P + B,) float32."""
+        """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or how far it has moved since the
+        round began.
+        """
         assert self._begun is not None, "a step of its own is behind it"
         delta = self._ctx.experiment.exchange.what == "delta"
         out.copy_(compute_delta(self._begun, self.model, buffers=self._ctx.facts.buffers) if delta else self.model)
@@ -244,13 +253,13 @@ class Replica:
         self.round += 1
 
     def _step(self, gradient: "Tensor", update: Update) -> None:
-        """Apply the optimizer's step `update` to the model."""
+        """Apply one optimizer step with `gradient` to the model and the optimizer's vectors. `update`: the step's parameters."""
         model, self.optimizer = step(self.model, gradient, self.optimizer, update)
         self.model.copy_(model)
 
 
 def _round_of(key: str) -> int:
-    """Return the round in a checkpoint's key."""
+    """Return the round number in the key of a checkpoint."""
     return int(key.rpartition("/")[2].split(".")[0])
 
 
@@ -259,56 +268,60 @@ def _round_of(key: str) -> int:
 
 
 class Computing(Protocol):
-    """A way to compute a peer's gradient: ComputeBatchGradients and AverageBatchesGradients."""
+    """A way to compute a peer's part of a round: its gradient, or its local steps. Protocol for ComputeBatchGradients and
+    AverageBatchesGradients of Algorithm 1.
+    """
 
     def gradient(self, event: Event, out: "Tensor") -> None:
         """Write the mean gradient over the round's minibatches, (P + B,) float32, into `out`."""
 
     def steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
-        """Take the local steps of the event's round on `replica`, one after each minibatch; used instead of `gradient` with local steps.
+        """Take the local steps of the event's round on `replica`, one after each minibatch. With local steps this is called instead of
+        `gradient`.
 
         `history`: (validation loss, metric) of earlier epochs.
         """
 
     def discard(self, round: int) -> None:
-        """Delete the objects that computing the round left in stores, because no peer returns to that round."""
+        """Delete the objects that computing `round` left in stores, because no peer returns to that round."""
 
 
 class RunEnded(CrossoverError):
-    """The end of the run by the other peers: no round is left that this peer could take part in."""
+    """Raised if the other peers have ended the run, so that no round is left in which this peer could take part."""
 
 
 class PeerExchange(Protocol):
-    """A way to exchange contributions: SendGradientsToMyQueue, ConsumeGradientsFromQueue and, in some, SynchronisationBarrier."""
+    """A way for peers to exchange their contributions. Protocol for SendGradientsToMyQueue, ConsumeGradientsFromQueue and, in some,
+    SynchronisationBarrier of Algorithm 1.
+    """
 
     every: int  # rounds between checkpoints
     replicas_agree: bool  # whether all peers hold the same bits after a round
 
     def open(self, replica: Replica) -> int | None:
-        """Prepare the exchange. Return the round that must be sent again, or None.
+        """Prepare the exchange for the restored `replica`. Return the round whose message must be sent again, or None.
 
-        A round must be sent again if this peer's message of the round before is lost: others may still be in that round. Raises RunEnded.
+        That is the case if this peer's message of the previous round is lost: other peers may still be in that round. Raises RunEnded.
         """
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Send `own`, this peer's contribution to the round. `exchange`: number of the exchange within the round.
+        """Send `own`, this peer's contribution to `round`. `exchange`: number of the exchange within the round.
 
-        If an earlier attempt of this peer has already sent one, that one counts, and is copied into the contribution's
-        values.
+        If an earlier attempt of this peer has already sent one, that one counts, and is copied into the values of `own`.
         """
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Write the combination of `own` and the other peers' contributions to `round` into `out`, which is as long as
-        the values of `own`.
+        """Wait for the other peers' contributions to `round`, and write the aggregate of all, including `own`, into `out`, which is as long
+        as the values of `own`.
 
         `exchange`: number of the exchange within the round.
         """
 
     def keep(self) -> None:
-        """Restore this peer's last message if it was lost. Called while the others may still read it."""
+        """Store this peer's last message again if it was lost. Called at the end of the run, while other peers may still read it."""
 
     def close(self) -> None:
-        """Delete the keys and queues that `open` and `send` created. No peer reads them any more."""
+        """Delete the keys and queues that `open` and `send` created, because no peer reads them any more."""
 
 
 # --- combining --------------------------------------------------------------------------------------------------------
@@ -316,7 +329,7 @@ class PeerExchange(Protocol):
 
 
 def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Tensor") -> None:
-    """Aggregate all peers' contributions to `round` into `out`, by the rule and weights of the run of `ctx`.
+    """Aggregate all peers' contributions to `round` into `out`, by the experiment's aggregation rule and the peers' weights.
 
     `gradients`: the contributions in rank order; for the mean, one may be overwritten once the next is requested.
     """
@@ -330,14 +343,17 @@ def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Te
 
 
 class TrainingLoss:
-    """The epoch's mean training loss so far, as a note for its record."""
+    """The mean training loss of the current epoch so far, which is noted in the peer's record."""
 
     def __init__(self, ctx: Context) -> None:
+        """Start with no minibatches counted. `ctx`: context whose notes hold each minibatch's loss."""
         self._ctx = ctx
         self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, 0
 
     def count(self, epoch: int) -> None:
-        """Add one more minibatch, whose loss the context has just noted."""
+        """Add the minibatch whose loss was just noted in the context, and replace that note by the mean over the epoch so far. A new
+        `epoch` starts from zero.
+        """
         if epoch != self._epoch:
             self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, epoch
         answers = gradients.noted_answers(self._ctx)
@@ -348,13 +364,14 @@ class TrainingLoss:
 
 
 class OnInstance:
-    """Computation of the batches in this process, one after another."""
+    """Computation of a peer's minibatches in its own process, one after another."""
 
     def __init__(self, ctx: Context) -> None:
+        """Start the epoch's loss at zero. `ctx`: of the peer."""
         self._ctx, self._loss = ctx, TrainingLoss(ctx)
 
     def gradient(self, event: Event, out: "Tensor") -> None:
-        """Write the mean gradient over the round's minibatches into `out`."""
+        """Compute the gradients of the round's minibatches one after another, and write their weighted mean into `out`."""
         ctx = self._ctx
         mean = RunningMean(minibatch_weights(ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
@@ -365,7 +382,7 @@ class OnInstance:
         mean.result()
 
     def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
-        """Take the local steps of the event's round on `replica`, one after each minibatch.
+        """Take the local steps of the event's round on `replica`: compute each minibatch's gradient and step after it.
 
         `history`: (validation loss, metric) of earlier epochs.
         """
@@ -376,7 +393,7 @@ class OnInstance:
             self._loss.count(event["epoch"])
 
     def batch(self, place: Event) -> "Batch":
-        """Return the batch at `place`."""
+        """Fetch and return the minibatch that `place`, an event, names."""
         return gradients.fetch_batch(self._ctx, place)
 
     def discard(self, round: int) -> None:
@@ -388,10 +405,11 @@ class OnInstance:
 
 
 def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
-    """Report that this peer is done, wait for the others, then delete the run's keys. Returns once nobody needs this peer any more.
+    """End this peer's part in the run: report that it is done, wait until all peers are, then delete the run's keys and mark the run as
+    finished.
 
-    `ctx`: of the peer; `member`: its rank; `exchange`: answers the others meanwhile, and is closed. Deleting is
-    repeatable: several peers may do it at the same time.
+    `ctx`: of the peer; `member`: its rank; `exchange`: serves the other peers meanwhile, then is closed. If no peer has stored the run's
+    outcome, this one stores its own model. Several peers may do all this at the same time.
     """
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
@@ -410,7 +428,9 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
 
 
 def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
-    """Wait until all peers have left. Asynchronous peers do not wait for one that is gone for good."""
+    """Wait until every peer has reported that it is done, or the run is finished. In asynchronous mode a peer that is gone for good is not
+    awaited; otherwise raises RunFailed or WaitTimeout.
+    """
     objects, keys, settings = ctx.objects, ctx.keys, member.settings
     pause, ask = Pauses(0.05, settings.look_s), PeriodicTimer(settings.look_s, settings.look_s)
     while not objects.exists(keys.finished_marker):
@@ -455,9 +475,9 @@ def train(
     step: str,
     instance_type: str,
 ) -> None:
-    """Train one peer, which holds the rank of `member` in the run of `ctx`, from its newest checkpoint to the end of the run.
+    """Train the peer that holds the rank of `member`, from its newest checkpoint to the end of the run, then leave the run.
 
-    `computing`: computes the peer's gradient; `exchange`: exchanges the contributions; `step`: name of its records;
+    `computing`: computes the peer's gradient; `exchange`: exchanges the contributions; `step`: step name for its records, one per epoch;
     `instance_type`: for the records' cost.
     """
     peer = _Peer(ctx, member, computing, exchange)
@@ -477,9 +497,12 @@ def train(
 
 
 class _Peer:
-    """Training of one peer: its copy of the model, its contribution to each round, and its exchange with the others."""
+    """State and actions of one peer during training: it computes, exchanges contributions with the other peers, and updates its replica of
+    the model.
+    """
 
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
+        """Check that the peer's vectors fit into memory (ConfigError otherwise), and create its replica."""
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
         self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)
@@ -491,7 +514,7 @@ class _Peer:
         self._pace = CheckpointPace(exchange.every, runtime.monotonic) if alone else None
 
     def start(self) -> None:
-        """Restore the newest checkpoint, open the exchange, and send again the messages that the exchange has lost."""
+        """Restore the newest checkpoint, open the exchange, and send the message of an earlier round again if the exchange has lost it."""
         self._replica.restore()
         self._own = self._replica.model.new_empty(self._replica.model.numel())
         if (lost := self._exchange.open(self._replica)) is not None:
@@ -499,10 +522,11 @@ class _Peer:
         self._computing.discard(self._replica.round - 2)  # in case it was killed between saving and deleting
 
     def _send_again(self, round: int) -> None:
-        """Recompute, bit by bit, the message that the broker lost, from the checkpoint of `round`, and send it: a peer
-        one round behind waits for it.
+        """Compute the lost message of `round` again, bit by bit, from that round's checkpoint, and send it, because a peer that is one
+        round behind waits for it. Then restore the newest checkpoint.
 
-        A damaged checkpoint is skipped if no peer is behind. Raises Corrupt otherwise.
+        Does nothing if that checkpoint is gone, or if it is damaged and every peer is beyond `round`. Raises Corrupt if it is damaged and a
+        peer is not.
         """
         between = self._replica.between
         with suppress(Missing):  # an older attempt that still runs has deleted that checkpoint
@@ -522,17 +546,19 @@ class _Peer:
         self._replica.restore()
 
     def _all_are_beyond(self, round: int) -> bool:
-        """Return whether every peer has a checkpoint of the round after `round`."""
+        """Return whether every peer has saved a checkpoint of the round after `round`."""
         objects, keys = self._ctx.objects, self._ctx.keys
         return all(objects.exists(keys.checkpoint(rank, round + 1)) for rank in range(self._member.members))
 
     def event(self) -> Event:
-        """Return the event of the coming round, for functions and records."""
+        """Return the event of the current round, as a state machine would pass it to a function: all fields, with this peer's rank as
+        `worker`.
+        """
         place = event_at(self._ctx, {}, self._replica.round)
         return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
 
     def train_epoch(self) -> None:
-        """Train the rest of the epoch, round by round."""
+        """Train the remaining rounds of the current epoch."""
         self._ctx.note(attempt=self._member.attempt)
         if self._damaged:
             self._ctx.note(damaged=self._damaged)
@@ -542,7 +568,9 @@ class _Peer:
                 return
 
     def _train_round(self) -> None:
-        """Train one round: compute, exchange, update, and save if a checkpoint is due. Raises InstanceReclaimed on an interruption."""
+        """Train one round: compute, exchange, update the model, and save if a checkpoint is due. Raises InstanceReclaimed after saving if
+        EC2 has announced that it takes the instance away.
+        """
         ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
         with stage(ctx, "compute gradients"):
             self._compute()
@@ -567,7 +595,7 @@ class _Peer:
             )
 
     def _compute(self) -> None:
-        """Compute this peer's contribution to the round: its gradient, or the result of its local steps."""
+        """Compute this peer's vector for the round, its gradient or the result of its local steps, into `_own`."""
         if self._ctx.experiment.exchange.what == "gradients":
             self._computing.gradient(self.event(), self._own)
         else:
@@ -575,7 +603,7 @@ class _Peer:
             self._replica.contribution(self._own)
 
     def _exchange_contribution(self, round: int) -> "Tensor":
-        """Exchange the contribution, once or twice, and return the aggregate of all contributions."""
+        """Exchange the contribution to `round` in one or two exchanges, and return the (decoded) aggregate of all peers' contributions."""
         ctx, replica, exchange = self._ctx, self._replica, self._exchange
         following: Contribution | Tensor = self._first_contribution(round)
         for number in range(codecs.count_exchanges(ctx.experiment.exchange)):
@@ -595,8 +623,8 @@ class _Peer:
         return following
 
     def _first_contribution(self, round: int) -> Contribution:
-        """Return what the peer sends in the round's first exchange: its own vector, encoded if there is a codec. Raises Refused if that
-        fails.
+        """Return the contribution for the first exchange of `round`: this peer's vector, encoded if the experiment compresses. Raises
+        Refused if it cannot be encoded.
         """
         if (codec := self._replica.codec) is None:
             return Contribution(self._own)
@@ -607,22 +635,23 @@ class _Peer:
                 raise Refused(f"peer {self._member.rank}, round {round}: {error}") from error
 
     def _memory(self, like: "Tensor") -> "Tensor":
-        """Return a buffer as long as `like`, the same one for each length."""
+        """Return an uninitialised buffer as long as `like`. Every call with the same length returns the same buffer."""
         if like.numel() not in self._received:
             self._received[like.numel()] = like.new_empty(like.numel())
         return self._received[like.numel()]
 
     def _history_so_far(self) -> list[tuple[float, float]]:
-        """Return (validation loss, metric) of the evaluations before this round."""
+        """Return (validation loss, metric) of the evaluations before this round. They are read from the store once per epoch."""
         before = self._replica.days.epochs_before(self._replica.round)
         if self._history[0] != before:
             self._history = (before, progress.history(self._ctx, before))
         return self._history[1]
 
     def detect_convergence(self) -> bool:
-        """Return whether training is over. After an epoch, evaluate unless another peer has.
+        """Return whether training is over. At the end of an epoch, evaluate and create the decision unless another peer has; at any other
+        point return False.
 
-        Every peer follows the decision that was created first.
+        Every peer follows the decision that was created first. If it ends training, the outcome is stored, too, with this peer's model.
         """
         ctx, days, round = self._ctx, self._replica.days, self._replica.round
         if not round or not days.ends_epoch(round - 1):
@@ -648,9 +677,9 @@ CODEC_VECTORS = (
 
 
 def check_memory(ctx: Context) -> None:
-    """Raise ConfigError if the peer's vectors do not fit the free memory.
+    """Raise ConfigError if the vectors that a peer holds need more memory than is free on this machine.
 
-    Called before anything large is allocated: a peer that the kernel kills in a round reports nothing.
+    Called before anything large is allocated: a peer that the kernel kills for memory reports nothing.
     """
     asked = ctx.experiment.exchange
     count = (
@@ -677,5 +706,5 @@ def available_mb() -> float | None:
 
 
 def _has_decision(ctx: Context, epoch: int) -> bool:
-    """Return whether the decision after `epoch` exists."""
+    """Return whether the decision after `epoch` is stored."""
     return ctx.objects.exists(ctx.keys.decision(epoch))

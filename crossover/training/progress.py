@@ -20,14 +20,14 @@ from crossover.workflow.context import Context, RunFacts
 
 
 def calendar(facts: RunFacts) -> Calendar:
-    """Return the calendar of the run's rounds and epochs."""
+    """Return the run's calendar, which converts between epochs, rounds and minibatches. `facts`: the run's configuration."""
     return calendar_of(facts.experiment, facts.manifest)
 
 
 def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar:
-    """Return the calendar of an experiment: which epoch, round and minibatch follow each other. Its `exchange.every` must be resolved.
+    """Return the calendar of an experiment, which converts between epochs, rounds and minibatches. `exchange.every` must be set.
 
-    `manifest`: description of the prepared data; `minibatches` is one worker's number of them in an epoch.
+    `manifest`: description of the prepared data; its `minibatches` is the number of minibatches of one worker in an epoch.
     """
     every, minibatches = experiment.exchange.every, manifest["minibatches"]
     assert every is not None, "the runner resolves exchange.every before a run starts"
@@ -37,7 +37,9 @@ def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar
 
 
 def event_at(ctx: Context, event: Event, round: int) -> Event:
-    """Return the changes that move an event of the run of `ctx` to the start of `round`. `event` is not read."""
+    """Return the event's fields for the start of `round`, as changes to merge into an event: epoch, round, number of parallel minibatches,
+    minibatch 0, not synchronised. `event` is not read.
+    """
     days = calendar(ctx.facts)
     return {
         "epoch": days.epoch(round),
@@ -49,26 +51,30 @@ def event_at(ctx: Context, event: Event, round: int) -> Event:
 
 
 def ends_epoch(ctx: Context, event: Event) -> bool:
-    """Return whether the event's round ends an epoch."""
+    """Return whether the round named in `event` is the last one of an epoch."""
     return calendar(ctx.facts).ends_epoch(event["round"])
 
 
 def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """Return the number of answers in each of the worker's minibatches of the round, from the manifest in `facts`.
+    """Return the number of answers (labels that count in the loss) in each of the worker's minibatches of the round.
 
-    If each sample has one answer, it is the number of samples.
+    It equals the number of samples if each sample has one answer. `facts`: the run's configuration, whose manifest holds the counts.
     """
     counts: list[int] = facts.manifest["counts"][worker]
     return [counts[number] for number in calendar(facts).numbers(round)]
 
 
 def minibatch_weights(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """Return the weight of each of the worker's minibatches of the round in its mean gradient: its answers, or 1 if none has any."""
+    """Return the weight of each of the worker's minibatches in the mean gradient of the round: its number of answers, or 1 for each if all
+    have none. `facts`: the run's configuration.
+    """
     return weigh_contributions(answers(facts, round, worker=worker))
 
 
 def worker_weights(facts: RunFacts, round: int) -> list[int]:
-    """Return the weight of each worker's contribution in the round's mean, by rank: its answers, or 1 if none has any."""
+    """Return the weight of each worker's contribution in the mean of the round, by rank: its number of answers, or 1 for each if all have
+    none. `facts`: the run's configuration.
+    """
     return weigh_contributions(
         [sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))]
     )
@@ -87,10 +93,11 @@ _TRAINS, _CLEARS = b"to train", b"to clear away"
 
 
 def begin_attempt(ctx: Context) -> list[Keys]:
-    """Register this attempt as the run's current one; return the keys of the earlier attempts, newest first.
+    """Register this attempt as the run's current one, mark the earlier attempts as superseded, and return the earlier attempts' keys,
+    newest first.
 
-    Raises StaleAttempt if a higher attempt has begun, or if this one has concluded the run: an invocation may be delivered again after the
-    end.
+    Raises StaleAttempt if a higher attempt has begun, or if this one has already concluded the run: an invocation may be delivered again
+    after the end.
     """
     objects, keys = ctx.objects, ctx.keys
     if not objects.put_new(keys.attempt_marker(keys.attempt), b"") and has_concluded_run(ctx):
@@ -108,14 +115,15 @@ def begin_attempt(ctx: Context) -> list[Keys]:
 def set_up_attempt(
     ctx: Context, roll_back: Callable[[], object], clear: Callable[[list[Keys]], object]
 ) -> Iterator[list[Keys]]:
-    """Set an attempt of the run of `ctx` up in the `with` block; yield the keys of the earlier attempts, newest first.
+    """Return a context manager whose `with` block sets up an attempt of the run of `ctx`, e.g. copies the earlier state; it yields the keys
+    of the earlier attempts, newest first.
 
-    `roll_back`: deletes what this attempt has created; called if it turns out to be superseded. `clear`: deletes what
-    the given attempts left.
+    `roll_back`: deletes what this attempt has created; called if it turns out to be superseded. `clear`: deletes what the attempts with the
+    given keys left.
 
-    Raises StaleAttempt if a higher attempt has begun meanwhile, or if another invocation of this step has concluded the
-    run. Also if an earlier attempt has concluded the run, perhaps without finishing: nothing is left to train then, so
-    this attempt only calls `clear` for those and itself.
+    Raises StaleAttempt if a higher attempt has begun, or if this one has already concluded the run. If an earlier attempt has concluded it,
+    nothing is left to train: then `clear` is called for all attempts including this one, the run is marked as finished, and StaleAttempt is
+    raised.
     """
     try:
         before = begin_attempt(ctx)
@@ -142,7 +150,9 @@ def set_up_attempt(
 
 
 def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], object]) -> NoReturn:
-    """Call `clear` for this and all earlier attempts, mark the run as finished, and raise StaleAttempt."""
+    """Call `clear` with the keys of this and all earlier attempts, mark the run as finished, and raise StaleAttempt. `before`: keys of the
+    earlier attempts.
+    """
     mark_taken_over(ctx, before)
     clear([ctx.keys, *before])
     mark_finished(ctx)
@@ -150,28 +160,29 @@ def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], 
 
 
 def _concluded_before(ctx: Context) -> bool:
-    """Return whether an earlier attempt has concluded the run, so that only deleting is left.
+    """Return whether an earlier attempt has concluded the run, so that this one only has to delete.
 
-    False if this attempt has already been set up: its own workers may be running, and train to the end. Several invocations of its first
-    step may ask at once; the first answer counts for all.
+    False if this attempt has already been set up to train: its workers may be running. Several invocations of its first step may ask at the
+    same time; the first answer is stored and counts for all.
     """
     objects, keys = ctx.objects, ctx.keys
     return objects.exists(keys.outcome) and objects.create(keys.purpose, _CLEARS) == _CLEARS
 
 
 def mark_finished(ctx: Context) -> None:
-    """Mark the run as finished: everything it left is deleted. Done last.
+    """Mark the run as finished, which means that everything it left in the stores is deleted. Called last.
 
-    Does nothing if a higher attempt has begun: that one has read the outcome and deletes what is left, or it still trains.
+    Does nothing if a higher attempt has begun: it either trains on, or deletes what is left itself.
     """
     if not is_superseded(ctx):
         ctx.objects.put_new(ctx.keys.finished_marker, b"")
 
 
 def mark_taken_over(ctx: Context, lower: Sequence[Keys]) -> None:
-    """Mark the earlier attempts as taken over, so that what they left may be deleted.
+    """Mark the earlier attempts as taken over: their state has been copied, so what they left may be deleted. `lower`: keys of the earlier
+    attempts.
 
-    Raises StaleAttempt if a higher attempt has begun, which may need it. `lower`: keys of the earlier attempts.
+    Raises StaleAttempt if a higher attempt has begun, because that one may still need their state.
     """
     raise_if_superseded(ctx)
     for each in lower:
@@ -179,16 +190,18 @@ def mark_taken_over(ctx: Context, lower: Sequence[Keys]) -> None:
 
 
 def is_state_unneeded(ctx: Context) -> bool:
-    """Return whether no attempt needs this attempt's state any more.
+    """Return whether the state of the attempt of `ctx` may be deleted: it has concluded the run, or a later attempt has taken its state
+    over.
 
-    A superseded attempt must not delete state that the next one has yet to take over. The next one deletes it
-    afterwards, with everything that was written before it was marked as taken over.
+    Before that, a superseded attempt must keep its state for the next one, which then deletes it.
     """
     return has_concluded_run(ctx) or ctx.objects.exists(ctx.keys.takeover_marker)
 
 
 def earlier_attempts(ctx: Context) -> list[Keys]:
-    """Return the keys of the earlier attempts, newest first. Lists the bucket, so it is for set-up and the end, not for training."""
+    """Return the keys of all attempts of the run before the one of `ctx`, newest first. Lists the bucket, so it is for set-up and the end,
+    not for training.
+    """
     return [Keys(ctx.run, attempt) for attempt in _list_begun_attempts(ctx) if attempt < ctx.keys.attempt]
 
 
@@ -203,9 +216,7 @@ def is_superseded(ctx: Context) -> bool:
 
 
 def has_concluded_run(ctx: Context) -> bool:
-    """Return whether this attempt has written the run's outcome. False if an earlier attempt wrote it, which it may do while this one
-    still trains.
-    """
+    """Return whether the attempt of `ctx` itself wrote the run's outcome. False if there is no outcome, or if another attempt wrote it."""
     objects, key = ctx.objects, ctx.keys.outcome
     return bool(
         objects.exists(key) and documents.read_document(objects, key, OUTCOME).get("attempt") == ctx.keys.attempt
@@ -213,11 +224,11 @@ def has_concluded_run(ctx: Context) -> bool:
 
 
 def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
-    """Raise StaleAttempt, after calling `roll_back`, if the run is over. Called by a program or its function after it has written
-    something.
+    """Call `roll_back` and raise StaleAttempt if the run is over; otherwise do nothing. A program or its function calls this after it has
+    written something.
 
-    `roll_back`: deletes what was written. Whoever deletes the run's keys marks the run as over first, so one of the two finds what was
-    written, in whatever order they act.
+    `roll_back`: deletes what was written. Whoever deletes the run's keys first marks the run as over, so in any order of events one of the
+    two deletes what was written.
     """
     if ctx.objects.exists(ctx.keys.clearing_marker):
         roll_back()
@@ -225,7 +236,7 @@ def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
 
 
 def is_obsolete(ctx: Context) -> bool:
-    """Return whether this attempt need not train any more, because it was superseded or has concluded the run."""
+    """Return whether the attempt of `ctx` should stop training, because a higher attempt has begun or because it has concluded the run."""
     return is_superseded(ctx) or has_concluded_run(ctx)
 
 
@@ -253,33 +264,36 @@ DROPPED = {"round": int, "workers": [int]}
 
 
 def decision(ctx: Context, epoch: int) -> dict[str, Any]:
-    """Return the decision that all workers follow after `epoch`; for epoch 0, the initial state."""
+    """Return the stored decision after `epoch`, which all workers follow: a dictionary with the fields of DECISION. For epoch 0 it is an
+    initial one with an empty history. Raises Missing if it does not exist yet.
+    """
     if epoch == 0:
         return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
     return documents.read_document(ctx.objects, ctx.keys.decision(epoch), DECISION)
 
 
 def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
-    """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`."""
+    """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`, oldest first."""
     if epoch == 0:
         return []
     return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
 
 
 def history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
-    """Return (validation loss, validation metric) of each evaluation before `round`."""
+    """Return (validation loss, validation metric) of each evaluation that took place before `round`, oldest first."""
     return history(ctx, calendar(ctx.facts).epochs_before(round))
 
 
 def newest_decision(ctx: Context) -> dict[str, Any]:
-    """Return the newest decision. Lists the bucket, so it is for the end of a run, not for training."""
+    """Return the run's newest decision, as `decision` does. Lists the bucket, so it is for the end of a run, not for training."""
     return decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
 
 
 def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
-    """Evaluate the model of the learner of `ctx` and create the decision after `epoch`; the first one written counts for every worker.
+    """Evaluate the learner's model on the validation set and store the decision after `epoch`: history, whether training stops, and why. If
+    a decision exists already, that one stays.
 
-    `by`: rank of the worker whose model it is.
+    `by`: rank of the worker whose model is evaluated. With a budget, the decision also records the spending, and may stop training.
     """
     result = evaluate(ctx)
     span = calendar(ctx.facts).span
@@ -307,7 +321,7 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
 
 
 def evaluate(ctx: Context) -> Any:
-    """Return loss, metric and samples of the learner's model on the validation set."""
+    """Return the learner's result on the whole validation set, an object with `loss`, `metric` and the number of samples."""
     from crossover.learning.batches import decode_batch
 
     facts = ctx.facts
@@ -316,13 +330,14 @@ def evaluate(ctx: Context) -> Any:
 
 
 def drop_agreement(ctx: Context, round: int) -> Agree:
-    """Return a function that agrees with all workers on whom to drop from `round`.
+    """Return a function by which a worker agrees with all others on whose contributions to leave out of `round`.
 
-    Each worker calls it before it combines. The first list written counts, so a retry repeats the same result.
+    The function takes the ranks that this worker would drop and returns the ranks that all drop. The first list stored counts, so a retry
+    repeats the same result.
     """
 
     def agree(bad: list[int]) -> list[int]:
-        """Return the agreed ranks to drop; `bad`: those that this worker would drop. An empty list needs no agreement."""
+        """Return the ranks that all workers drop. `bad`: those that this worker would drop; if empty, it is returned without a request."""
         if not bad:
             return bad
         key = ctx.keys.dropped_workers(round)
@@ -334,9 +349,9 @@ def drop_agreement(ctx: Context, round: int) -> Agree:
 
 
 def store_outcome(ctx: Context, agreed: dict[str, Any], model: Vector) -> None:
-    """Store the trained model and the run's outcome, from the last epoch's decision `agreed`, in the bucket of `ctx`.
+    """Store the trained `model` and the run's outcome in the bucket of `ctx`. If an outcome exists already, that one stays.
 
-    The first outcome written counts.
+    `agreed`: the last epoch's decision, from which the outcome takes metric, loss, epochs and reason.
     """
     sha256 = hashlib.sha256(model.data).hexdigest()
     ctx.objects.put(ctx.keys.final_model(sha256), [build_header(model), model.data])

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 
 
 class SynchronousWorker:
-    """State of one worker that steps its optimizer with the mean gradient of all: model, optimizer, and the sum of its
-    minibatches' gradients.
+    """State of one worker that steps its optimizer with the mean gradient of all workers: model, optimizer, and the sum of the current
+    round's gradients so far.
 
-    A subclass overrides `compute`, `contribution`, `apply`, and `extra_state` for vectors that it keeps from round to
-    round.
+    A subclass overrides `compute`, `contribution` and `apply`, and `extra_state` if it keeps further vectors from round to round.
     """
 
     exchanges = VectorKind.GRADIENT  # what `contribution` is
@@ -42,6 +41,9 @@ class SynchronousWorker:
     )
 
     def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
+        """Take the model from the learner of the `invocation`, and create an encoder if the experiment compresses. `exchange`: sends and
+        combines the contributions.
+        """
         from crossover.algorithms import buffers, contributions
 
         self.ctx, self.invocation = invocation.ctx, invocation
@@ -60,7 +62,7 @@ class SynchronousWorker:
     # --- what a variation may override ------------------------------------------------------------------------------------
 
     def compute(self) -> None:
-        """Fetch and compute the round's remaining minibatches, from the point at which the last invocation stopped."""
+        """Fetch the round's remaining minibatches and compute their mean gradient, starting where the last invocation stopped."""
         from crossover.algorithms.averaging import RunningMean
 
         invocation, total = self.invocation, self._total()
@@ -76,27 +78,33 @@ class SynchronousWorker:
             invocation.compute(add)
 
     def contribution(self) -> "Tensor":
-        """Return the vector that is averaged over all workers, weighted by samples: (D,) float32.
+        """Return the vector that this worker contributes to the average over all workers, which is weighted by samples: (D,) float32.
 
-        A subclass decides which; here the sum of gradients.
+        Here it is the mean gradient of the worker's minibatches; a subclass may return another vector.
         """
         return self._total()
 
     def apply(self, combined: "Tensor") -> None:
-        """Advance to the next round's state. `combined`: the aggregate of all contributions, (D,) float32."""
+        """Advance the model to the next round. `combined`: the aggregate of all workers' contributions, (D,) float32. Here it is the
+        gradient of an optimizer step.
+        """
         self.step(combined)
 
     def extra_state(self) -> "Mapping[str, Tensor]":
-        """Return the vectors that checkpoints keep in addition to model and optimizer, by name: float32, each updated in place.
+        """Return, by name, the vectors that a checkpoint stores in addition to model and optimizer: the float32 tensors themselves, which
+        are updated in place.
 
-        Before the first round, the checkpoint's values are copied into them.
+        Restoring a checkpoint copies its values into these tensors. Here there are none.
         """
         return {}
 
     # --- one round, and what a checkpoint keeps ---------------------------------------------------------------------------
 
     def step(self, gradient: "Tensor", *, minibatch: int | None = None) -> None:
-        """Step the optimizer on the model: at the end of the round, or, as a local step, after a `minibatch` of it."""
+        """Apply one optimizer step with `gradient` to the model and to the optimizer's vectors.
+
+        `minibatch`: None for the step that ends the round; for a local step, the number of the minibatch in the round that it follows.
+        """
         from crossover.algorithms.updates import step
 
         history = self.invocation.history()
@@ -105,7 +113,7 @@ class SynchronousWorker:
         self.model.copy_(model)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set model, optimizer and sums to the checkpoint's."""
+        """Set the model, the optimizer's vectors, the unfinished sum of gradients, and the additional vectors to those of `checkpoint`."""
         from crossover.algorithms import buffers
 
         vectors = checkpoint.vectors
@@ -116,7 +124,9 @@ class SynchronousWorker:
         checkpoints.restore_kept_vectors(checkpoint, self._kept_vectors())
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the vectors and facts of a checkpoint at the current position."""
+        """Return the content of a checkpoint at the current position: its vectors by name, and its plain values, of which there are
+        none.
+        """
         from crossover.algorithms import buffers
 
         vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
@@ -125,21 +135,25 @@ class SynchronousWorker:
         return vectors | checkpoints.kept_vectors(self._kept_vectors()), {}
 
     def _kept_vectors(self) -> "dict[str, Tensor]":
-        """Return the additional vectors that checkpoints keep: `extra_state` and the codec's."""
+        """Return, by name, the tensors that a checkpoint stores in addition to model and optimizer: those of `extra_state` and of the
+        encoder.
+        """
         return {**self.extra_state(), **(self._codec.state if self._codec else {})}
 
     def show_model(self) -> None:
-        """Do nothing: the learner's model is always the worker's."""
+        """Do nothing: the learner, which evaluates, already holds this worker's model."""
 
     def list_stored(self, round: int) -> list[str]:
-        """Return the keys under which this worker may have stored something for `round`."""
+        """Return the keys in the tensor store under which this worker may have stored something for `round`, in any of its exchanges."""
         rank, count = self.invocation.rank, self.ctx.experiment.workers
         return [key for keys in self._keys() for key in long_worker.keys_of(keys, self._exchange, round, rank, count)]
 
     def round(self) -> None:
-        """Run the current round: compute, exchange, update, and delete what nobody needs any more.
+        """Run the current round: compute, exchange, update the model, delete keys that no worker needs any more, and move to the next
+        round.
 
-        While the worker repeats rounds whose result exists already, it does not compute them again, unless computing changes its own state.
+        After a restart the worker repeats rounds whose result is already stored. It does not compute those again, unless computing changes
+        its own state.
         """
         from crossover.training.group import Group
 
@@ -156,20 +170,24 @@ class SynchronousWorker:
         invocation.next_round()
 
     def _total(self) -> "Tensor":
-        """Return the buffer for the round's sum of gradients."""
+        """Return the buffer for the sum of the round's gradients, which is allocated at the first call."""
         if self._sum is None:
             self._sum = self.model.new_empty(self.model.numel())
         return self._sum
 
     def _synchronise(self, group: "Group") -> "Tensor":
-        """Exchange this worker's contribution, uncompressed, with the group, and return the aggregate of all contributions."""
+        """Exchange this worker's uncompressed contribution with the group and return the aggregate of all contributions, (D,). If the
+        result is already stored, it is only fetched.
+        """
         own = None if self._replaying else self.contribution()
         return self._exchange_part(group, own, self._received)
 
     def _exchange_encoded(self, group: "Group", codec: "Encoder") -> "Tensor":
-        """Exchange the contribution compressed by `codec`, in one exchange or two, and return the aggregate.
+        """Exchange the contribution compressed by `codec`, in the one or two exchanges that it needs, and return the decoded aggregate,
+        (D,).
 
-        The contribution is encoded also in a round that is repeated, because the codec has to know what was left out.
+        The contribution is encoded also if the round's result is already stored, because the codec has to keep the error of its compression
+        for the next round.
         """
         from crossover.algorithms.contributions import Contribution
 
@@ -188,20 +206,23 @@ class SynchronousWorker:
         return following
 
     def _first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
-        """Return the contribution to the round's first exchange. Raises Refused if it cannot be encoded."""
+        """Return `own`, this worker's vector, encoded by `codec` for the round's first exchange. Raises Refused if it cannot be encoded."""
         try:
             return codec.begin(own, round=group.round, parts=self._exchange.parts(own.numel(), group.count, codec.unit))
         except Refused as error:
             raise Refused(f"worker {group.rank}, round {group.round}: {error}") from error
 
     def _memory(self, values: "Tensor") -> "Tensor":
-        """Return a buffer as long as `values`, the same one for each length."""
+        """Return an uninitialised buffer as long as `values`. Every call with the same length returns the same buffer."""
         if values.numel() not in self._factors:
             self._factors[values.numel()] = values.new_empty(values.numel())
         return self._factors[values.numel()]
 
     def _exchange_part(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
-        """Fill `out` with the exchange's result, and return it. `own`: None if the result exists already and is only collected."""
+        """Run one exchange, write its result into `out`, and return `out`.
+
+        `own`: this worker's contribution; None if the result is already stored, so that it is only fetched.
+        """
         if own is not None:
             try:
                 self._exchange.exchange(group, own, out)
@@ -212,11 +233,11 @@ class SynchronousWorker:
         return out
 
     def _keys(self) -> "list[Keys]":
-        """Return the keys of each of the round's exchanges."""
+        """Return one Keys object for each exchange of a round."""
         return self.ctx.keys.list_by_exchange(codecs.count_exchanges(self.ctx.experiment.exchange))
 
     def _clear_away(self, group: "Group") -> None:
-        """Delete the keys that this worker has stored and that no worker needs any more."""
+        """Delete this worker's keys that no worker needs any more, once this worker holds the result of the group's round."""
         spent = self._used_up(group)
         if self.invocation.journal.is_due(group.round):
             # All have contributed to this round, so all have a checkpoint at its start: nobody needs older keys. Those that were used up go
@@ -227,11 +248,13 @@ class SynchronousWorker:
             self._delete(spent)
 
     def _delete(self, spent: list[str]) -> None:
-        """Delete the worker's keys `spent`."""
+        """Delete the keys `spent` from the worker's tensor store."""
         self.invocation.waits.retry(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
 
     def _used_up(self, group: "Group") -> list[str]:
-        """Return the round's keys of this worker that no worker needs once this one holds the result."""
+        """Return the keys of this round, stored by this worker, that no worker needs any more because this worker holds the round's
+        result.
+        """
         rank, count = group.rank, group.count
         return [
             key for keys in self._keys() for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)
@@ -249,59 +272,66 @@ class LocalSteps(SynchronousWorker):
     computing_moves_on = True  # the optimizer's vectors stay the worker's own
 
     def compute(self) -> None:
-        """Take a local step after each of the round's remaining minibatches."""
+        """Compute the gradient of each of the round's remaining minibatches, and take a local optimizer step after each."""
         invocation = self.invocation
 
         def step(gradient: "Tensor") -> None:
-            """Take a local step after the current minibatch."""
+            """Take a local optimizer step with the gradient of the current minibatch."""
             self.step(gradient, minibatch=invocation.position.minibatch)
 
         while invocation.position.minibatch < len(invocation.minibatch_weights()):
             invocation.compute(step)
 
     def contribution(self) -> "Tensor":
-        """Return the model."""
+        """Return the worker's model itself, not a copy: (D,) float32."""
         return self.model
 
     def apply(self, combined: "Tensor") -> None:
-        """Copy the averaged model."""
+        """Overwrite the worker's model with `combined`, the mean of all workers' models."""
         self.model.copy_(combined)
 
 
 class OuterSteps(LocalSteps):
-    """Worker for `exchange.what: delta`: workers exchange by how much their models have moved since the round began.
+    """Worker for `exchange.what: delta`: workers exchange how far their models have moved since the round began.
 
-    The outer optimizer's step with the mean of these deltas gives every worker's next model (algorithms/outer.py). The outer velocity is
-    the same on all.
+    Each worker then applies the outer optimizer to the mean of these deltas to get its next model (algorithms/outer.py). The outer
+    optimizer's velocity is the same on all workers.
     """
 
     exchanges = VectorKind.GRADIENT  # it is subtracted
 
     def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
+        """Create the additional vectors: a copy of the model at the round's start, and the outer velocity, which is empty without outer
+        momentum.
+        """
         super().__init__(invocation, exchange)
         outer = self.ctx.experiment.exchange.outer
         self._begun = self.model.clone()  # the model of all when the round began
         self._velocity = self.model.new_zeros(self.ctx.facts.parameters if outer.momentum else 0)
 
     def extra_state(self) -> "Mapping[str, Tensor]":
-        """Return the outer velocity, and within a round the model at its start."""
+        """Return "velocity", the outer optimizer's velocity if there is momentum, and within a round also "begun", the model at the round's
+        start.
+        """
         within = {"begun": self._begun} if self.invocation.position.minibatch else {}
         return {**within, **({"velocity": self._velocity} if self._velocity.numel() else {})}
 
     def compute(self) -> None:
-        """Remember the model at the start of the round, then take the local steps."""
+        """Copy the model if the round is at its start, then take a local optimizer step after each of the round's remaining minibatches."""
         if not self.invocation.position.minibatch:
             self._begun.copy_(self.model)
         super().compute()
 
     def contribution(self) -> "Tensor":
-        """Return by how much the model has moved since the round began."""
+        """Return the delta: how far the local steps have moved the model since the round began, (D,) float32."""
         from crossover.algorithms.outer import compute_delta
 
         return compute_delta(self._begun, self.model, buffers=self.ctx.facts.buffers)
 
     def apply(self, combined: "Tensor") -> None:
-        """Take the outer optimizer's step with the averaged delta."""
+        """Set the model and the outer velocity by an outer optimizer step from the model at the round's start. `combined`: the mean of all
+        workers' deltas.
+        """
         from crossover.algorithms.outer import take_outer_step
 
         round, outer = self.invocation.round, self.ctx.experiment.exchange.outer
@@ -322,11 +352,11 @@ def train(
     exchange: "GroupExchange",
     worker: "Callable[[Invocation, GroupExchange], SynchronousWorker] | None" = None,
 ) -> Event:
-    """Run one invocation of one worker: Table 1's four stages, round after round, until training ends or the invocation
-    must end. Return the event to continue with.
+    """Run one invocation of one worker: round after round of computing, exchanging and updating, until training ends or the deadline is
+    near. Return the event for the worker's next invocation.
 
-    `ctx`, `event`: of the invocation; `exchange`: how contributions are combined; `worker`: makes an architecture's own
-    variant of the worker; None: the worker for the YAML's `exchange.what`.
+    `ctx`, `event`: of this invocation; `exchange`: sends and combines the contributions; `worker`: builds an architecture's own variant of
+    the worker; None: the class in WORKERS for the experiment's `exchange.what`.
     """
     kind = worker or WORKERS[ctx.experiment.exchange.what]
     return run_invocation(ctx, event, lambda invocation: kind(invocation, exchange))

@@ -31,14 +31,16 @@ class ResultExists(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """Settings of how often a channel is polled: each pause is a share of the time waited so far, within bounds."""
+    """Pauses between two polls of a channel: each pause is the fraction `share` of the time waited so far, but at least `first_s` and at
+    most `last_s` seconds.
+    """
 
     share: float
     first_s: float
     last_s: float
 
     def pauses(self) -> Pauses:
-        """Return the pauses of one wait."""
+        """Return a new series of pauses for one wait."""
         return Pauses(self.first_s, self.last_s, self.share)
 
 
@@ -47,22 +49,23 @@ POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
 
 
 def patience_s(facts: RunFacts) -> float:
-    """Return how many seconds a worker waits for another, which may have to time out once, be invoked again and replay.
+    """Return for how many seconds a worker waits for another one, which may first have to time out, be invoked again and repeat its work.
+    `facts`: the run's configuration.
 
-    If a round spans several epochs, a straggler falls behind by that factor, so the time is multiplied by it.
+    It is multiplied by the number of epochs that a round spans, because a straggler falls behind by that factor.
     """
     return max(120.0, 2.0 * facts.experiment.functions.timeout_s) * calendar(facts).span
 
 
 def reserve_s(experiment: Experiment) -> float:
-    """Return how many seconds an invocation reserves for saving its state before the deadline."""
+    """Return how many seconds before its deadline an invocation stops working, in order to save its state."""
     return 1.0 + 0.05 * experiment.functions.timeout_s
 
 
 def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseException) -> None:
-    """Store for those who wait for `member` that it will not return in this attempt of the run of `ctx`.
+    """Store that `member` has failed for good in this attempt, so that those who wait for it give up. `cause`: the member's error.
 
-    `cause`: the member's error. A store that fails is ignored, because `cause` itself is about to be raised.
+    If the store fails, that error is ignored, because the caller is about to raise `cause` itself.
     """
     try:
         ctx.objects.put_new(ctx.keys.member_failure(attempt, member), f"{type(cause).__name__}: {cause}".encode())
@@ -72,9 +75,9 @@ def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseExcept
 
 @dataclass
 class Waits:
-    """The waits of one member (a worker's rank, or the supervisor's) in one invocation.
+    """Waiting of one member (a worker, or the supervisor) for what other members store, within one invocation.
 
-    `is_superseded(round)`: returns whether a later attempt of this member has got beyond `round`.
+    `is_superseded(round)`: returns whether another invocation of this member has got beyond `round`.
     """
 
     ctx: Context
@@ -85,11 +88,11 @@ class Waits:
     reserve_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the reserve of seconds before the deadline from the experiment."""
+        """Set `reserve_s`, the seconds that are kept free before the deadline, from the experiment."""
         self.reserve_s = reserve_s(self.ctx.experiment)
 
     def leave_in_time(self, *, need_s: float = 0.0) -> None:
-        """Raise NearDeadline unless `need_s` seconds and the reserve are left."""
+        """Raise NearDeadline if fewer than `need_s` seconds plus the reserve are left before the invocation's deadline."""
         if self.ctx.remaining_s() < self.reserve_s + need_s:
             raise NearDeadline
 
@@ -104,14 +107,14 @@ class Waits:
         patience: float = 1.0,
         channel: str = "",
     ) -> T:
-        """Poll `look` until it no longer raises Missing, and return its result.
+        """Call `look` again and again until it no longer raises Missing, and return its result.
 
-        `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is;
-        `is_unneeded`: returns whether the result is not needed any more; `patience`: factor on the usual timeout;
-        `channel`: the key's channel if it is not the experiment's.
+        `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is; `is_unneeded`: returns
+        whether the result is not needed any more; `patience`: factor on the usual timeout; `channel`: the key's channel if it is not the
+        experiment's.
 
-        Raises NearDeadline, ResultExists if the result is not needed any more, StaleAttempt, RunFailed if the sender
-        has failed, and WaitTimeout.
+        Raises NearDeadline, ResultExists if `is_unneeded` returns True, StaleAttempt if this attempt was superseded or is over, RunFailed
+        if the sender has failed, and WaitTimeout.
         """
         self.since = self.since or self.ctx.clock()
         pause, question_s = POLLING[channel or self.ctx.experiment.storage.channel].pauses(), _FIRST_LOOK_S
@@ -136,7 +139,9 @@ class Waits:
             pause(calm_s=calm_s)
 
     def _calm_s(self, patience: float) -> float:
-        """Return for how many seconds the clock alone ends neither the wait nor the invocation. An outage is noticed sooner."""
+        """Return for how many seconds nothing but a new key can end the wait: the time until it times out, until the deadline, or until
+        half an OUTAGE_S, whichever is shortest.
+        """
         left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
 
@@ -183,30 +188,33 @@ class Waits:
             ) from None
 
     def _name_of(self, sender: int | None) -> str:
-        """Return what errors call `sender`."""
+        """Return the name of the member `sender` for error messages, such as "worker 3"."""
         if sender is None:
             return "the workers"
         return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"
 
     def failure_of(self, sender: int | None) -> str:
-        """Return why `sender` failed for good in this attempt of the run; "" if no failure is reported."""
+        """Return the reported error of `sender`, if it has failed for good in this attempt of the run; "" if no failure is reported, or if
+        `sender` is None.
+        """
         if sender is None:
             return ""
         objects, key = self.ctx.objects, self.ctx.keys.member_failure(self.attempt, sender)
         return self.retry(lambda: objects.get(key).decode() if objects.exists(key) else "")
 
     def roll_back_if_obsolete(self, roll_back: Callable[[], object], error: CrossoverError) -> None:
-        """If the member's attempt was superseded or has concluded the run, call `roll_back` and raise StaleAttempt from `error`; else
-        return.
+        """If this attempt was superseded or has concluded the run, call `roll_back` and raise StaleAttempt from `error`; otherwise return.
 
-        `roll_back`: deletes what the member left. Nobody else would, so both are retried while a store does not answer.
+        `roll_back`: deletes what the member left, because nobody else would. Both calls are retried while a store does not answer.
         """
         if self.retry(lambda: progress.is_obsolete(self.ctx)):
             self.retry(roll_back)
             raise StaleAttempt(f"{self.member}: the run was resumed, or is over") from error
 
     def retry(self, call: Callable[[], T]) -> T:
-        """Call `call`, which must be repeatable, again while its store does not answer. Raises Unavailable after OUTAGE_S."""
+        """Call `call` until its store answers, and return its result. Raises Unavailable if the store is out for OUTAGE_S seconds, or if
+        the deadline is near. `call`: must be safe to repeat.
+        """
         pause = Pauses(0.01, 1.0, within_s=OUTAGE_S)
         while True:
             try:
