@@ -23,24 +23,28 @@ MASTER = 0
 
 
 class AllReduce:
-    """AllReduce's exchange, Table 1, Synchronisation. Per round and worker D out and D in; the master 2 D out and (W - 1) D in."""
+    """AllReduce's way to exchange contributions, Table 1, Synchronisation: the worker of rank 0, the master, aggregates all of them.
+
+    Per round, each of W workers sends D elements and receives D; the master sends 2 D and receives (W - 1) D.
+    """
 
     def __init__(self) -> None:
+        """Start without receive buffers; they are allocated in the first round and then reused."""
         self._fetched: dict[
             int, Tensor
         ] = {}  # by length, memory that rounds share: fresh pages would cost as much as the transfer
 
     def done(self, group: "Group") -> bool:
-        """Return whether the round's merged result exists."""
+        """Return whether the aggregate of the group's round is already stored."""
         return group.is_published(group.keys.combination(group.round))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
-        """Return one piece of all `elements`: a contribution is sent whole, whatever `count` and `unit` are."""
+        """Return one slice over all `elements`: a contribution is sent whole, whatever `count` and `unit` are."""
         return [slice(0, elements)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """Store `own`, the worker's contribution to the round of `group`, and fill `out` with the aggregate; the master
-        computes and stores the aggregate.
+        """Store `own`, this worker's contribution, and write the aggregate of all contributions into `out`: the master computes and stores
+        it, the others fetch it.
 
         The master stores its contribution, too, so that a retry of the master finds it there.
         """
@@ -59,41 +63,45 @@ class AllReduce:
             group.publish_combined(group.keys.combination(group.round), out)
 
     def _fetch_contribution(self, group: "Group", rank: int, out: "Tensor") -> "Tensor":
-        """Fill `out` with the contribution of `rank` and return it. Raises ResultExists if the merged result exists already."""
+        """Wait for the contribution of the worker `rank`, write it into `out` and return `out`. Raises ResultExists if the aggregate is
+        stored already.
+        """
         key, merged = group.keys.average(group.round, rank), group.keys.combination(group.round)
         return group.fetch_contribution(key, out, sender=rank, unless=merged)
 
     def collect(self, group: "Group", out: "Tensor") -> None:
-        """Fill `out` with the master's merged result."""
+        """Wait for the aggregate that the master stores, and write it into `out`."""
         with group.stage("synchronise"):
             group.fetch_result(group.keys.combination(group.round), out, sender=MASTER)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the key, among `keys`, of the contribution of the worker `rank` to `round`; it does not depend on `count`."""
+        """Return the key of the contribution of worker `rank` to `round`, in a list. `count` is not used."""
         return [keys.average(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the key, among `keys`, of the merged result of `round` if `rank` is the master's, else nothing; it
-        does not depend on `count`.
-        """
+        """Return the key of the aggregate of `round`, in a list, if `rank` is the master's, else an empty list. `count` is not used."""
         return [keys.combination(round)] if rank == MASTER else []
 
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the same seeded model as every worker's first checkpoint, once per run. A resumed run continues where all workers can."""
+    """Create every worker's first checkpoint, with the same seeded model. If the run is resumed, copy the checkpoints of the newest round
+    that all workers have. Returns the event's fields for the round to start at.
+    """
     return long_worker.start(ctx, event, AllReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Run Table 1's four stages in one long invocation, until the goal is reached or the deadline is near."""
+    """Run a worker's rounds in one long invocation, until training ends or the deadline is near. A round has the four stages of LambdaML's
+    Table 1. Return the event for the worker's next invocation.
+    """
     return synchronous.train(ctx, event, AllReduce())
 
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model in the bucket, and delete every key of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run."""
     long_worker.collect(ctx, event, AllReduce())
 
 

@@ -19,9 +19,10 @@ from crossover.workflow.context import Context
 
 @step(torch=True)
 def compute_gradient(ctx: Context, event: Event) -> None:
-    """Compute and store one batch's gradient at the peer's model: Algorithm 1, ComputeBatchGradients.
+    """Compute the gradient of the event's minibatch at the peer's stored model, and store it: Algorithm 1, ComputeBatchGradients. Does
+    nothing if it is stored already.
 
-    With local steps it takes all steps of the round, one after another.
+    With local steps (`exchange.what` is not gradients) take all steps of the round instead, one after another.
     """
     if ctx.experiment.exchange.what != "gradients":
         _take_steps(ctx, event)
@@ -42,7 +43,11 @@ def compute_gradient(ctx: Context, event: Event) -> None:
 
 @step(torch=True)
 def average_part(ctx: Context, event: Event) -> None:
-    """Average one part of the vector over all batches, in their order: Algorithm 1, AverageBatchesGradients, if functions average."""
+    """Average one part of the vector over the gradients of all the peer's minibatches, in their order, and store the result: Algorithm 1,
+    AverageBatchesGradients, if functions average.
+
+    The event's `minibatch` is the number of the part. Does nothing if there is no such part, or if its average is stored.
+    """
     from crossover.algorithms import buffers
     from crossover.algorithms.averaging import RunningMean
 
@@ -69,7 +74,9 @@ def average_part(ctx: Context, event: Event) -> None:
 
 
 def _take_steps(ctx: Context, event: Event) -> None:
-    """Take the round's local steps from the peer's stored state, and store the state after them."""
+    """Take all local steps of the event's round from the peer's stored state, and store the state after them as a checkpoint. Does nothing
+    if that is stored already.
+    """
     round, worker = event["round"], event["worker"]
     key, out = ctx.keys.peer_model(round, worker), ctx.keys.peer_gradient(round, worker, 0)
     if ctx.objects.exists(out):
@@ -85,7 +92,7 @@ def _take_steps(ctx: Context, event: Event) -> None:
 
 
 def _gradient_keys(ctx: Context, event: Event) -> list[str]:
-    """Return the keys of a batch's gradient: one, or one per part if functions average."""
+    """Return the keys under which the gradient of the event's minibatch is stored: one, or if functions average, one for each part."""
     keys: Keys = ctx.keys
     place = event["round"], event["worker"], event["minibatch"]
     if ctx.experiment.p2p.average_in == "peer":
@@ -97,7 +104,7 @@ def _gradient_keys(ctx: Context, event: Event) -> list[str]:
 
 
 def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
-    """Return the gradient in one piece, or in parts if functions average."""
+    """Return `gradient` as a list of one vector, or if functions average, cut into one vector for each part."""
     if ctx.experiment.p2p.average_in == "peer":
         return [gradient]
     shares = split_into_parts(_elements(ctx), most=event["minibatches"])
@@ -105,13 +112,13 @@ def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
 
 
 def _receive_model(ctx: Context, event: Event) -> None:
-    """Fetch the peer's model into the learner. Raises Corrupt on another size."""
+    """Fetch the peer's model of the event's round into the learner. Raises Corrupt if it has another size than the learner's."""
     key = ctx.keys.peer_model(event["round"], event["worker"])
     _receive(ctx, decode(ctx.objects.get(key), key=key, kind=VectorKind.MODEL), key=key)
 
 
 def _receive(ctx: Context, model: Vector, *, key: str) -> None:
-    """Copy `model` into the learner. Raises Corrupt, naming `key`, on another size."""
+    """Copy `model` into the learner. Raises Corrupt, naming `key`, if it has another size than the learner's model."""
     if model.data.nbytes != ctx.learner.model.nbytes:
         raise Corrupt(f"{key}: {model.data.nbytes} bytes; this run's model has {ctx.learner.model.nbytes}")
     ctx.learner.model[:] = model.data

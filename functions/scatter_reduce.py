@@ -26,24 +26,28 @@ if TYPE_CHECKING:
 
 
 class ScatterReduce:
-    """ScatterReduce's exchange, Table 1, Synchronisation. Per round and worker D out in W puts, 2 (W - 1) / W D in by 2 (W - 1) gets."""
+    """ScatterReduce's way to exchange contributions, Table 1, Synchronisation: each of W workers aggregates one chunk of the vector.
+
+    Per round and worker, D elements are sent in W puts, and 2 (W - 1) / W D elements are received by 2 (W - 1) gets.
+    """
 
     def __init__(self) -> None:
+        """Start without a receive buffer; it is allocated in the first round and then reused."""
         self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
 
     def done(self, group: "Group") -> bool:
-        """Return whether this worker's merged chunk exists."""
+        """Return whether the chunk that this worker aggregates is already stored for the group's round."""
         return group.is_published(group.keys.combination(group.round, group.rank))
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
-        """Return the slices of a vector of `elements` elements that the `count` workers aggregate, by rank; each begins
-        at a multiple of `unit`.
+        """Return the slice of a vector of `elements` elements that each of `count` workers aggregates, by rank. Each begins at a multiple
+        of `unit`.
         """
         return [chunk_slice(elements, count, worker=worker, unit=unit) for worker in range(count)]
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """Store the chunks of `own` for the other workers of `group`, aggregate and store this worker's chunk, then
-        fetch the other results into `out`.
+        """Store the chunks of `own`, this worker's contribution, for the other workers; aggregate and store the chunk of this worker; then
+        fetch the other aggregated chunks. `out` receives the whole result.
         """
         with group.stage("store"):
             for part in _other_ranks(group.rank, group.count):
@@ -62,9 +66,10 @@ class ScatterReduce:
         self._fetch(group, out, _other_ranks(group.rank, group.count))
 
     def _chunks(self, group: "Group", own: "Tensor", first: int) -> "Iterator[Tensor]":
-        """Yield this worker's chunk of every worker's contribution, by rank, its own included.
+        """Yield, by rank, the chunk that this worker aggregates, of every worker's contribution. Each is fetched into the same buffer,
+        except this worker's own.
 
-        `own`: the chunk of its own contribution; `first`: the element at which the chunk begins.
+        `own`: the chunk of this worker's contribution; `first`: number of the element at which the chunk begins.
         """
         merged = group.keys.combination(group.round, group.rank)
         fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched
@@ -77,11 +82,11 @@ class ScatterReduce:
             )
 
     def collect(self, group: "Group", out: "Tensor") -> None:
-        """Fill `out` with the merged chunks of all workers."""
+        """Write the aggregated chunks of all workers, already stored or awaited, into `out`."""
         self._fetch(group, out, list(range(group.count)))
 
     def _fetch(self, group: "Group", out: "Tensor", parts: list[int]) -> None:
-        """Write the merged chunks of the workers `parts` into `out`."""
+        """Wait for the aggregated chunks of the workers in `parts`, and write them into their slices of `out`."""
         with group.stage("synchronise"):
             for part in parts:
                 group.fetch_result(
@@ -89,25 +94,25 @@ class ScatterReduce:
                 )
 
     def _slice(self, group: "Group", vector: "Tensor", part: int) -> slice:
-        """Return the slice of `vector` that worker `part` aggregates."""
+        """Return the slice of `vector` that the worker of rank `part` aggregates."""
         return chunk_slice(vector.numel(), group.count, worker=part, unit=group.unit)
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of the chunks of `round` that the worker `rank` stored for the others of `count` workers, and
-        of its vote on whom to drop.
+        """Return the keys that worker `rank`, one of `count`, has stored for the others in `round`: its chunks, and its list of whom it
+        would leave out.
         """
         return [*(keys.chunk(round, rank, part) for part in _other_ranks(rank, count)), keys.verdict(round, rank)]
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the key, among `keys`, of the chunk of `round` that the worker `rank` has merged; it does not depend on `count`."""
+        """Return the key of the chunk of `round` that worker `rank` has aggregated, in a list. `count` is not used."""
         return [keys.combination(round, rank)]
 
 
 def _agree_on_dropping(group: "Group", own: "Tensor", bad: list[int]) -> list[int]:
-    """Return the workers that all drop: each one that any worker would drop. Decided before anybody combines.
+    """Return the ranks whose contributions all workers leave out of this round: each one that any worker would leave out.
 
-    Each worker sees only one chunk of every contribution, so all exchange which ones they would drop. `bad`: those that this worker would
-    drop.
+    Each worker sees only one chunk of every contribution, so all exchange their lists before anybody aggregates. `own`: any vector of the
+    device and type to use; `bad`: ranks that this worker would leave out. Raises ResultExists if this worker's chunk is aggregated already.
     """
     flags = own.new_zeros(group.count)
     flags[bad] = 1.0
@@ -120,27 +125,31 @@ def _agree_on_dropping(group: "Group", own: "Tensor", bad: list[int]) -> list[in
 
 
 def _other_ranks(rank: int, count: int) -> list[int]:
-    """Return all ranks but `rank`, beginning with the next one, so that the workers do not all fetch the same chunk first."""
+    """Return all ranks from 0 to `count` - 1 except `rank`, starting with the next one, so that the workers do not all fetch the same chunk
+    first.
+    """
     return [(rank + step) % count for step in range(1, count)]
 
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the same seeded model as every worker's first checkpoint, once per run. A resumed run continues where all workers can."""
+    """Create every worker's first checkpoint, with the same seeded model. If the run is resumed, copy the checkpoints of the newest round
+    that all workers have. Returns the event's fields for the round to start at.
+    """
     return long_worker.start(ctx, event, ScatterReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
     """Run a worker's rounds in one long invocation, until training ends or the deadline is near. A round has the four stages of LambdaML's
-    Table 1: gradients, exchange of chunks, mean, update. Return the event with which the next invocation continues.
+    Table 1: gradients, exchange of chunks, mean, update. Return the event for the worker's next invocation.
     """
     return synchronous.train(ctx, event, ScatterReduce())
 
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model in the bucket, and delete every key of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run."""
     long_worker.collect(ctx, event, ScatterReduce())
 
 

@@ -25,20 +25,21 @@ from functions.mlless.settings import MLLess, checks
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the exchange and the same seeded model for every worker, once per run; return the event's changes.
+    """Create the run's exchange on the message bus, and the first checkpoint of every worker and of the supervisor, with the same seeded
+    model; return the event's fields for the round to start at.
 
-    A resumed run continues at the newest round that the supervisor and the workers can all start from. Workers that had
-    left are not called back.
+    If the run is resumed, the checkpoints are copied from the newest round that the supervisor and the workers can all start from. Workers
+    that had left are not called back.
     """
     rank, members = words.supervisor_rank(ctx), event["workers"] + 1
 
     def roll_back() -> None:
-        """Delete the exchange and checkpoints of this attempt."""
+        """Delete the exchange of this attempt and, unless the next attempt still needs them, its checkpoints."""
         ctx.bus.remove(barriers=[(ctx.keys.updates, members)])
         long_worker.roll_back(ctx)
 
     def clear(before: list[Keys]) -> None:
-        """Delete what the attempts `before` left after the end of the run."""
+        """Delete the exchanges, database keys and checkpoints that the attempts with the keys `before` left after the run ended."""
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         for keys in before:
             _delete_keys(ctx, keys, long_worker.rounds_to_clear(ctx, keys, slack=ctx.experiment.settings(MLLess).slack))
@@ -61,7 +62,7 @@ def initialise(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors", "bus"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Run Table 1's four stages of a worker in one long invocation."""
+    """Run a worker's steps in one long invocation (Table 1's four stages); return the event for the worker's next invocation."""
     from functions.mlless import worker  # brings torch, which the supervisor does without
 
     return worker.train(ctx, event)
@@ -69,13 +70,15 @@ def train(ctx: Context, event: Event) -> Event:
 
 @step(uses={"tensors", "bus"}, waits=True)
 def supervise(ctx: Context, event: Event) -> Event:
-    """Run Table 1's Synchronisation: decide which updates to expect, who is too slow, and when to end."""
+    """Run the supervisor in one long invocation: decide on each step which updates all workers apply, who has to leave, and when training
+    ends (Table 1, Synchronisation). Return the event for its next invocation.
+    """
     return supervisor.supervise(ctx, event)
 
 
 @step(uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model in the bucket, and delete every key and queue of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every key, checkpoint and queue of the run."""
     progress.raise_if_superseded(ctx)
     last, experiment = long_worker.store_last_model(ctx), ctx.experiment
     back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)
@@ -86,11 +89,11 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
-    """Return the rounds that an attempt can be resumed from, ascending, each with the workers that have a checkpoint of it.
+    """Return the rounds that the attempt with these `keys` can be resumed from, ascending, each with the ranks of the workers that have a
+    checkpoint of it.
 
-    Workers that the supervisor's newest checkpoint has dropped or sent home are left out. All others are included, unless one died and the
-    supervisor had not dropped it yet when it saved. Rounds with fewer workers than the best round are left out. Raises Missing, or Corrupt
-    if none of the supervisor's checkpoints can be read.
+    Workers that have left or were dropped by the supervisor's newest checkpoint are ignored. Only the rounds with the largest number of
+    workers are returned. Raises Missing if there are none, Corrupt if none of the supervisor's checkpoints can be read.
     """
     objects, rank = ctx.objects, words.supervisor_rank(ctx)
     saved = objects.list(keys.checkpoints_of(rank))
@@ -106,7 +109,7 @@ def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
 
 
 def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
-    """Return the newest checkpoint that can be read. Raises the newest one's Corrupt if none can."""
+    """Return the newest checkpoint among the keys `saved` that can be read. If none can, raises the Corrupt of the newest."""
     *older, key = sorted(saved)
     try:
         return checkpoints.read(ctx.objects.get(key), key=key)
@@ -120,17 +123,20 @@ def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
 
 
 def _starts(ctx: Context, saved: list[str]) -> list[int]:
-    """Return the rounds among the checkpoints `saved` at whose start every word is applied (see `words.last_applied_step`)."""
+    """Return the rounds at whose start a regular checkpoint was saved, from the checkpoints' keys `saved`. At such a start every word is
+    applied (see `words.last_applied_step`).
+    """
     positions = (key.rpartition("/")[2].split(".") for key in saved)
     rounds = [int(round) for round, minibatch in positions if int(minibatch) == 0]
     return [round for round in rounds if round % ctx.experiment.functions.checkpoint_every == 0]
 
 
 def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple[int, list[Buffer]]]:
-    """Yield each member's checkpoint of `round`, marking absent workers as dropped; the supervisor's comes last: if it exists, all do.
+    """Yield (rank, buffers of its checkpoint of `round`) for each worker and then the supervisor, with the absent workers marked as
+    dropped. The supervisor's comes last: if it exists, all do.
 
-    A worker that has no checkpoint of the round gets another worker's, which tells it that it was dropped. Raises Missing if no worker has
-    one.
+    A worker that has no checkpoint of the round gets another worker's, which tells it that it was dropped. `source`: keys of the attempt to
+    copy from. Raises Missing if no worker has one.
     """
     rank, present = words.supervisor_rank(ctx), _resumable_rounds(ctx, source).get(round, [])
     if not present:
@@ -144,7 +150,7 @@ def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple
 
 
 def _delete_keys(ctx: Context, keys: Keys, over: Iterable[int]) -> None:
-    """Delete the database keys of the steps in `over` of the attempt with these `keys`."""
+    """Delete everything that the steps in `over` left in the database, for the attempt with these `keys`."""
     workers = range(ctx.experiment.workers)
     ctx.tensors[0].delete(*(key for step in over for key in words.keys_of(keys, step, workers)))
 

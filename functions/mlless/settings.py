@@ -25,7 +25,7 @@ class MLLess:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield an error for each setting that MLLess cannot be combined with."""
+    """Yield one error message for each setting of the experiment that MLLess does not support."""
     if e.training.optimizer != "sgd":
         yield (
             f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "

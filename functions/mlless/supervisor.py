@@ -29,10 +29,11 @@ _BEGIN, _DECISION, _REPORTS = range(3)
 
 
 def supervise(ctx: Context, event: Event) -> Event:
-    """Supervise step after step until training is over or the invocation must end; return the event to continue with.
+    """Supervise step after step in one invocation, until training is over or the deadline is near; return the event for the next
+    invocation.
 
-    If a duplicate of this invocation is ahead, this one continues from the duplicate's checkpoint. If it was retried after progress, it
-    returns at once, as a worker does (`long_worker.run_invocation`).
+    If a duplicate of this invocation is further on, this one continues from the duplicate's checkpoint. If it was retried and finds a
+    checkpoint beyond its event, it returns at once, as a worker does (`long_worker.run_invocation`).
     """
     ctx.report_usage()
     late: Supervisor | None = None
@@ -50,9 +51,10 @@ def supervise(ctx: Context, event: Event) -> Event:
 
 
 def _run_steps(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
-    """Run steps until training ends or the deadline is near; save, and return the event to continue with.
+    """Run the supervisor's steps until training is over or the deadline is near, save a checkpoint, and return the event for the next
+    invocation.
 
-    An error that a retry cannot repair is reported, so that the workers do not wait for the supervisor.
+    An error that a retry cannot repair is reported, so that the workers do not wait for the supervisor, and raised.
     """
     try:
         while not supervisor.progressed and not supervisor.is_over():
@@ -69,9 +71,12 @@ def _run_steps(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
 
 
 class Supervisor:
-    """The supervisor's state: position, last word published, and the figures for scaling in (loss curve, seconds per step)."""
+    """State of MLLess's supervisor: its position, the last word (decision) that it published, and the figures by which it scales in (loss
+    curve, seconds per step of each worker).
+    """
 
     def __init__(self, ctx: Context, event: Event) -> None:
+        """Restore the newest checkpoint at or after the event's position."""
         self._ctx, self._event = ctx, event
         self._workers = ctx.experiment.workers
         self._days = calendar(ctx.facts)
@@ -90,7 +95,9 @@ class Supervisor:
         self._finished, self._replaying = False, True
 
     def is_over(self) -> bool:
-        """Return whether the epoch before this step was the last. Called at a step's start: first saves a checkpoint if one is due."""
+        """Return whether training is over. Called at the start of a step: first saves a checkpoint if one is due, and if an epoch has just
+        ended, waits for the decision that a worker makes on it.
+        """
         if self._journal.is_due(self._step):
             self._save()
         if self._step and self._days.ends_epoch(self._step - 1):
@@ -104,10 +111,10 @@ class Supervisor:
         return self._finished
 
     def _await_decision(self, key: str) -> None:
-        """Wait for the decision `key`, which a worker creates. Raises RunFailed if no worker is left."""
+        """Wait for the decision on an epoch, stored under `key` by a worker. Raises RunFailed if no worker is left."""
 
         def look() -> bytes:
-            """Read the decision. Raises Missing."""
+            """Read and return the decision's bytes. Raises Missing."""
             return self._ctx.objects.get(key)
 
         with self._ctx.stage("synchronise"):
@@ -116,14 +123,18 @@ class Supervisor:
             )
 
     def _refuse_empty(self) -> bool:
-        """Return False. Raises RunFailed if every worker has left with an error, because nobody is left to decide."""
+        """Raise RunFailed if every remaining worker has reported a failure, because nobody is left to decide; otherwise return False.
+        Called while the supervisor waits.
+        """
         causes = [self._waits.failure_of(worker) for worker in self._word.list_reporting(self._workers, self._step)]
         if all(causes):
             raise RunFailed(f"the supervisor, step {self._step}: no worker is left; the last one: {causes[-1]}")
         return False
 
     def step(self) -> None:
-        """Collect all reports on the step, then publish the word on it."""
+        """Wait for all workers' reports on the current step, then store and announce the word on it, and move to the next step. After a
+        restart, a word that is stored already is reused.
+        """
         step, ctx = self._step, self._ctx
         key = ctx.keys.supervisor_word(step)
         word = self._find_word(key) if self._replaying else None
@@ -140,7 +151,7 @@ class Supervisor:
         self._step, self._at, self._waits.since = step + 1, _BEGIN, None
 
     def _find_word(self, key: str) -> Word | None:
-        """Return the word stored under `key`, or None if there is none."""
+        """Return the word (decision) stored under `key`, or None if there is none."""
         try:
             return words.read_word(
                 self._waits.retry(lambda: self._ctx.tensors[0].get(key, kind=VectorKind.RECORD)), key=key
@@ -149,7 +160,9 @@ class Supervisor:
             return None
 
     def _gather(self) -> tuple[dict[int, StepReport], Word]:
-        """Return the report of every reporting worker, and the last word, in which workers without a report are dropped."""
+        """Wait for the reports on the current step; return them by rank, and the last word, extended by the workers to drop: those that
+        failed, timed out, or whose update could not be read.
+        """
         word, reports = self._word, dict[int, StepReport]()
         since = self._waits.since or self._ctx.clock()
         for worker in word.list_reporting(self._workers, self._step):
@@ -175,7 +188,9 @@ class Supervisor:
         return reports, word
 
     def _drop(self, word: Word, worker: int, *, why: str) -> Word:
-        """Return `word` with `worker` dropped, and note why. Raises RunFailed if no worker is left."""
+        """Return a copy of `word` that names `worker` as dropped, and note the reason `why` in the record. Raises RunFailed if no worker is
+        left.
+        """
         self._ctx.notes[f"dropped_{worker}"] = why
         dropped = replace(word, dropped=(*word.dropped, worker))
         if not dropped.list_computing(self._workers, self._step):
@@ -183,7 +198,9 @@ class Supervisor:
         return dropped
 
     def _judge(self, reports: dict[int, StepReport], word: Word) -> Word:
-        """Return the word on this step. `word`: the last word, with the workers dropped meanwhile."""
+        """Return the new word on the current step: whose updates all apply, the mean loss, and perhaps one more worker that has to leave.
+        `word`: the last word, with the workers dropped meanwhile.
+        """
         computed = [report for report in reports.values() if report.loss is not None]
         samples = sum(report.samples for report in computed)
         loss = (
@@ -211,9 +228,10 @@ class Supervisor:
         return replace(given, leaves={**given.leaves, slow: leaving_at})
 
     def _worker_to_remove(self, word: Word) -> int | None:
-        """Return the slowest worker if scaling in removes one, or None if all stay.
+        """Return the rank of the slowest worker if it should leave now, or None if all stay. `word`: the word about to be published.
 
-        One is removed once the loss is past its knee and little reduction is predicted for the next seconds.
+        A worker leaves only if `scale_in` is set, the loss curve is past its knee, and little reduction of the loss is predicted for the
+        next seconds.
         """
         settings = self._ctx.experiment.settings(MLLess)
         staying = word.list_staying(self._workers)
@@ -235,7 +253,9 @@ class Supervisor:
         return max(staying, key=lambda worker: (_mean(self._seconds.get(str(worker), [])), worker))
 
     def _remember(self, word: Word) -> None:
-        """Make `word` the last word, and extend the loss curve. A change of workers restarts the judgement of the curve."""
+        """Make `word` the last word, and add its loss to the loss curve. If the set of workers has changed, the curve is judged only from
+        here on.
+        """
         left = set(word.leaves) | set(word.dropped)
         changed = left != set(self._word.leaves) | set(self._word.dropped)
         self._word = word
@@ -247,11 +267,10 @@ class Supervisor:
             self._curve, self._settled_from = self._curve[::2], self._settled_from // 2
 
     def _delete_before(self, step: int) -> None:
-        """Delete the keys of the last `checkpoint_every` + `slack` steps before `step`, which no worker needs any more. Called at each
-        checkpoint: earlier calls deleted the older ones.
+        """Delete the database keys of the last `checkpoint_every` + `slack` steps before `step`, which no worker needs any more. Called at
+        each checkpoint: earlier calls deleted the older keys.
 
-        All workers have reported on a step that began with a checkpoint, so none returns to an earlier step, or reads a
-        word that it had applied by then.
+        All workers have reported on a step that began with a checkpoint, so none returns to an earlier step.
         """
         oldest = max(0, step - self._ctx.experiment.functions.checkpoint_every - self._slack)
         workers = range(self._workers)
@@ -260,10 +279,10 @@ class Supervisor:
             self._waits.retry(lambda: self._ctx.tensors[0].delete(*spent))
 
     def forget_words_of(self, late: "Supervisor") -> None:
-        """Delete the words that `late` published after a duplicate had deleted the words on those steps.
+        """Delete the words that `late` published after a duplicate had already deleted the words on those steps; nobody else would delete
+        them.
 
-        `late`: the former state of this invocation, which was behind the duplicate whose checkpoint this one has. Nobody else would delete
-        those words.
+        `late`: former state of this invocation, which was behind the duplicate whose checkpoint this one has.
         """
         every = self._ctx.experiment.functions.checkpoint_every
         forgotten = (self._step - 1) // every * every - self._slack
@@ -272,7 +291,7 @@ class Supervisor:
             self._waits.retry(lambda: self._ctx.tensors[0].delete(*spent))
 
     def _save(self) -> None:
-        """Save a checkpoint. Raises StaleAttempt if the attempt's work is not needed any more."""
+        """Save a checkpoint at the current position. Raises StaleAttempt if this attempt was superseded or has concluded the run."""
         facts: dict[str, Any] = {
             "word": asdict(self._word),
             "curve": self._curve,
@@ -286,22 +305,24 @@ class Supervisor:
             raise StaleAttempt(f"the supervisor, step {self._step}: its checkpoint is not needed any more")
 
     def is_behind_duplicate(self) -> bool:
-        """Return whether a duplicate of this invocation has a checkpoint beyond this step."""
+        """Return whether a duplicate of this invocation has a checkpoint beyond the current step."""
         return self._journal.is_superseded(self._step)
 
     def roll_back_if_obsolete(self, error: CrossoverError) -> None:
-        """Raise StaleAttempt from `error`, after deleting what this attempt left, if its work is not needed any more."""
+        """If this attempt was superseded or has concluded the run, delete what it left and raise StaleAttempt from `error`; otherwise
+        return.
+        """
         self._waits.roll_back_if_obsolete(self._roll_back, error)
 
     def _roll_back(self) -> None:
-        """Delete the words that this attempt published after the next one had begun."""
+        """Delete this attempt's recent words, and its checkpoints unless the next attempt still has to read them."""
         oldest = max(0, self._step - 2 * (self._ctx.experiment.functions.checkpoint_every + self._slack))
         self._ctx.tensors[0].delete(*(self._ctx.keys.supervisor_word(step) for step in range(oldest, self._step + 1)))
         if progress.is_state_unneeded(self._ctx):
             self._journal.delete_all()
 
     def leave(self) -> Event:
-        """Save a checkpoint and return the event to continue with."""
+        """Save a checkpoint and return the event for the next invocation, at the current position."""
         self._save()
         there = event_at(self._ctx, self._event, self._step)
         return {**there, "minibatch": self._at, "finished": self._finished}

@@ -21,7 +21,7 @@ from crossover.workflow.context import Context
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """A worker's report on a step that it has computed."""
+    """A worker's report on a step: the step it has computed, or, in a farewell, the step in which it leaves."""
 
     loss: float | None = None  # mean over its samples; None in a farewell, which comes without a gradient
     samples: int = 0
@@ -32,9 +32,10 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """The supervisor's decision on a step once all workers have reported, which all workers follow.
+    """The supervisor's decision ("word") on a step once all workers have reported: which updates all workers apply, and which workers leave
+    or are dropped.
 
-    Its statements about workers apply from step `visible_from` on.
+    `list_computing` and the others answer for steps that begin with this word applied.
     """
 
     step: int
@@ -45,15 +46,21 @@ class Word:
     at: float = 0.0  # unix seconds
 
     def list_computing(self, workers: int, step: int) -> list[int]:
-        """Return the workers that compute in `step`. `workers`: their initial number."""
+        """Return the ranks of the workers that compute in `step`: neither dropped nor leaving by then. `workers`: number of workers at the
+        run's start.
+        """
         return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step + 1) > step]
 
     def list_reporting(self, workers: int, step: int) -> list[int]:
-        """Return the workers that report on `step`: those that compute, and those that leave in it. `workers`: their initial number."""
+        """Return the ranks of the workers that report on `step`: those that compute in it, and those that leave in it. `workers`: number of
+        workers at the run's start.
+        """
         return [w for w in range(workers) if w not in self.dropped and self.leaves.get(w, step) >= step]
 
     def list_staying(self, workers: int) -> list[int]:
-        """Return the workers that are neither dropped nor told to leave. `workers`: their initial number."""
+        """Return the ranks of the workers that are neither dropped nor told to leave in any step. `workers`: number of workers at the run's
+        start.
+        """
         return [w for w in range(workers) if w not in self.dropped and w not in self.leaves]
 
 
@@ -65,40 +72,43 @@ FACTS = {"word?": WORD, "ahead?": [int], "curve?": [[float, float]], "seconds?":
 
 
 def encode(message: StepReport | Word) -> Vector:
-    """Return the worker's report or the supervisor's word as a RECORD vector: the bytes of its JSON."""
+    """Return `message`, a worker's report or the supervisor's word, as a vector of kind RECORD that holds the bytes of its JSON."""
     return Vector(VectorKind.RECORD, memoryview(json.dumps(asdict(message)).encode()), dtype="uint8")
 
 
 def read_report(vector: Vector, *, key: str) -> StepReport:
-    """Return the report in `vector`. Raises Corrupt, naming `key`."""
+    """Return the worker's report that `vector` holds as JSON. Raises Corrupt, naming `key`, if it has another form."""
     said = encoding.read_plain(bytes(vector.data), REPORT, key=key)
     return StepReport(**{name: said[name] for name in REPORT} | {"complaints": tuple(said["complaints"])})
 
 
 def read_word(vector: Vector, *, key: str) -> Word:
-    """Return the word in `vector`. Raises Corrupt, naming `key`."""
+    """Return the supervisor's word that `vector` holds as JSON. Raises Corrupt, naming `key`, if it has another form."""
     return _word(encoding.read_plain(bytes(vector.data), WORD, key=key))
 
 
 def last_known(facts: Mapping[str, Any]) -> Word:
-    """Return the last word in a checkpoint's facts, or START before the first word."""
+    """Return the supervisor's word that is stored in the `facts` of a checkpoint, or START if there is none. Raises Corrupt if they have
+    another form.
+    """
     encoding.check_shape(facts, FACTS, key="a checkpoint's facts")
     return _word(facts["word"]) if "word" in facts else START
 
 
 def _word(said: Mapping[str, Any]) -> Word:
-    """Return the Word from its plain form, as `asdict` and JSON made it."""
+    """Return the Word that `said`, its JSON form as a dictionary, describes."""
     lists = {name: tuple(said[name]) for name in ("senders", "dropped")}
     leaves = {int(worker): step for worker, step in said["leaves"].items()}
     return Word(**{name: said[name] for name in WORD} | lists | {"leaves": leaves})
 
 
 def last_applied_step(days: Calendar, step: int, *, slack: int, every: int) -> int:
-    """Return the last step whose word a worker has applied once it has finished `step`. `days`: the run's calendar.
+    """Return the last step whose word (the supervisor's decision) every worker has applied once it has finished `step`. `days`: the run's
+    calendar.
 
-    It is `slack` steps behind, but none at the end of an epoch or before a checkpoint, which is due every `every`
-    steps: updates on their way would be lost to a run that is resumed there. The lag is fixed instead of "whatever is
-    there", so that a restarted worker repeats its bits. The worker waits exactly when bounded staleness makes it wait.
+    Workers apply words `slack` steps late, but with no delay at the end of an epoch or before a checkpoint, which is due every `every`
+    steps, because a run that is resumed there would lose updates on their way. The delay is fixed, so that a restarted worker repeats the
+    same bits.
     """
     if step == _find_draining_step(days, step, every=every):
         return step
@@ -106,7 +116,7 @@ def last_applied_step(days: Calendar, step: int, *, slack: int, every: int) -> i
 
 
 def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
-    """Return the first step that begins with the word on `step` applied.
+    """Return the first step that begins with the word on `step` (the supervisor's decision) applied by every worker.
 
     `days`, `slack`, `every`: as in `last_applied_step`.
     """
@@ -114,27 +124,29 @@ def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
 
 
 def _find_draining_step(days: Calendar, step: int, *, every: int) -> int:
-    """Return the next step, or this one, at whose end every word is applied."""
+    """Return the first step, from `step` on, at whose end all words are applied: the last step of an epoch, before a checkpoint, or of the
+    run.
+    """
     return min(_last(step, days.rounds_per_epoch), _last(step, every), days.rounds - 1)
 
 
 def _last(step: int, span: int) -> int:
-    """Return the last step of the group of `span` steps that contains `step`."""
+    """Return the last step of the group of `span` consecutive steps that contains `step`."""
     return (step // span + 1) * span - 1
 
 
 def mark_dropped(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
-    """Return the checkpoint with the workers `gone` marked as dropped in its word."""
+    """Return a copy of `checkpoint` whose word also names the workers `gone` as dropped."""
     word = last_known(checkpoint.facts)
     dropped = replace(word, dropped=(*word.dropped, *sorted(set(gone) - set(word.dropped))))
     return replace(checkpoint, facts={**checkpoint.facts, "word": asdict(dropped)})
 
 
 def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
-    """Return all keys that a step may have left in the database: its word, and an update and a report of each of `workers`."""
+    """Return all keys that `step` may have left in the database: the supervisor's word, and an update and a report of each of `workers`."""
     return [keys.supervisor_word(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
 
 
 def supervisor_rank(ctx: Context) -> int:
-    """Return the supervisor's rank among the members: it follows the workers'."""
+    """Return the supervisor's rank: the number of workers, because it follows their ranks."""
     return ctx.experiment.workers

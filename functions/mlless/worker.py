@@ -32,14 +32,19 @@ _STORE_LOOK_S = 1.0  # seconds; announcements wake the worker, and a lost one de
 
 
 def train(ctx: Context, event: Event) -> Event:
-    """Run Table 1's four stages, step after step, until training ends, the supervisor sends the worker home, or time is up."""
+    """Run a worker's steps in one invocation (Table 1's four stages), until training ends, the supervisor removes the worker, or the
+    deadline is near. Return the event for its next invocation.
+    """
     return run_invocation(ctx, event, FilteringWorker)
 
 
 class FilteringWorker:
-    """The state of one worker: the model from all updates sent, its unsent residual, its velocity, and the last word it applied."""
+    """A worker of MLLess: the model made of all updates sent, its own residual not sent yet, its velocity, and the last word (the
+    supervisor's decision) that it applied.
+    """
 
     def __init__(self, invocation: Invocation) -> None:
+        """Take settings and the learner's model; the worker's own state is set by `restore`."""
         ctx = invocation.ctx
         self._ctx, self._invocation, self._rank = ctx, invocation, invocation.rank
         self._training, self._settings = ctx.experiment.training, ctx.experiment.settings(MLLess)
@@ -48,7 +53,9 @@ class FilteringWorker:
         self._began_s = runtime.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set the worker's state to the checkpoint's."""
+        """Set the shared model, the residual, the velocity, the unfinished sum of gradients and the last word to those of `checkpoint`;
+        what it lacks is zero.
+        """
         vectors, facts = checkpoint.vectors, checkpoint.facts
         self._shared = buffers.tensor(vectors["model"].data).clone()  # y
         size, parameters = self._shared.numel(), self._shared.numel() - self._ctx.facts.buffers
@@ -60,7 +67,9 @@ class FilteringWorker:
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the vectors and facts of a checkpoint at the current position."""
+        """Return the content of a checkpoint at the current position: its vectors by name, and its plain values (the last word, and the
+        steps of own updates not applied yet).
+        """
         vectors = {
             "model": Vector(VectorKind.MODEL, buffers.view(self._shared)),
             "residual": Vector(VectorKind.UPDATE, buffers.view(self._residual)),
@@ -72,17 +81,18 @@ class FilteringWorker:
         return vectors, {"word": asdict(self._word), "ahead": sorted(self._ahead)}
 
     def show_model(self) -> None:
-        """Put y, which is the same on every worker at an epoch's end, into the learner."""
+        """Copy the shared model, which at the end of an epoch is the same on every worker, into the learner for evaluation."""
         self._model.copy_(self._shared)
 
     def list_stored(self, round: int) -> list[str]:
-        """Return the keys under which this worker may have stored something for `round`."""
+        """Return the keys under which this worker may have stored something for `round`: its update and its report."""
         return [self._ctx.keys.update(round, self._rank), self._ctx.keys.report(round, self._rank)]
 
     def round(self) -> None:
-        """Run the current step: compute, filter, publish, then apply the words that are due.
+        """Run the current step: compute the gradient, take out the significant part of the update, publish it, then apply the words that
+        are due, and move to the next step.
 
-        A worker that was dropped ends; one that has been told to leave sends its residual first.
+        A worker that was dropped finishes at once; one that is to leave in this step sends its whole residual instead and finishes.
         """
         invocation, step = self._invocation, self._invocation.round
         workers = self._ctx.experiment.workers
@@ -112,7 +122,9 @@ class FilteringWorker:
     # --- compute and filter -------------------------------------------------------------------------------------------
 
     def _accumulate(self) -> None:
-        """Fetch and compute: the mean gradient over the round's minibatches, at x."""
+        """Compute the mean gradient of the step's remaining minibatches, at the worker's own model: shared model plus own updates on their
+        way plus residual.
+        """
         invocation = self._invocation
         self._model.copy_(self._base()).add_(self._residual)
         mean = RunningMean(invocation.minibatch_weights(), total=self._sum, added=invocation.position.minibatch)
@@ -121,10 +133,10 @@ class FilteringWorker:
         mean.result()
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":
-        """Add the local step to the residual, then take out the significant values of the residual and return them
-        encoded; None if there are none.
+        """Add the local optimizer step to the residual, then remove the significant values from the residual and return them encoded; None
+        if there are none.
 
-        `share`: this worker's share of the step's samples. Raises Refused if the values cannot be encoded.
+        `share`: this worker's fraction of the step's samples. Raises Refused if the values cannot be encoded.
         """
         training, invocation, settings = self._training, self._invocation, self._settings
         count = self._residual.numel() - self._ctx.facts.buffers
@@ -164,7 +176,9 @@ class FilteringWorker:
         return compression.encode(indices, values, elements=self._residual.numel(), tail=tail)
 
     def _base(self) -> "Tensor":
-        """Return y plus this worker's own updates that are on their way; the residual is compared with it."""
+        """Return the shared model plus this worker's own updates that it has sent but not applied yet. The residual is compared with it to
+        find significant values.
+        """
         if not self._ahead:
             return self._shared
         base = self._shared.clone()
@@ -177,9 +191,10 @@ class FilteringWorker:
     # --- synchronise --------------------------------------------------------------------------------------------------
 
     def _publish(self, step: int, update: "Tensor | None", *, farewell: bool = False) -> None:
-        """Store the update, then the report, then announce both: whoever knows of one finds the one before.
+        """Store this worker's update of `step`, then its report, then announce both on the bus. In this order, whoever finds the report
+        also finds the update.
 
-        `update`: None if nothing is significant; `farewell`: whether the worker leaves, and has computed nothing.
+        `update`: encoded; None if nothing is significant. `farewell`: whether the worker leaves in this step, without having computed.
         """
         ctx, keys = self._ctx, self._ctx.keys
         samples = self._invocation.samples()[self._rank]
@@ -203,14 +218,19 @@ class FilteringWorker:
             self._ahead[step] = update
 
     def _say_farewell(self, step: int) -> None:
-        """Publish the whole residual, so that nothing this worker learnt is lost, and finish. Called when the worker is scaled in."""
+        """Publish the whole residual as the update of `step` and mark the worker as finished. Called if the supervisor scales this worker
+        in, so that nothing it learnt is lost.
+        """
         indices = self._residual.nonzero().squeeze(1)
         update = compression.encode(indices, self._residual[indices], elements=self._residual.numel())
         self._publish(step, update if indices.numel() else None, farewell=True)
         self._invocation.finished = True
 
     def _apply(self, step: int) -> None:
-        """Wait for the supervisor's word on `step`, and apply exactly the updates that it names, in rank order."""
+        """Wait for the supervisor's word on `step`, and add exactly the updates that it names to the shared model, in rank order.
+
+        An update that cannot be read is left out, and its sender is named in the next report.
+        """
         ctx = self._ctx
         with ctx.stage("synchronise"):
             word = self._await_word(step)
@@ -226,12 +246,16 @@ class FilteringWorker:
         self._word = word
 
     def _await_word(self, step: int) -> words.Word:
-        """Wait for the supervisor's word on `step` and return it. Raises StaleAttempt if the word existed and is deleted."""
+        """Wait for the supervisor's word (decision) on `step` and return it. Raises StaleAttempt if it was stored and is deleted again, or
+        if this attempt is obsolete.
+        """
         ctx, key = self._ctx, self._ctx.keys.supervisor_word(step)
         waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
 
         def look() -> Vector:
-            """Return the stored word. Raises Missing, mostly without a request to the store, if the word is not announced yet."""
+            """Return the stored word. Raises Missing if it is not stored; the store is asked only if the word is announced, or once per
+            _STORE_LOOK_S seconds.
+            """
             nonlocal look_at_s
             told = supervisor in ctx.bus.list_arrived(ctx.keys.updates, round=step, reader=self._rank)
             if not told and runtime.monotonic() < look_at_s:
@@ -253,7 +277,9 @@ class FilteringWorker:
         return words.read_word(found, key=key)
 
     def _fetch_update(self, step: int, sender: int) -> "Tensor | None":
-        """Return the stored update, or None if it is invalid. Fetches an invalid one twice, because the fault may have been on the way."""
+        """Wait for the update of `step` by the worker `sender` and return it, or None if it cannot be read. A damaged one is fetched twice,
+        because the transfer may have failed.
+        """
         key = self._ctx.keys.update(step, sender)
         for _ in range(2):
             try:
@@ -264,7 +290,7 @@ class FilteringWorker:
         return None
 
     def _add_update(self, update: "Tensor") -> bool:
-        """Add `update` to y; return whether it was valid."""
+        """Add the encoded `update` to the shared model; return False, and leave it out, if it does not fit."""
         try:
             compression.add_to(self._shared, update)
         except ValueError:
@@ -272,33 +298,38 @@ class FilteringWorker:
         return True
 
     def _fetch_own_update(self, step: int) -> "Tensor":
-        """Return this worker's own update of `step` from the database."""
+        """Fetch this worker's own update of `step` from the database and return it. Raises Corrupt if it cannot be read."""
         key = self._ctx.keys.update(step, self._rank)
         found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=self._rank)
         return _update(found, key=key, elements=self._shared.numel())
 
     def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
-        """Call `look` until it finds `key`, and return its result; waits and raises as `Waits.wait_for`.
+        """Call `look` again and again until it finds `key`, and return its result. Waits and raises as `Waits.wait_for`; `patience`: factor
+        on the usual timeout.
 
-        The wait counts for the worker's current round, whatever step the key belongs to: with a slack that round is later, and the worker
-        has written its checkpoint itself.
+        The wait counts for the worker's current step, even if the key belongs to an earlier one: with a slack, the worker has passed that
+        step and saved its checkpoint.
         """
         waits, round = self._invocation.waits, self._invocation.round
         return waits.wait_for(look, round=round, key=key, sender=sender, patience=patience)
 
     def _retry(self, call: Any) -> None:
-        """Call `call` again while its store does not answer."""
+        """Call `call` until its store answers; gives up after a minute. The result is dropped."""
         self._invocation.waits.retry(call)
 
 
 def _own(vector: Vector | None, like: "Tensor", size: int) -> "Tensor":
-    """Return a tensor of this worker's own with `size` elements: a copy of the checkpoint's `vector`, or zeros."""
+    """Return a new tensor of `size` elements, of the type and device of `like`: a copy of the checkpoint's `vector`, or zeros if that is
+    None.
+    """
     own = like.new_zeros(size)
     return own if vector is None else own.copy_(buffers.tensor(vector.data))
 
 
 def _update(vector: Vector, *, key: str, elements: int) -> "Tensor":
-    """Return an update's body: pairs as bytes, or a float32 vector. Raises Corrupt if `vector` holds no update of `elements` elements."""
+    """Return the encoded update in `vector`: bytes of (index, value) pairs, or a float32 tensor. Raises Corrupt, naming `key`, if it is no
+    update of `elements` elements.
+    """
     if vector.kind is VectorKind.SPARSE and vector.dtype == "uint8":
         return buffers.octets(vector.data)
     if vector.kind is VectorKind.UPDATE and vector.dtype == "float32" and vector.elements == elements:

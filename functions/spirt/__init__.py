@@ -18,17 +18,18 @@ from functions.spirt import state
 
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the barrier, and the same seeded model in every worker's database, once per run. A resumed run continues at its last complete
-    round.
+    """Create the run's barrier on the message bus, and the same seeded model in every worker's database. If the run is resumed, restore its
+    last complete round instead. Returns the event's fields for the round to start at.
     """
     return state.start(ctx, event)
 
 
 @step(torch=True, uses={"tensors"})
 def compute_gradients(ctx: Context, event: Event) -> None:
-    """Compute one minibatch's gradient and store it in the worker's own database: Table 1, Fetch and Compute.
+    """Compute the gradient of the event's minibatch and store it in the worker's own database, unless it is stored: Table 1, Fetch and
+    Compute.
 
-    With local steps it takes all steps of the round instead.
+    With local steps (`exchange.what` is not gradients) take all steps of the round instead, and store the worker's contribution.
     """
     key = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"])
     tensors = ctx.tensors[event["worker"]]
@@ -49,7 +50,9 @@ def compute_gradients(ctx: Context, event: Event) -> None:
 
 @step(torch="unless_in_database", uses={"tensors"})
 def average_in_database(ctx: Context, event: Event) -> None:
-    """Average the gradients of the worker's minibatches inside its database: Table 1, Compute."""
+    """Compute, inside the worker's database, the mean of its minibatches' gradients, and store it there as the worker's average: Table 1,
+    Compute.
+    """
     round, worker = event["round"], event["worker"]
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
     if ctx.experiment.exchange.what == "gradients":
@@ -60,22 +63,23 @@ def average_in_database(ctx: Context, event: Event) -> None:
 
 
 def _names_with_weight(names: list[str], weights: list[int]) -> list[str]:
-    """Return the names with a weight above 0: in a database, a vector without any answers would count once."""
+    """Return those of `names` whose weight is above 0: the database would count a vector with weight 0 as one sample."""
     return [name for name, weight in zip(names, weights, strict=True) if weight]
 
 
 @step(uses={"bus"})
 def notify_peers(ctx: Context, event: Event) -> None:
-    """Notify every peer that this worker's average is ready: Table 1, Synchronisation."""
+    """Report on the message bus that this worker's average is stored: Table 1, Synchronisation."""
     with ctx.stage("synchronise"):
         ctx.bus.arrive(ctx.keys.barrier, round=event["round"], member=event["worker"])
 
 
 @step(uses={"bus"}, waits=True)
 def check_peers(ctx: Context, event: Event) -> Event:
-    """Return whether all peers have reported: Table 1, Synchronisation.
+    """Return {"synchronised": whether all workers have reported their average of this round}: Table 1, Synchronisation.
 
-    Polls for about one second, which is cheaper than as many executions of the step. Raises WaitTimeout if the event is overdue.
+    Polls for about one second, which costs less than running the step more often. Raises WaitTimeout if some are missing after the wait's
+    timeout in `event`.
     """
     with ctx.stage("synchronise"):
         present = state.await_members(ctx, event, patience_s=1.0)
@@ -90,7 +94,11 @@ def check_peers(ctx: Context, event: Event) -> Event:
 
 @step(torch="unless_in_database", uses={"tensors"})
 def aggregate_peers(ctx: Context, event: Event) -> None:
-    """Copy every peer's average into this worker's database, and combine them there by the rule of the YAML: Table 1, Synchronisation."""
+    """Copy every other worker's average into this worker's database, and combine all averages there by the experiment's aggregation rule:
+    Table 1, Synchronisation.
+
+    Does nothing if the result is stored already.
+    """
     round, worker = event["round"], event["worker"]
     own, kind = ctx.tensors[worker], exchanged_kind(ctx.experiment.exchange.what)
     out = ctx.keys.aggregate(round, worker)
@@ -116,7 +124,9 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
 
 @step(torch="unless_in_database", uses={"tensors"})
 def update_model(ctx: Context, event: Event) -> None:
-    """Compute the next round's parameters, momentum and buffers as one state inside the database: Table 1, Model Update."""
+    """Compute the next round's state (parameters, momentum, buffers) inside the worker's database, and delete the keys of the previous
+    round: Table 1, Model Update.
+    """
     round, worker = event["round"], event["worker"]
     with ctx.stage("update"):
         databases.update(ctx, event, holder=worker, gradient=ctx.keys.aggregate(round, worker))
@@ -127,7 +137,9 @@ def update_model(ctx: Context, event: Event) -> None:
 
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
-    """Evaluate and decide at the end of an epoch, and return the event's changes for the next round."""
+    """Evaluate the model and decide whether training ends, if the event's round is the last of an epoch. Return the event's fields for the
+    next round.
+    """
     if ends_epoch(ctx, event):
         databases.decide(ctx, event, holder=event["worker"])
     return databases.advance(ctx, event)
@@ -135,7 +147,7 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model in the bucket, and delete every key and queue of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every database key and queue of the run."""
     progress.raise_if_superseded(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])  # all have passed the last round's
     databases.finish_run(ctx, range(event["workers"]), state.list_round_keys)

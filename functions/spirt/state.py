@@ -12,9 +12,9 @@ from crossover.workflow.context import Context
 
 
 def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:
-    """Return the members that have arrived at the event's round on the bus of `ctx`.
+    """Return the ranks of the workers that have reported for the event's round at the barrier on the message bus.
 
-    Polls until all have, or for `patience_s` seconds.
+    Polls until all have reported, but at most for `patience_s` seconds.
     """
     pause = Pauses(0.005, 0.1, within_s=patience_s)
     while True:
@@ -24,7 +24,9 @@ def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset
 
 
 def list_round_keys(ctx: Context, names: Keys, round: int, worker: int) -> list[str]:
-    """Return the tensor keys that `round` of the run of `ctx` wrote for `worker`. `names`: keys of an attempt."""
+    """Return all keys that `round` may have left in the database of `worker`: model, optimizer, gradients, averages and aggregate; none for
+    a negative round. `names`: keys of an attempt.
+    """
     if round < 0:
         return []
     state, peers = state_keys(ctx.experiment, names, round, worker), range(ctx.experiment.workers)
@@ -41,19 +43,20 @@ def list_round_keys(ctx: Context, names: Keys, round: int, worker: int) -> list[
 
 
 def start(ctx: Context, event: Event) -> Event:
-    """Create the barrier, and the seeded model in every worker's store; return the event's changes.
+    """Set up the run: create its barrier, and the seeded model in every worker's database, or restore the newest round that every worker
+    can resume. Return the event's fields for the round to start at.
 
-    If the run is resumed, the state is that of the last round that every worker can resume.
+    What earlier attempts left is deleted.
     """
     workers, barrier = range(event["workers"]), [(ctx.keys.barrier, event["workers"])]
 
     def roll_back() -> None:
-        """Delete the barrier and state of this attempt."""
+        """Delete the barrier and, unless the next attempt still needs it, the state of this attempt."""
         ctx.bus.remove(barriers=barrier)
         databases.roll_back(ctx, workers, list_round_keys)
 
     def clear(before: list[Keys]) -> None:
-        """Delete what the attempts `before` left after the end of the run."""
+        """Delete the barriers and states that the attempts with the keys `before` left after the run ended."""
         ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
         databases.delete_attempts(ctx, before, workers, list_round_keys)
 
@@ -64,10 +67,9 @@ def start(ctx: Context, event: Event) -> Event:
 
 
 def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
-    """Take the local steps of the event's round in one function, and store the worker's contribution under `out`, in
-    the worker's database of `ctx`.
+    """Take all local steps of the event's round in one function, and store the worker's contribution under the key `out` in its database.
 
-    The worker's own optimizer vectors are stored before it, under the keys of the next round.
+    The vectors of the worker's local optimizer are stored first, under the keys of the next round.
     """
     from crossover.algorithms import buffers
 
