@@ -9,12 +9,14 @@ from peers.p2p.instances import instances
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """Run the program of one instance."""
+    """Run the program of one EC2 instance: serve the fleet's runs. `resources`, `settings`: those of this process and of its environment if
+    None.
+    """
     serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    """Train one peer of the run."""
+    """Train the peer that holds a rank of the run, from its newest checkpoint to the end. Its minibatches are computed in this process."""
     from crossover.training import peer as algorithm  # torch
     from crossover.training.peer import OnInstance
     from peers.p2p import exchanges

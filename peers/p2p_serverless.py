@@ -27,17 +27,20 @@ if TYPE_CHECKING:
 
 
 class ByFunctions:
-    """Computation of a round's gradients by functions, in one execution of a state machine per round.
+    """Computation of a peer's gradients or local steps by Lambda functions: one execution of a state machine per round, two if functions
+    also average.
 
-    It is ComputeBatchGradients: the model goes to the object store, and the gradients come from there, one at a time.
+    It is ComputeBatchGradients of Algorithm 1: the model goes to the functions, and the gradients come back, through the object store.
     """
 
     def __init__(self, ctx: Context, member: Membership) -> None:
+        """Remember the peer's context and rank."""
         self._ctx, self._member = ctx, member
 
     def gradient(self, event: Event, out: "Tensor") -> None:
-        """Write the mean gradient over the round's minibatches into `out`. Raises StaleAttempt if the run is over, or the rank was taken
-        over.
+        """Store the model, run the functions, and write the mean gradient over the round's minibatches into `out`.
+
+        Raises StaleAttempt if the run is over, or if the rank was taken over.
         """
         ctx, model = self._ctx, Vector(VectorKind.MODEL, self._ctx.learner.model)
         self._member.confirm()
@@ -52,10 +55,10 @@ class ByFunctions:
             self._average(event, out)
 
     def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
-        """Take all local steps of the event's round in one function.
+        """Store the state of `replica`, let one function take all local steps of the event's round, and set `replica` to the result.
 
-        The state of `replica` goes to it, and comes back, through the object store; the function reads the `history` of
-        losses itself.
+        `history` is not used: the function reads the earlier losses itself. Raises StaleAttempt if the run is over, or if the rank was
+        taken over.
         """
         ctx, round, rank = self._ctx, event["round"], event["worker"]
         self._member.confirm()
@@ -67,7 +70,9 @@ class ByFunctions:
         replica.adopt_steps(checkpoints.read(ctx.objects.get(out), key=out))
 
     def discard(self, round: int) -> None:
-        """Delete the model and gradients of `round`. They are not needed once checkpoint and message are stored."""
+        """Delete the stored model, gradients and averages of `round`, which are not needed once the round's checkpoint and message are
+        stored.
+        """
         if round < 0:
             return
         ctx, rank = self._ctx, self._member.rank
@@ -82,7 +87,7 @@ class ByFunctions:
         ctx.objects.delete(*keys)
 
     def _average(self, event: Event, out: "Tensor") -> None:
-        """Fetch the gradients of all minibatches and write their mean into `out`."""
+        """Fetch the gradients of the round's minibatches one by one, and write their weighted mean into `out`."""
         from crossover.algorithms.averaging import RunningMean
 
         samples = minibatch_weights(self._ctx.facts, event["round"], worker=event["worker"])
@@ -93,20 +98,20 @@ class ByFunctions:
         mean.result()
 
     def _gradients(self, event: Event, samples: list[int]) -> "Iterator[Tensor]":
-        """Yield the gradients of the round's minibatches. `samples`: of each."""
+        """Fetch and yield the gradient of each minibatch of the round, in order. `samples`: each minibatch's sample count."""
         for minibatch, expected in enumerate(samples):
             key = self._ctx.keys.peer_gradient(event["round"], event["worker"], minibatch)
             yield self._fetch_gradient(key, samples=expected, elements=self._elements)
 
     def _collect(self, event: Event, out: "Tensor") -> None:
-        """Fetch the average that functions have computed, part by part, into `out`."""
+        """Fetch the mean gradient that functions have computed, part by part, into `out`."""
         samples = sum(minibatch_weights(self._ctx.facts, event["round"], worker=event["worker"]))
         for number, part in enumerate(self._parts(event["minibatches"])):
             key = self._ctx.keys.peer_average(event["round"], event["worker"], number)
             out[part] = self._fetch_gradient(key, samples=samples, elements=part.stop - part.start)
 
     def _fetch_gradient(self, key: str, *, samples: int, elements: int) -> "Tensor":
-        """Return the gradient stored under `key`. Raises Corrupt on another sample or element count."""
+        """Return the gradient stored under `key`. Raises Corrupt if it does not have the given numbers of `samples` and `elements`."""
         from crossover.algorithms import buffers
 
         vector = decode(self._ctx.objects.get(key), key=key, kind=VectorKind.GRADIENT)
@@ -117,7 +122,7 @@ class ByFunctions:
         return buffers.tensor(vector.data)
 
     def _parts(self, minibatches: int) -> list[slice]:
-        """Return the slices of the vector that functions average, at most one per minibatch."""
+        """Return the slices into which the vector is cut if functions average, at most one per minibatch."""
         return split_into_parts(self._elements, most=minibatches)
 
     @property
@@ -127,12 +132,14 @@ class ByFunctions:
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """Be one peer of the fleet's runs. `resources`: by default those of this process; `settings`: by default from the environment."""
+    """Run the program of one EC2 instance: serve the fleet's runs. `resources`, `settings`: those of this process and of its environment if
+    None.
+    """
     serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), peer)
 
 
 def peer(ctx: Context, member: Membership) -> None:
-    """Train one peer of the run."""
+    """Train the peer that holds a rank of the run, from its newest checkpoint to the end. Its minibatches are computed by functions."""
     from crossover.training import peer as algorithm  # torch
     from peers.p2p import exchanges
 

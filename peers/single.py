@@ -31,7 +31,9 @@ TYPES = {"instance": "c7g.xlarge", "gpu": "g4dn.xlarge"}  # if the YAML names no
 
 @dataclass(frozen=True, kw_only=True)
 class Single:
-    """Settings of the one worker: what it runs on."""
+    """Settings of the architecture `single`: whether its one worker runs on a function, an instance or an instance with a GPU, and which
+    one.
+    """
 
     on: Literal["function", "instance", "gpu"] = "function"
     instance_type: str | None = None  # null: c7g.xlarge, and g4dn.xlarge with a GPU
@@ -42,49 +44,53 @@ class Single:
 
 
 class InFunction:
-    """Exchange without other workers, in a function: nothing is published, and the one contribution is its own mean."""
+    """Exchange of the one worker on a function: nothing is published, and the aggregate is computed from its own contribution alone."""
 
     def done(self, group: "Group") -> bool:
-        """Return False: no result is ever stored."""
+        """Return False: no aggregate is ever stored."""
         return False
 
     def parts(self, elements: int, count: int, unit: int) -> list[slice]:
-        """Return no pieces of the `elements`, whatever `count` and `unit` are: nothing is sent."""
+        """Return an empty list: nothing is sent, whatever `elements`, `count` and `unit` are."""
         return []
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
-        """Aggregate `own`, the only contribution of the `group`, into `out`, in memory."""
+        """Write the aggregate of `own`, the only contribution, into `out`; nothing is stored."""
         with group.stage("aggregate"):
             group.combine([own], out, names=[f"round {group.round}: the gradient"])
 
     def collect(self, group: "Group", out: "Tensor") -> None:
-        """Raise AssertionError: no result of a round is stored."""
+        """Raise AssertionError: it is never called, because no aggregate is stored."""
         raise AssertionError("no result of a round is stored")
 
     def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return no `keys` for `round`: none are stored by `rank`, the only one of `count`."""
+        """Return an empty list: this worker stores no keys."""
         return []
 
     def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return no `keys` for `round`: none are stored by `rank`, the only one of `count`."""
+        """Return an empty list: this worker stores no keys."""
         return []
 
 
 @step(torch=True)
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the seeded model as the first checkpoint, once per run. A resumed run continues at the last checkpoint."""
+    """Create the first checkpoint, with the seeded model. If the run is resumed, copy the newest one. Returns the event's fields for the
+    round to start at.
+    """
     return long_worker.start(ctx, event, InFunction())
 
 
 @step(torch=True, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Compute and update in one long invocation, until the goal is reached or the deadline is near."""
+    """Compute and update, round after round, in one long invocation, until training ends or the deadline is near. Return the event for the
+    next invocation.
+    """
     return synchronous.train(ctx, event, InFunction())
 
 
 @step()
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model in the bucket, and delete every checkpoint of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every checkpoint of the run."""
     long_worker.collect(ctx, event, InFunction())
 
 
@@ -92,12 +98,12 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """Run the program of the instance."""
+    """Run the program of the instance: serve the run. `resources`, `settings`: those of this process and of its environment if None."""
     serve(resources or process_resources(), settings or ServingSettings.from_environment(runtime.environment()), worker)
 
 
 def worker(ctx: Context, member: Membership) -> None:
-    """Train the one member of the run."""
+    """Train the run's only member from its newest checkpoint to the end, with its training data kept in memory."""
     from crossover.training import peer  # torch
     from peers.gpu import device_learner
     from peers.gpu.prefetching import Prefetching
@@ -114,34 +120,37 @@ def worker(ctx: Context, member: Membership) -> None:
 
 
 class InProgram:
-    """Exchange without other peers, in a program: nothing is sent, and the one gradient is its own mean."""
+    """Exchange of the one worker in a program on an instance: nothing is sent, and the aggregate is computed from its own contribution
+    alone.
+    """
 
     replicas_agree = True
 
     def __init__(self, ctx: Context) -> None:
+        """Read from the experiment how often a checkpoint is due."""
         self._ctx, self.every = ctx, ctx.experiment.functions.checkpoint_every
 
     def open(self, replica: "Replica") -> None:
-        """Do nothing: there is nobody to meet."""
+        """Do nothing: there is no other peer."""
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Do nothing with `own`, `round` and `exchange`: no other program would read a contribution."""
+        """Do nothing: no other peer would read a contribution."""
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Aggregate `own`, the only contribution to `round`, into `out`. `exchange` is not used."""
+        """Write the aggregate of `own`, the only contribution to `round`, into `out`. `exchange` is not used."""
         from crossover.training.peer import combine
 
         combine(self._ctx, [own.values], round=round, out=out)
 
     def keep(self) -> None:
-        """Do nothing: nobody reads a message."""
+        """Do nothing: there is no message that could be lost."""
 
     def close(self) -> None:
-        """Do nothing: nothing was created."""
+        """Do nothing: the exchange has created nothing."""
 
 
 def instances(e: Experiment) -> Instances:
-    """Return the one instance."""
+    """Return the description of the run's one EC2 instance, by `single.instance_type` or the default for `single.on`."""
     asked = e.settings(Single)
     return Instances(
         purpose="machine",
@@ -155,12 +164,14 @@ def instances(e: Experiment) -> Instances:
 
 
 def form(e: Experiment) -> Architecture:
-    """Return the architecture for `single.on`: on a function, or as a program."""
+    """Return the architecture in the form for `single.on`: with a tree of steps for a function, otherwise with a program for an
+    instance.
+    """
     return ARCHITECTURE if e.settings(Single).on == "function" else ON_INSTANCE
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield an error for each setting that an experiment with one worker cannot have."""
+    """Yield one error message for each setting of the experiment that the architecture `single` does not support."""
     asked = e.settings(Single)
     if asked.on == "function" and (asked.spot or asked.instance_type):
         what = f"instance_type: {asked.instance_type}" if asked.instance_type else "spot: true"

@@ -24,7 +24,10 @@ LOOK_S = 0.5
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """Run the program of one instance: this process serves its GPU, or starts one process for each GPU."""
+    """Run the program of a GPU instance: serve the fleet's runs in this process, or start one process per GPU if the instance has several.
+
+    `resources`, `settings`: those of this process and of its environment if None.
+    """
     count = int(runtime.environment().get(PROCESSES, "1"))
     if resources is None and count > 1 and NUMBER not in runtime.environment():
         _run_one_per_gpu(count)
@@ -33,7 +36,7 @@ def main(resources: Resources | None = None, settings: ServingSettings | None = 
 
 
 def worker(ctx: Context, member: Membership) -> None:
-    """Train one member of the run."""
+    """Train the member that holds a rank of the run, from its newest checkpoint to the end."""
     from crossover.training import peer  # torch
     from peers.gpu.prefetching import Prefetching
 
@@ -49,7 +52,9 @@ def worker(ctx: Context, member: Membership) -> None:
 
 
 def _exchange(ctx: Context, member: Membership, learner: "DeviceLearner | None") -> "PeerExchange":
-    """Return the exchange that `gpu.exchange` names."""
+    """Return the exchange that `gpu.exchange` names: `Collective` for "distributed", `Gathering` otherwise. `learner`: gives the GPU; None
+    for a CPU.
+    """
     if ctx.experiment.gpu.exchange == "distributed":
         from peers.gpu.collective import Collective
 
@@ -60,10 +65,9 @@ def _exchange(ctx: Context, member: Membership, learner: "DeviceLearner | None")
 
 
 def device_learner(ctx: Context) -> "DeviceLearner | None":
-    """Return a learner on this process's GPU and register it for this run's contexts.
+    """Build a learner on this process's GPU, make it available to this run's contexts, and return it.
 
-    Returns None if there is no GPU, or if the process's resources make learners of their own, as those of a simulated process do; the
-    contexts then use those.
+    Return None if there is no GPU, or if the process's resources build learners of their own, as in a simulation; contexts then use those.
     """
     from crossover.learning import device as device_learning
 
@@ -86,7 +90,9 @@ def device_learner(ctx: Context) -> "DeviceLearner | None":
 
 
 def _run_one_per_gpu(count: int) -> None:
-    """Run as many processes as GPUs. If one fails, all are ended, so that the instance's service starts all of them again."""
+    """Run `count` processes, one per GPU, until they end. If one fails, all are killed and this process exits with status 1, so that the
+    instance's service starts all again.
+    """
     command = [sys.executable, "-c", "from peers.gpu import main; main()"]
     children = [
         subprocess.Popen(command, env={**runtime.environment(), NUMBER: str(number)}) for number in range(count)
@@ -102,7 +108,7 @@ def _run_one_per_gpu(count: int) -> None:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield an error for each setting that an experiment on GPUs cannot have."""
+    """Yield one error message for each setting of the experiment that the GPU architecture does not support."""
     if e.gpu.exchange == "distributed" and e.aggregation.rule != "mean":
         yield (
             f"aggregation.rule: {e.aggregation.rule} needs every gradient separately, but an all-reduce computes only their sum; "
@@ -117,7 +123,7 @@ def checks(e: Experiment) -> Iterator[str]:
 
 
 def instances(e: Experiment) -> Instances:
-    """Return the instances: as many as the YAML says, with one or several GPUs each."""
+    """Return the description of the run's EC2 instances, with `gpu.instances` as their number and one or several GPUs each."""
     gpu = e.gpu
     return Instances(
         purpose="GPU worker",

@@ -31,11 +31,12 @@ _OPERATION = timedelta(seconds=120)  # until all members have come to it
 
 
 class Collective:
-    """Exchange by all-reduce of the sample-weighted gradients. Raises ConfigError in a simulation."""
+    """Exchange by torch.distributed: an all-reduce of the gradients, each multiplied by its samples."""
 
     replicas_agree = True
 
     def __init__(self, ctx: Context, member: Membership, device: torch.device | None = None) -> None:
+        """Prepare the exchange on `device`, None for the CPU; `open` connects. Raises ConfigError in a simulation."""
         if runtime.is_simulated():
             raise ConfigError(
                 "gpu.exchange: distributed waits in its library's own sockets, where no virtual clock reaches; expected s3"
@@ -46,7 +47,8 @@ class Collective:
         self._store: Any = None
 
     def open(self, replica: Replica) -> None:
-        """Meet the other members, and start together at the oldest of their newest checkpoints.
+        """Connect to all other members, and start together at the oldest of their newest checkpoints: `replica` is set back to that round
+        if needed.
 
         Members are less than two checkpoints apart, and each keeps two. Raises Unavailable if the group breaks.
         """
@@ -60,16 +62,16 @@ class Collective:
             replica.restore(at=int(oldest))
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Check every few rounds (by `round`) that this program still holds its rank; `receive` sends `own` itself.
-        `exchange` is not used: there is one a round.
+        """Raise StaleAttempt if another program has taken this rank over; checked only in every `every`th round. Nothing is sent: `receive`
+        does that.
 
-        Another program may hold the rank by now, and wait for the others to meet.
+        `own` and `exchange` are not used.
         """
         if round % self.every == 0:
             self._member.confirm()
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Fill `out` with the mean of `own` and all others' gradients of `round`, weighted by samples.
+        """All-reduce the gradients of `round`, and write their mean, weighted by samples, into `out`. `own`: this member's gradient.
 
         `exchange` is not used: there is one a round. Raises Unavailable if the group breaks.
         """
@@ -85,15 +87,15 @@ class Collective:
         out.div_(float(sum(samples)))
 
     def keep(self) -> None:
-        """Do nothing: nobody reads a message later."""
+        """Do nothing: no message is stored that could be lost."""
 
     def close(self) -> None:
-        """Leave the group and delete its meeting place."""
+        """Drop the group, and delete the object with the address of its meeting."""
         self._group = self._store = None
         self._ctx.objects.delete(self._ctx.keys.rendezvous)
 
     def _reduce(self, tensor: "Tensor", operation: Any) -> None:
-        """All-reduce `tensor` in place by `operation`."""
+        """All-reduce `tensor` in place over the group by `operation`, a ReduceOp."""
         options = dist.AllreduceOptions()
         options.reduceOp, options.timeout = operation, _OPERATION
         self._group.allreduce([tensor], options).wait()
@@ -101,9 +103,9 @@ class Collective:
             torch.cuda.synchronize(self._device)
 
     def _meet(self) -> None:
-        """Meet the other members and build a group for this member.
+        """Wait until all members are there, and build a process group of them for this object.
 
-        It is not the library's group, of which a process has only one: the peers of an inline run share a process.
+        torch.distributed's default group is not used: a process has only one, and the peers of an inline run share a process.
         """
         rank, count = self._member.rank, self._member.members
         self._store = Meeting(self._ctx, self._member).join()
@@ -119,6 +121,6 @@ class Collective:
             self._group = _c10d.ProcessGroupGloo(self._store, rank, count, gloo)
 
     def _broken(self, error: RuntimeError) -> Unavailable:
-        """Forget the group and return the error to raise."""
+        """Drop the group, and return (not raise) the Unavailable error that reports `error`."""
         self._group = self._store = None
         return Unavailable(f"peer {self._member.rank}: the group broke: {str(error).splitlines()[0]}")

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 
 class Gathering:
-    """Exchange through the object store: create the own gradient, wait for every other one."""
+    """Exchange through the object store: each member stores its gradient and fetches all others."""
 
     replicas_agree = True
 
     def __init__(self, ctx: Context, member: Membership) -> None:
+        """Prepare the keys of each exchange of a round; nothing is stored yet."""
         self._ctx, self._member = ctx, member
         self.every = ctx.experiment.functions.checkpoint_every
         self._keys = ctx.keys.list_by_exchange(codecs.count_exchanges(ctx.experiment.exchange))
@@ -39,9 +40,10 @@ class Gathering:
         """Do nothing: keys need no declaration."""
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Create the own gradient of `round` in the object store, or copy an earlier attempt's into `own` if there is one.
+        """Store `own`, this member's gradient of `round`, in the object store. If an earlier attempt has stored one, copy that one into the
+        values of `own`.
 
-        `exchange`: number of the exchange within the round. Raises StaleAttempt if the run is over.
+        `exchange`: number of the exchange within the round. Raises StaleAttempt if the run is over, or if the rank was taken over.
         """
         rank, samples = self._member.rank, worker_weights(self._ctx.facts, round)[self._member.rank]
         self._member.confirm()
@@ -55,7 +57,8 @@ class Gathering:
                 own.values.copy_(self._bodies.decode(shown, own=own, samples=samples, what=key))
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Aggregate all gradients of `round` into `out`, waiting for each but `own`; at checkpoints, delete the own older ones.
+        """Wait for the other members' gradients of `round`, and write the aggregate of all, including `own`, into `out`. In every `every`th
+        round, then delete this member's older gradients.
 
         `exchange`: number of the exchange within the round.
         """
@@ -73,7 +76,9 @@ class Gathering:
         """Do nothing: the gradients are deleted with the run's other keys."""
 
     def _all(self, own: Contribution, keys: Keys, round: int, samples: list[int]) -> "Iterator[Tensor]":
-        """Yield every peer's contribution by rank."""
+        """Yield every member's contribution to `round` in rank order, waiting for each but `own`. `keys`: of the exchange; `samples`: each
+        member's sample count, by rank.
+        """
         for peer in range(self._member.members):
             if peer == self._member.rank:
                 yield own.values
@@ -82,7 +87,7 @@ class Gathering:
             yield self._bodies.decode(self._await_gradient(key, peer, round), own=own, samples=samples[peer], what=key)
 
     def _await_gradient(self, key: str, peer: int, round: int) -> bytes:
-        """Wait for `key`, the gradient of `peer`, and return its bytes. Raises as `Membership.raise_if_pointless`."""
+        """Wait until the gradient of `peer` is stored under `key`, and return its bytes. Raises as `Membership.raise_if_pointless`."""
         look_s = self._member.settings.look_s
         pause, ask = (
             Pauses(0.005, 0.5),

@@ -33,15 +33,20 @@ _ALL, _AGAIN = "all", "again"  # set by rank 0: all have come; set by anybody: t
 
 
 class Meeting:
-    """A meeting that rank 0 hosts and the others visit. Raises WaitTimeout or RunFailed if it is pointless to wait for a member."""
+    """One meeting of all members of a run: the member of rank 0 opens a TCP store, and the others connect to it."""
 
     def __init__(self, ctx: Context, member: Membership) -> None:
+        """Start the time limit of the meeting now; nothing is opened yet."""
         self._ctx, self._member = ctx, member
         self._limit_s = member.settings.absence_s + _MARGIN_S
         self._end_s, self._ask_s = runtime.monotonic() + self._limit_s, 0.0
 
     def join(self) -> Any:
-        """Return a store at which exactly the members of the next group have arrived. Raises RunEnded if no further round is needed."""
+        """Wait until all members have come, and return the connected store (torch's PrefixStore) for their next process group.
+
+        Raises RunEnded if the run has an outcome, so that no round is left; WaitTimeout or RunFailed if it is pointless to wait for a
+        member.
+        """
         if self._member.rank == 0:
             return self._host()
         while True:
@@ -51,7 +56,9 @@ class Meeting:
             runtime.sleep(_LOOK_S)
 
     def _host(self) -> Any:
-        """Open a store on this program, wait for all members, and return it. Starts anew if a member comes twice."""
+        """Open a store in this program, wait for all members, and return it. If a member comes twice, the meeting starts again under a new
+        token.
+        """
         host = own_address()
         listening = socket.create_server((host, 0))  # the library's own would listen on every network
         server = _c10d.TCPStore(
@@ -69,9 +76,9 @@ class Meeting:
                 return store
 
     def _await_all(self, store: Any, place: bytes) -> bool:
-        """Wait until all members have come to `store`. `place`: its address, as published.
+        """Publish the address `place` and wait until all members have come to `store`; return True.
 
-        Returns False if a member comes a second time: another program then holds its rank, and the old connection is nobody's.
+        Returns False if a member comes a second time: another program then holds its rank, and the first connection belongs to a dead one.
         """
         self._ask_s = 0.0  # the address is not published yet
         while not store.check([_AGAIN]):
@@ -86,9 +93,9 @@ class Meeting:
         return False
 
     def _show(self, place: bytes) -> None:
-        """Publish `place` unless it is published already.
+        """Publish the address `place` in the object store unless it is published already. Raises StaleAttempt if the run is over.
 
-        Called again and again: a former holder of this rank may overwrite it between its last check and its write.
+        Called again and again, because a program that held rank 0 before may still overwrite the address.
         """
         with suppress(Missing):
             if self._ctx.objects.get(self._ctx.keys.rendezvous) == place:
@@ -97,10 +104,11 @@ class Meeting:
         progress.roll_back_if_over(self._ctx, lambda: self._ctx.objects.delete(self._ctx.keys.rendezvous))
 
     def _visit(self) -> Any:
-        """Return the store of rank 0's meeting, or None if there is no meeting, rank 0 holds another one by now, or it is gone.
+        """Come to the meeting that rank 0 has published, wait until all members are there, and return its store. Return None if there is no
+        meeting, if it cannot be reached, or if it is over.
 
-        The library retries a refused connection for its whole time limit. So this first tries to connect, and gives the library little
-        time: between the two, a former rank 0 can still go away.
+        The library would retry a refused connection for its whole time limit, so this first tests the connection, and gives the library
+        little time.
         """
         with suppress(Missing, OSError, RuntimeError):  # RuntimeError: the library's, for a store that does not answer
             said = self._ctx.objects.get(self._ctx.keys.rendezvous)
@@ -122,9 +130,10 @@ class Meeting:
         return None
 
     def _look_after(self, missing: Iterable[int]) -> bool:
-        """Check from time to time that waiting for `missing` has a purpose; return whether it was time for the check.
+        """Check that it still makes sense to wait for the ranks `missing`; return True. Return False without checking if the last check was
+        a short time ago.
 
-        Raises RunEnded if the run has an outcome, WaitTimeout after the time limit, and as `Membership.raise_if_pointless`.
+        Raises RunEnded if the run has an outcome, WaitTimeout after the meeting's time limit, and as `Membership.raise_if_pointless`.
         """
         now_s, settings = runtime.monotonic(), self._member.settings
         if now_s < self._ask_s:
@@ -140,14 +149,15 @@ class Meeting:
 
 
 def _arrival_key(rank: int) -> str:
-    """Return the key that counts how often `rank` has come."""
+    """Return the key, in the meeting's store, of the counter of how often `rank` has come."""
     return f"came/{rank}"
 
 
 def own_address() -> str:
-    """Return the address at which the other members reach this one: the environment's, or this machine's on the network.
+    """Return the IP address at which other members reach this program: CROSSOVER_ADDRESS of the environment, or else this machine's address
+    on its network.
 
-    The environment sets it if all members are on one machine. Connecting a datagram socket sends nothing.
+    The environment sets it if all members are on one machine. No packet is sent to find the address.
     """
     if told := runtime.environment().get(ADDRESS):
         return told

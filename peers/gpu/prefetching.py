@@ -14,28 +14,29 @@ if TYPE_CHECKING:
 
 
 class Prefetching(OnInstance):
-    """Batches of this process, each fetched one ahead. `device_learner`: moves them to its GPU as well; None without a GPU."""
+    """Computation of a peer's minibatches in its own process, with the next minibatch fetched in the background while one is computed."""
 
     def __init__(self, ctx: Context, device_learner: Any) -> None:
+        """Start with nothing fetched. `device_learner`: learner whose GPU the minibatches are also copied to; None without a GPU."""
         super().__init__(ctx)
         self._device_learner = device_learner
         self._ahead: tuple[tuple[int, int], BackgroundCall[Batch]] | None = None  # (round, minibatch)
 
     def batch(self, place: Event) -> "Batch":
-        """Return the batch at `place`, and start to fetch the next one."""
+        """Return the minibatch that `place`, an event, names, and start to fetch the one after it in the background."""
         batch = self._take(place)
         self._fetch_after(place)
         return batch
 
     def _take(self, place: Event) -> "Batch":
-        """Return the batch that was fetched ahead, or fetch it now if another one was."""
+        """Return the minibatch at `place`: the one fetched in the background if it is that one, otherwise fetched now."""
         wanted = (place["round"], place["minibatch"])
         if self._ahead is not None and self._ahead[0] == wanted:
             return self._ahead[1].result()
         return self._fetch(place)
 
     def _fetch(self, place: Event) -> "Batch":
-        """Fetch the batch at `place`, and copy it to the device if there is one."""
+        """Fetch the minibatch at `place`, copy it to the GPU if there is one, and return it."""
         batch = super().batch(place)
         if self._device_learner is not None:
             epoch, _ = calendar(self._ctx.facts).place(place["round"], place["minibatch"])
@@ -43,7 +44,9 @@ class Prefetching(OnInstance):
         return batch
 
     def _fetch_after(self, place: Event) -> None:
-        """Start to fetch the batch that follows `place`, in this round or the next."""
+        """Start to fetch, in the background, the minibatch that follows `place` in this round or the next. Does nothing after the run's
+        last.
+        """
         days, round = calendar(self._ctx.facts), place["round"]
         if place["minibatch"] + 1 < days.minibatches_in(round):
             then = {**place, "minibatch": place["minibatch"] + 1}

@@ -7,7 +7,7 @@ from crossover.experiment import Experiment
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield an error for each setting that `p2p` cannot be combined with."""
+    """Yield one error message for each setting of the experiment that peer-to-peer training does not support."""
     if e.p2p.average_in == "lambda" and e.exchange.what != "gradients":
         yield (
             f"p2p.average_in: lambda averages gradients of minibatches, but exchange.what: {e.exchange.what} has none; "
@@ -31,7 +31,9 @@ def checks(e: Experiment) -> Iterator[str]:
 
 
 def _check_overwriting(e: Experiment) -> Iterator[str]:
-    """Yield an error for each compression that needs every contribution to be read, which asynchronous peers do not promise."""
+    """Yield one error message if asynchronous peers are to use a compression for which every contribution must be read; they may overwrite
+    one before all have read it.
+    """
     way = e.exchange.compression
     if codecs.count_exchanges(e.exchange) > 1:
         yield (

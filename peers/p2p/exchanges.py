@@ -8,7 +8,9 @@ from peers.p2p.mailboxes import SynchronousMailboxes
 
 
 def exchange_for_mode(ctx: Context, member: Membership) -> PeerExchange:
-    """Return the exchange for `p2p.mode`: with a barrier, or with whatever gradients are there."""
+    """Return the exchange that `p2p.mode` names: with a barrier of all peers if synchronous, otherwise with the latest gradients that are
+    there.
+    """
     if ctx.experiment.p2p.mode == "asynchronous":
         return LatestMailboxes(ctx, member)
     return SynchronousMailboxes(ctx, member)

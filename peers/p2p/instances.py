@@ -5,9 +5,9 @@ from crossover.workflow.architecture import Instances, count_busy_vcpus
 
 
 def instances(e: Experiment) -> Instances:
-    """Return one instance per peer.
+    """Return the description of the run's EC2 instances: one per peer, without a GPU.
 
-    Peers whose batches are computed by functions wait most of the time, so they are not counted as busy: a burstable instance type earns
+    If functions compute the gradients, the peers count as not busy, because they wait most of the time: a burstable instance type earns
     enough credits for them.
     """
     busy = count_busy_vcpus(e.training.threads) if e.module == "p2p_instance" else 0.0

@@ -28,28 +28,32 @@ _KEPT_ROUNDS = 3  # bodies in the object store: a reader may still use the key o
 
 
 class LatestMailboxes:
-    """Asynchronous exchange: send, then average what is there, at least `p2p.min_gradients` including the own one."""
+    """Asynchronous exchange by mailboxes: each peer sends its gradient, then averages it with the latest ones of the others that are there,
+    at least `p2p.min_gradients` including its own.
+    """
 
     every = 1
     replicas_agree = False
 
     def __init__(self, ctx: Context, member: Membership) -> None:
+        """Name the mailboxes of all peers; `open` creates them."""
         self._ctx, self._member, self._post, self._p2p = ctx, member, Post(ctx, member), ctx.experiment.p2p
         self._others = [peer for peer in range(member.members) if peer != member.rank]
         self._mailboxes = [ctx.keys.mailbox(peer) for peer in range(member.members)]
         self._product = torch.empty(0)
 
     def open(self, replica: Replica) -> None:
-        """Declare all mailboxes. Raises StaleAttempt if the run is over."""
+        """Create the mailboxes of all peers, and remember `replica`, in which the averaged gradients are listed. Raises StaleAttempt if the
+        run is over. Returns None: nothing is sent again.
+        """
         self._replica = replica
         self._member.confirm()  # the run may be over, and its mailboxes deleted for good
         self._ctx.bus.declare(mailboxes=self._mailboxes)
         progress.roll_back_if_over(self._ctx, self.close)
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Replace the message in the own mailbox by `own`, the gradient of `round`, and delete the body of an old one.
-
-        `exchange` is not used.
+        """Replace the message in this peer's mailbox by `own`, its gradient of `round`, and delete the stored body of the message of three
+        rounds ago. `exchange` is not used.
         """
         keys = self._ctx.keys
         self._post.send(own, round=round, keys=keys, mailbox=keys.mailbox(self._member.rank))
@@ -57,10 +61,10 @@ class LatestMailboxes:
             self._ctx.objects.delete(self._ctx.keys.body(round - _KEPT_ROUNDS, self._member.rank))
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Write the weighted mean of `own` and the gradients that are available at `round` into `out`. `exchange` is not used.
+        """Write the weighted mean of `own` and the other peers' latest gradients into `out`, waiting until enough are there. `exchange` is
+        not used.
 
-        The minibatch statistics behind the gradients are not averaged: the others' describe activations of other
-        models.
+        The values after the parameters (the minibatch statistics) are copied from `own`: those of others describe other models.
         """
         weight = float(worker_weights(self._ctx.facts, round)[self._member.rank])
         torch.mul(own.values, weight, out=out)
@@ -78,21 +82,23 @@ class LatestMailboxes:
         self._remember(round, applied)
 
     def keep(self) -> None:
-        """Send the own message again if it was lost. Readers skip a stale message, and wait for the later one that it has overwritten."""
+        """Send this peer's latest message again if it was lost, or overwritten by an older one."""
         self._post.keep()
 
     def close(self) -> None:
-        """Delete all mailboxes."""
+        """Delete the mailboxes of all peers."""
         self._ctx.bus.remove(mailboxes=self._mailboxes)
 
     def _trust(self, staleness: int) -> float:
-        """Return the weight of a sample that is `staleness` rounds old: 1 as in the paper, or the inverse of 1 plus its age."""
+        """Return the weight of one sample of a gradient that is `staleness` rounds old: always 1, or with `p2p.staleness_weights: inverse`
+        1 / (1 + staleness).
+        """
         return 1.0 / (1 + max(0, staleness)) if self._p2p.staleness_weights == "inverse" else 1.0
 
     def _available(self, own: Contribution, round: int, applied: dict[int, int]) -> "Iterator[tuple[Message, Tensor]]":
-        """Yield the others' messages and gradients as they come in, until there are enough.
+        """Yield (message, decoded gradient) of other peers as they come in, until there are `p2p.min_gradients`, or no more can come.
 
-        `applied`: the round of each peer's gradient that the caller has averaged.
+        `applied`: by peer, the round of the gradient that the caller has already averaged; the caller updates it.
         """
         look_s, reachable = self._member.settings.look_s, set(self._others)
         pause, ask = Pauses(0.005, 0.5), PeriodicTimer(look_s, 5 * look_s)
@@ -114,7 +120,7 @@ class LatestMailboxes:
             pause(calm_s=ask.left_s)
 
     def _usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
-        """Return the peer's latest message and gradient if it is new, recent enough and of this model; else None."""
+        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None."""
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)
             if message is None or round - message.round > self._p2p.staleness_limit:
@@ -130,19 +136,21 @@ class LatestMailboxes:
             return None
 
     def _ahead(self, round: int) -> set[int]:
-        """Return the peers whose gradient of this round, or of a later one, was averaged in an earlier round here.
+        """Return the peers from which a gradient of `round` or later has already been averaged in an earlier round.
 
-        Waiting for more of them could last for ever: they may be waiting for this peer.
+        They count as present: waiting for more from them could last for ever, because they may be waiting for this peer.
         """
         seen = self._replica.facts.get("seen", {})
         return {peer for peer in self._others if seen.get(str(peer), -1) >= round}
 
     def _is_gone(self, peer: int) -> bool:
-        """Return whether `peer` has left, failed, or been silent for too long."""
+        """Return whether `peer` has finished, failed, or sent no heartbeat for too long."""
         return self._ctx.objects.exists(self._ctx.keys.leaving_marker(peer)) or self._member.is_absent(peer)
 
     def _remember(self, round: int, applied: dict[int, int]) -> None:
-        """Store in the replica's facts which gradients were averaged, and note them with their staleness for the record."""
+        """Store in the replica which gradients were averaged in `round`, and note them with their staleness for the record. `applied`: the
+        round of each averaged gradient, by peer.
+        """
         facts = self._replica.facts
         facts["seen"] = {**facts.get("seen", {}), **{str(peer): version for peer, version in applied.items()}}
         listed = [*self._ctx.notes.get("applied", []), [round, sorted(applied.items())]]

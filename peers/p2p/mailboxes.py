@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 
 
 class Post:
-    """A peer's access to the mailboxes. It keeps what it sends, so that it can be sent again."""
+    """One peer's sender and reader of messages in mailboxes on the broker. It remembers what it sent, so that it can send it again."""
 
     def __init__(self, ctx: Context, member: Membership) -> None:
+        """Read the limit of a message's size from the experiment; nothing has been sent yet."""
         self._ctx, self._member = ctx, member
         self._bodies = ContributionMessages(ctx.experiment)
         self._limit = int(ctx.experiment.p2p.message_limit_mb * 2**20)
         self._sent: dict[str, tuple[Keys, int, bytes]] = {}  # by mailbox: the exchange's keys, round, message
 
     def send(self, own: Contribution, *, round: int, keys: Keys, mailbox: str) -> None:
-        """Put `own`, the contribution to `round`, into the mailbox. `keys`: of the exchange.
+        """Replace the message in the mailbox by `own`, this peer's contribution to `round`. `keys`: of the exchange.
 
-        A body above the message limit is created in the object store, and its key is sent. Raises StaleAttempt if the
-        run is over, or the rank was taken over.
+        If the body is larger than the message limit, it is stored in the object store, and the message holds only its key. Raises
+        StaleAttempt if the run is over, or if the rank was taken over.
         """
         ctx, rank = self._ctx, self._member.rank
         samples = worker_weights(ctx.facts, round)[rank]
@@ -53,7 +54,9 @@ class Post:
         self._sent[mailbox] = (keys, round, text)
 
     def read(self, mailbox: str, *, peer: int) -> Message | None:
-        """Return the peer's latest message, or None if there is none. Raises Corrupt."""
+        """Return the message that `mailbox` holds, without removing it, or None if it is empty. Raises Corrupt if it is no message of
+        `peer` in this run.
+        """
         text = self._ctx.bus.peek(mailbox)
         if text is None:
             return None
@@ -63,15 +66,18 @@ class Post:
         return message
 
     def contribution(self, message: Message, *, own: Contribution) -> "Tensor":
-        """Return the contribution that the message contains or points to. `own`: this peer's, of the same exchange. Raises Missing,
-        Corrupt.
+        """Return the decoded contribution that `message` contains, or whose key it holds. `own`: this peer's contribution to the same
+        exchange, which fixes size and codec.
+
+        Raises Missing if the body is deleted, Corrupt if it does not match.
         """
         body = self._ctx.objects.get(message.key) if message.key else message.body
         what = f"peer {self._member.rank}: gradient of peer {message.peer}, round {message.round}"
         return self._bodies.decode(body, own=own, samples=message.samples, what=what)
 
     def recall(self, mailbox: str, *, round: int, keys: Keys) -> bool:
-        """Return whether the mailbox still holds an earlier attempt's message of `round` or later; if so, keep that as sent.
+        """Return whether the mailbox still holds this peer's message of `round` or a later one, sent by an earlier attempt. If so, remember
+        it as sent.
 
         `keys`: of the exchange.
         """
@@ -82,10 +88,11 @@ class Post:
         return True
 
     def keep(self, lost: Callable[[Keys, int], None] = lambda keys, round: None) -> None:
-        """Send again each message that was lost or overwritten.
+        """Send each remembered message again whose mailbox is empty or holds an older one.
 
-        The broker may have lost it, or an older attempt of this peer have put an older message over it. `lost`: called with the keys and
-        round of a lost message before it is sent, so that if this program ends in between, the next attempt still finds the mailbox empty.
+        The broker may have lost it, or an older attempt of this peer may have overwritten it. `lost`: called with the keys and round of a
+        lost message before it is sent again. If this program ends in between, the next attempt still finds the mailbox empty, so it calls
+        `lost` again.
         """
         for mailbox, (keys, round, text) in self._sent.items():
             held = self._ctx.bus.peek(mailbox)
@@ -97,12 +104,15 @@ class Post:
 
 
 class SynchronousMailboxes:
-    """Synchronous exchange: send, arrive, wait for all, read all in rank order."""
+    """Synchronous exchange by mailboxes: each peer sends, waits at the barrier until all have sent, then reads all messages in rank
+    order.
+    """
 
     every = 1  # a mailbox holds one message: a peer must be able to start again at the round the others are in
     replicas_agree = True
 
     def __init__(self, ctx: Context, member: Membership) -> None:
+        """Name the mailboxes and barriers of all peers and exchanges; `open` creates them."""
         self._ctx, self._member, self._post = ctx, member, Post(ctx, member)
         self._keys, members = ctx.keys.list_by_exchange(codecs.count_exchanges(ctx.experiment.exchange)), member.members
         self._mailboxes = [
@@ -111,8 +121,8 @@ class SynchronousMailboxes:
         self._barriers = [(keys.barrier, members) for keys in self._keys]
 
     def open(self, replica: Replica) -> int | None:
-        """Declare mailboxes and barriers; return the round before if this peer's message of it is lost. Raises StaleAttempt if the run is
-        over.
+        """Create mailboxes and barriers. Return the previous round if this peer's message of that round is lost and must be sent again,
+        else None. Raises StaleAttempt if the run is over.
         """
         self._member.confirm()  # the run may be over, and its mailboxes deleted for good
         self._ctx.bus.declare(mailboxes=self._mailboxes, barriers=self._barriers)
@@ -123,7 +133,7 @@ class SynchronousMailboxes:
         return None if all(held) else before
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Put `own`, the contribution to `round`, into the mailbox, and arrive at the barrier.
+        """Put `own`, this peer's contribution to `round`, into its mailbox, and report its arrival to the barrier.
 
         `exchange`: number of the exchange within the round.
         """
@@ -132,7 +142,8 @@ class SynchronousMailboxes:
         self._arrive(keys, round)
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
-        """Wait at the barrier of `round`, then aggregate `own` and all other peers' contributions into `out`.
+        """Wait until all peers have arrived at the barrier of `round`, then write the aggregate of `own` and the other peers' contributions
+        into `out`.
 
         `exchange`: number of the exchange within the round.
         """
@@ -142,15 +153,15 @@ class SynchronousMailboxes:
             self._ctx.objects.delete(*(keys.body(round - 1, self._member.rank) for keys in self._keys))
 
     def keep(self) -> None:
-        """Send this peer's messages again if they were lost, and arrive again: the arrival was lost with the message."""
+        """Send this peer's messages again if they were lost, and report the arrival again, which was lost with them."""
         self._post.keep(lost=self._arrive)  # the arrival was lost with the message
 
     def close(self) -> None:
-        """Delete all mailboxes and barriers."""
+        """Delete the mailboxes and barriers of all peers."""
         self._ctx.bus.remove(mailboxes=self._mailboxes, barriers=self._barriers)
 
     def _mailbox(self, keys: Keys, round: int) -> str:
-        """Return this peer's mailbox for `round`."""
+        """Return the name of this peer's mailbox for `round`: of two, they are used in turn."""
         return keys.mailbox(self._member.rank, round % 2)
 
     def _arrive(self, keys: Keys, round: int) -> None:
@@ -158,7 +169,9 @@ class SynchronousMailboxes:
         self._ctx.bus.arrive(keys.barrier, round=round, member=self._member.rank)
 
     def _await_all(self, keys: Keys, round: int) -> None:
-        """Wait until all peers have arrived at the round's barrier (SynchronisationBarrier), which counts members, not messages."""
+        """Wait until all peers have arrived at the barrier of `round` (SynchronisationBarrier), which counts distinct peers. Meanwhile
+        sends again what was lost. Raises as `Membership.raise_if_pointless`.
+        """
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
         pause, ask = self._waiting()
         while True:
@@ -173,12 +186,12 @@ class SynchronousMailboxes:
             pause(calm_s=ask.left_s)
 
     def _all(self, own: Contribution, keys: Keys, round: int) -> "Iterator[Tensor]":
-        """Yield every peer's contribution by rank."""
+        """Yield every peer's contribution to `round` in rank order, waiting for each but `own`."""
         for peer in range(self._member.members):
             yield own.values if peer == self._member.rank else self._await_contribution(peer, own, keys, round)
 
     def _await_contribution(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
-        """Wait for the contribution of `peer` to `round` and return it. Raises StaleAttempt if the round is over."""
+        """Wait for the contribution of `peer` to `round` and return it decoded. Raises StaleAttempt if that peer is in a later round."""
         mailbox = keys.mailbox(peer, round % 2)
         pause, ask = self._waiting()
         while True:
@@ -208,6 +221,6 @@ class SynchronousMailboxes:
             )
 
     def _waiting(self) -> tuple[Pauses, PeriodicTimer]:
-        """Return the pauses of a wait for another peer, and the times at which it checks whether waiting still has a purpose."""
+        """Return the pauses between two polls, and the timer for checking whether it still makes sense to wait."""
         look_s = self._member.settings.look_s
         return Pauses(0.002, 0.1), PeriodicTimer(look_s, 5 * look_s)

@@ -16,7 +16,9 @@ _SAID = {"run": str, "peer": int, "round": int, "samples": int, "key": str}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A peer's gradient of a round. `body`: the vector's wire format, or empty if it is in the object store under `key`."""
+    """A peer's gradient of one round, as it lies in a mailbox. `samples`: number of samples that it stands for; `body`: the encoded vector,
+    or empty if it is stored in the object store under `key`.
+    """
 
     run: str
     peer: int
@@ -27,7 +29,7 @@ class Message:
 
 
 def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
-    """Return the message's bytes for a mailbox. `parts`: its body's buffers, in order (none if it has a key)."""
+    """Return the bytes of `message` for a mailbox. `parts`: buffers of the body, in order; none if the message has a key."""
     said = {name: getattr(message, name) for name in _SAID}
     plain = json.dumps(said).encode()
     plain += b" " * (-(_HEAD.size + len(plain)) % 16)  # the body's payload stays aligned
@@ -35,7 +37,7 @@ def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def read(text: bytes, *, mailbox: str) -> Message:
-    """Return the message in `text`. Raises Corrupt, naming the mailbox, on another version or if it is no message."""
+    """Return the message decoded from `text`. Raises Corrupt, naming `mailbox`, if it is damaged, of another version, or no message."""
     view = memoryview(text)
     if view.nbytes < _HEAD.size or bytes(view[:4]) != _MAGIC:
         raise Corrupt(f"{mailbox}: {view.nbytes} bytes, which are not a peer's message")
