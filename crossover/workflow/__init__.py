@@ -50,16 +50,18 @@ START: Event = {
 
 
 def first_event(run: str, *, workers: int, attempt: int = 0) -> Event:
-    """Return the event that a run's state machine starts with: the schema's defaults with the id `run`, the number of
-    `workers` and the `attempt`, which is greater than 0 if the run is resumed.
+    """Return the event that a run's state machine starts with: the default of each field in START, with `run`, `workers` and `attempt`
+    filled in.
+
+    `run`: the run's id; `attempt`: greater than 0 if the run is resumed.
     """
     return {**START, "run": run, "workers": workers, "attempt": attempt}
 
 
 def check_event(event: Event) -> Event:
-    """Return `event` unchanged after checking it: the fields of START, plain values, at most EVENT_LIMIT_BYTES.
+    """Return `event` unchanged if it is valid: exactly the fields of START, plain values, at most EVENT_LIMIT_BYTES as JSON.
 
-    Raises AssertionError otherwise: a fault of the project.
+    Raises AssertionError otherwise, because that is a bug of the project, not the user's mistake.
     """
     assert event.keys() == START.keys(), f"event fields differ: {sorted(event.keys() ^ START.keys())}"
     assert all(isinstance(value, str | int | bool) for value in event.values()), f"only plain values travel: {event}"
@@ -69,7 +71,11 @@ def check_event(event: Event) -> Event:
 
 @dataclass(frozen=True)
 class Step:
-    """One invocation. The decorated object is the Lambda handler: `functions.spirt.average_in_database`."""
+    """One function of an architecture and how it is deployed; running it once is one Lambda invocation. `@step` makes one, which is then
+    also the Lambda handler: `functions.spirt.average_in_database`.
+
+    `body`: the Python function; `torch`: whether its layer has PyTorch; `uses`: the services that it may use.
+    """
 
     name: str
     module: str
@@ -79,18 +85,25 @@ class Step:
     waits: bool = False  # may block on others: never queued behind its peers
 
     def __post_init__(self) -> None:
+        """Import torch and what computes with it now, if the step needs torch and this is a deployed function: at start-up a function has a
+        whole processor.
+        """
         if self.torch and _COMPUTES:
             importlib.import_module(AT_START)
 
     def needs_torch(self, experiment: Experiment) -> bool:
-        """Return whether the function has the torch layer. `unless_in_database` means: not if the database does the arithmetic."""
+        """Return whether the step's function gets the layer with PyTorch. With `unless_in_database` it does not if the database
+        computes.
+        """
         if self.torch == "unless_in_database":
             return experiment.database.compute != "in_database"
         return self.torch
 
     def run(self, ctx: Context, event: Event) -> Event:
-        """Run the body, metered, and return the changed event. If an input is missing, a later attempt may have finished: the body is
-        run again. Raises StaleAttempt if an input is missing then too.
+        """Run the body, write the invocation's record, and return the event with the body's changes.
+
+        If the body raises Missing, another attempt may have finished the step, so the body runs once more. Raises StaleAttempt if it raises
+        Missing again.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
         theirs = f"{self.module}:{self.name}" if user_code.is_own_module(self.module) else ""
@@ -105,13 +118,13 @@ class Step:
             return check_event({**event, **(changes or {})})
 
     def __call__(self, event: Event, lambda_context: Any) -> Event:
+        """Run the step as the Lambda handler of this process. Arguments and result as in `invoke`."""
         return self.invoke(process_resources(), event, lambda_context)
 
     def invoke(self, resources: Resources, event: Event, lambda_context: Any) -> Event:
-        """Run the step as Lambda invokes it, in a process with `resources`, and return the changed event.
+        """Run the step as Lambda invokes it, in a process with these `resources`, and return the changed event.
 
-        `event`: the state machine's input; `lambda_context`: Lambda's context object, which gives deadline, request id
-        and memory.
+        `event`: the state machine's input; `lambda_context`: Lambda's context object, which gives deadline, request id and memory.
         """
         with Context(
             resources,
@@ -129,11 +142,11 @@ def step(
     uses: set[Uses] | None = None,
     waits: bool = False,
 ) -> Callable[[StepBody], Step]:
-    """Return a decorator that makes a function `(ctx, event) -> changes | None` a Step of the function's name.
+    """Return a decorator that turns a function `(ctx, event) -> changes or None` into a Step with that function's name.
 
-    `torch`: whether the function gets the layer with PyTorch; `unless_in_database`: not if the database computes.
-    `uses`: services that the body may touch in addition to the object store; others are refused. `waits`: whether the
-    step may block until other steps have run, so that it is never queued behind them.
+    `torch`: whether its Lambda function gets the layer with PyTorch; `unless_in_database`: only if the database does not compute. `uses`:
+    services that the body may use in addition to the object store; access to others is refused. `waits`: whether the step may block until
+    other steps have run, so that it must not be queued behind them.
     """
 
     def decorate(body: StepBody) -> Step:
@@ -152,28 +165,33 @@ def step(
 
 @dataclass(frozen=True, init=False)
 class Sequence:
-    """Nodes that run one after another."""
+    """A node of the tree whose `nodes` run one after another. Each receives the event that the one before returned."""
 
     nodes: tuple["Node", ...]
 
     def __init__(self, *nodes: "Node") -> None:
+        """Store the nodes, given one by one, as a tuple."""
         object.__setattr__(self, "nodes", nodes)
 
 
 @dataclass(frozen=True, init=False)
 class Parallel:
-    """Branches that run side by side, each on a slot of its own. The event is passed on unchanged."""
+    """A node of the tree whose `branches` run at the same time. Their events are dropped: the node returns the event that it received."""
 
     branches: tuple["Node", ...]
 
     def __init__(self, *branches: "Node") -> None:
+        """Store the branches, given one by one, as a tuple."""
         object.__setattr__(self, "branches", branches)
 
 
 @dataclass(frozen=True)
 class ForEach:
-    """A `body` that runs once for each `item` in 0..count-1, side by side. `together`: the iterations wait for one another, so each gets
-    a slot at once. `tolerant`: an iteration that fails ends alone (MLLess: the supervisor removes its worker).
+    """A node of the tree whose `body` runs once for each number from 0 to n - 1, at the same time; n is the event's field `count`, and the
+    number is put into its field `item`.
+
+    `together`: the iterations wait for one another, so all must run at once. `tolerant`: an iteration that fails does not fail the others
+    (MLLess: the supervisor then drops its worker).
     """
 
     item: Literal["worker", "minibatch"]
@@ -185,8 +203,10 @@ class ForEach:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A `body` that runs until the event's flag `until` is set; with `every_s` it is a poll. The body raises WaitTimeout itself if
-    `ctx.has_timed_out(event)`: only it knows what was missing.
+    """A node of the tree whose `body` runs again and again until the event's flag `until` is true.
+
+    `timeout_s`: passed on in the event; the body itself raises WaitTimeout if `ctx.has_timed_out(event)`, because only it knows what was
+    missing. `every_s`: pause between two runs of the body in seconds, 0 for none.
     """
 
     body: "Node"
@@ -197,7 +217,9 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Child:
-    """A subtree that runs as an execution of its own (a history holds 25,000 events). It returns its last event."""
+    """A node of the tree whose `body` runs as a state machine execution of its own (the history of one is limited to 25,000 events). It
+    returns the body's last event.
+    """
 
     name: str
     body: "Node"
@@ -207,7 +229,7 @@ Node = Step | Sequence | Parallel | ForEach | Repeat | Child
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield every node of the tree, in the order in which it is written."""
+    """Yield `node` and all nodes below it, each parent before its children, in the order in which they are written."""
     yield node
     match node:
         case Sequence(nodes=children) | Parallel(branches=children):
@@ -218,7 +240,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
-    """Return a copy of the tree below `node` in which `change(step)` replaces each step."""
+    """Return a copy of the tree `node` in which each step is replaced by `change(step)`."""
     match node:
         case Step():
             return change(node)
@@ -232,10 +254,10 @@ def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
 
 
 def execute(node: Node, ctx: Context, event: Event) -> Event:
-    """Run the tree below `node` in this process and return its last event.
+    """Run the tree `node` in this process and return the event that its last step returned.
 
-    `state_machines.py` is the other interpreter: both make the same calls. `ctx`: the run's context; each step gets a
-    child of it. `event`: the event that the first step receives.
+    `state_machines.py` writes the same tree for Step Functions. `ctx`: the run's context; each step gets a child of it. `event`: the event
+    that the first step receives.
     """
     match node:
         case Step():
@@ -260,7 +282,9 @@ def execute(node: Node, ctx: Context, event: Event) -> Event:
 
 
 def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
-    """Run the step, again if it raises REPEATED. Each try has a context of its own."""
+    """Run the step with `event` and return the changed event; repeat it up to STEP.again times while it raises REPEATED. Each try has a
+    context of its own.
+    """
     for _ in range(STEP.again):
         with suppress(REPEATED), ctx.child() as own:  # threads share resources, not meters, learners or buses
             return step.run(own, event)
@@ -270,9 +294,9 @@ def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
 
 
 def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
-    """Run the body of a Repeat until its flag is set, and return the last event.
+    """Run the body of the Repeat `node` until the event's flag is true, and return the last event.
 
-    The event carries when the wait began and its timeout, by which the body raises WaitTimeout.
+    The event also carries when the wait began and its timeout, from which the body knows when to raise WaitTimeout.
     """
     event = {**event, "since": datetime.fromtimestamp(runtime.time(), UTC).isoformat(), "timeout_s": node.timeout_s}
     while not (event := execute(node.body, ctx, event))[node.until]:
@@ -282,9 +306,10 @@ def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
 
 
 def _run_side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant: bool = False) -> None:
-    """Run all calls on threads. Once all have ended, raise the first failure, if there is one: rather one that is a cause than one that
-    follows from another. `slots`: number of threads; `tolerant`: raise only StaleAttempt, UserError and errors that are not a
-    CrossoverError.
+    """Run all `calls` on threads, wait for all, and raise one of their errors if any failed; the results are dropped.
+
+    `slots`: number of threads. `tolerant`: ignore every CrossoverError except StaleAttempt and UserError. Those two, and errors that are
+    not a CrossoverError, are raised first in any case.
     """
     _, failed = run_in_threads(calls, slots=slots)
     failures = [failed[number] for number in sorted(failed)]

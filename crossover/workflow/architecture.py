@@ -29,10 +29,10 @@ GPU_GB = 100  # the Deep Learning image asks for it
 
 
 def processor(instance_type: str) -> str:
-    """Return the processor of an instance type by Debian's name:
+    """Return the processor architecture of an instance type by Debian's name: `arm64` for Graviton (a `g` after the generation: m7g, c7gn,
+    t4g), else `amd64`.
 
-    `arm64` for Graviton (a `g` behind the generation: m7g, c7gn, t4g), else `amd64`. Images and tensor modules are
-    built for one of them.
+    Images and tensor modules are built for one of them.
     """
     return "arm64" if re.match(r"[a-z]+\d+[a-z]*g[a-z]*\.", instance_type) else "amd64"
 
@@ -43,9 +43,9 @@ GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-
 
 
 def image_parameter(instance_type: str, *, gpu: bool) -> str:
-    """Return the name of the public SSM parameter that holds the id of the newest image for an instance type.
+    """Return the name of the public SSM parameter that holds the id of the newest machine image (AMI) for an instance type.
 
-    `gpu`: the image with PyTorch instead of plain Debian.
+    `gpu`: whether to use the image with PyTorch instead of plain Debian.
     """
     return GPU_IMAGE if gpu else f"/aws/service/debian/release/13/latest/{processor(instance_type)}"
 
@@ -64,7 +64,9 @@ def is_burstable(instance_type: str) -> bool:
 
 
 def count_vcpus_above_baseline(instance_type: str, busy: float) -> float:
-    """Return how many of `busy` vCPUs are paid for by the hour on top of the instance; 0 for types that do not burst."""
+    """Return how many vCPUs are billed by the hour as surplus credits, on top of the instance's price, if `busy` vCPUs are always busy. 0
+    for types that are not burstable.
+    """
     family, _, size = instance_type.partition(".")
     vcpus, share = BURSTABLE.get(family, {}).get(size, (0, 0.0))
     return max(0.0, min(busy, vcpus) - vcpus * share)
@@ -72,8 +74,8 @@ def count_vcpus_above_baseline(instance_type: str, busy: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Instances:
-    """The EC2 instances of a run's programs. `purpose`: their name in a bill; `setting`: the YAML field with their type; `busy`: vCPUs
-    of one instance that computing keeps busy from the run's start to its end, 0 if functions compute.
+    """The EC2 instances that run a program of an experiment. `purpose`: their name in a bill; `setting`: the YAML field that holds their
+    type; `count`: number of instances; `busy`: vCPUs of one instance that are always busy during the run, 0 if functions compute.
     """
 
     purpose: str
@@ -86,7 +88,7 @@ class Instances:
 
     @property
     def volume_gb(self) -> int:
-        """Size of the disk in GB."""
+        """Size of one instance's disk in GB."""
         return GPU_GB if self.gpu else PEER_GB
 
 
@@ -99,8 +101,8 @@ _UNBOOTABLE = re.compile(r"(g2|g3s?|g5g|p2|p3(dn)?)\.")
 
 
 def check_gpu_type(asked: Instances) -> Iterator[str]:
-    """Yield a problem if a GPU is expected of an instance type that has none, or whose GPU the image cannot use: the CPU would compute
-    instead, without a message.
+    """Yield an error message if the instances should have a GPU, but their type has none, or one that the image's driver does not support.
+    Otherwise the program would compute on the CPU without a message.
     """
     if asked.gpu and not _NVIDIA.match(asked.instance_type):
         yield (
@@ -115,9 +117,8 @@ def check_gpu_type(asked: Instances) -> Iterator[str]:
 
 
 def count_busy_vcpus(threads: int | str) -> float:
-    """Return the number of vCPUs that a program keeps busy if it computes gradients itself:
-
-    `threads`, the field `training.threads`, or infinity (all of the instance) for auto.
+    """Return the number of vCPUs that a program keeps busy if it computes gradients itself. `threads`: the field `training.threads`; "auto"
+    gives infinity, which means all of the instance's.
     """
     return float(threads) if isinstance(threads, int) else inf
 
@@ -128,10 +129,10 @@ def count_busy_vcpus(threads: int | str) -> float:
 
 @dataclass(frozen=True)
 class Program:
-    """A program on EC2, once per worker. On an instance `main` gets no arguments: the environment holds them.
+    """A program that runs on EC2, one process per worker. On an instance `main` is called without arguments and reads the environment.
 
-    `instances`: returns the instances for an experiment. `step`: name of its records, one per worker and epoch. `uses_bus`: whether its
-    members send one another messages.
+    `instances`: returns the instances that an experiment needs. `step`: step name of its records, one per worker and epoch. `uses_bus`:
+    whether its members exchange messages through the bus.
     """
 
     main: Callable[..., None]
@@ -161,12 +162,13 @@ EXCHANGES: Mapping[str, Collection[str]] = {"gradients": CODECS, "model": ("none
 
 @dataclass(frozen=True)
 class Architecture:
-    """One of the compared architectures: the tree of its run, or a program; and machines that steps or programs start by name.
+    """One of the compared architectures: either `run`, the tree of steps of a run, or `program`, what runs on instances; and `machines`,
+    further trees that steps or programs start by name.
 
-    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one. `exchanges`:
-    by `exchange.what`, the compressions that it supports; `why_not`: the reason why the others are missing. `checks`: yields one problem
-    for each setting of an experiment that it does not support. `claims`: the CLAIMS that it promises; tests verify them. `alone`:
-    whether it has a single worker. `form`: returns the architecture for an experiment, if tree or program depend on its settings.
+    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one. `exchanges`: by
+    `exchange.what`, the compressions that it supports; `why_not`: the reason why the others are missing. `checks`: yields one problem for
+    each setting of an experiment that it does not support. `claims`: the CLAIMS that it promises; tests verify them. `alone`: whether it
+    has a single worker. `form`: returns the architecture for an experiment, if tree or program depend on its settings.
     """
 
     name: str
@@ -186,11 +188,13 @@ class Architecture:
     form: "Callable[[Experiment], Architecture] | None" = None
 
     def resolve_form(self, experiment: Experiment) -> "Architecture":
-        """Return the architecture in the form that the experiment's settings need."""
+        """Return the architecture in the form for this experiment: `form(experiment)`, or itself if it has only one form."""
         return self if self.form is None else self.form(experiment)
 
     def resolve(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with the architecture's defaults filled in: its settings and `exchange.every`."""
+        """Return the experiment with the architecture's defaults for what the YAML left out: its own section of settings, and
+        `exchange.every`.
+        """
         if self.settings is not None:
             experiment = experiment.with_settings(experiment.settings(self.settings))
         exchange = experiment.exchange
@@ -200,12 +204,12 @@ class Architecture:
 
 
 def trees(architecture: Architecture) -> list[Node]:
-    """Return the tree of the run, and those of the machines that steps or programs start."""
+    """Return the roots of all trees of an architecture: that of the run, if it has one, and those of its machines."""
     return [*([architecture.run] if architecture.run else []), *architecture.machines.values()]
 
 
 def steps(architecture: Architecture) -> list[Step]:
-    """Return the distinct steps, in the order in which they are written."""
+    """Return the distinct steps of all trees of an architecture, in the order in which they are written."""
     found = [node for root in trees(architecture) for node in walk(root) if isinstance(node, Step)]
     return list(dict.fromkeys(found))
 
@@ -217,8 +221,10 @@ T = TypeVar("T")
 
 
 def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packages: Collection[str]) -> T:
-    """Return `load()`. Raises ConfigError if importing `module` for it imports torch, because functions that do not compute have no
-    torch. `packages`: names of the packages that hold architectures; `root`: folder to which paths in the message are relative.
+    """Call `load`, which imports `module`, and return its result. Raises ConfigError if this imports torch, because functions that do not
+    compute have no torch.
+
+    `packages`: names of the packages that hold architectures; `root`: folder to which paths in the message are relative.
     """
     before = "torch" in sys.modules
     found = load()
@@ -236,8 +242,9 @@ def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packag
 
 
 def _torch_comes_by(module: str, ours: set[str], seen: set[str]) -> tuple[Path, int, str] | None:
-    """Return file, line and name of the import through which `module` imports torch, or None. `ours`: packages whose files are searched;
-    `seen`: modules searched already, which is extended.
+    """Return (file, line, imported name) of the import statement through which importing `module` imports torch, or None if there is none.
+
+    `ours`: packages whose files are searched; `seen`: modules searched already, extended by this call.
     """
     spec = importlib.util.find_spec(module) if module not in seen else None
     seen.add(module)
@@ -264,7 +271,7 @@ DEFINED = re.compile(r"^ARCHITECTURE\b", re.MULTILINE)
 
 
 def architectures() -> list[str]:
-    """Return the sorted names of all architectures: the modules of functions/ and peers/ that define an ARCHITECTURE."""
+    """Return the names of all architectures of this project, sorted: the modules of functions/ and peers/ that define an ARCHITECTURE."""
     names = {path.stem for package in PACKAGES for path in (ROOT / package).iterdir()}
     return sorted(
         name
@@ -274,11 +281,10 @@ def architectures() -> list[str]:
 
 
 def sections(name: object, problem_of: Callable[[type], str | None] = lambda settings: None) -> dict[str, type]:
-    """Return the settings class of every architecture, by its section of a YAML. `problem_of`: returns why a class cannot be read from
-    YAML, or None.
+    """Return the settings class of every architecture that has one, by the name of its section in a YAML.
 
-    Raises ConfigError if the architecture `name`, which the YAML names, exists and is faulty. Other faulty architectures are skipped:
-    they do not concern this YAML.
+    `name`: the architecture that the YAML names; raises ConfigError if that one is faulty. Other faulty architectures are skipped.
+    `problem_of`: returns why a class cannot be read from YAML, or None.
     """
     found: dict[str, type] = {}
     whose: dict[str, str] = {}
@@ -308,7 +314,9 @@ def sections(name: object, problem_of: Callable[[type], str | None] = lambda set
 
 
 def _files(name: str) -> list[str]:
-    """Return the paths of `<name>.py` or `<name>/__init__.py` in each package. Empty files are left out."""
+    """Return the paths, relative to the project, of the files in functions/ and peers/ that may define the architecture `name`: `<name>.py`
+    or `<name>/__init__.py`. Empty files are left out.
+    """
     found = (ROOT / package / f"{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
     return [
         str(file.relative_to(ROOT)) for file in found if name.isidentifier() and file.is_file() and file.stat().st_size
@@ -316,8 +324,10 @@ def _files(name: str) -> list[str]:
 
 
 def load(name: str) -> Architecture:
-    """Return the ARCHITECTURE of `functions/<name>` or `peers/<name>`, or of a user module if the name has a dot: `my_package.mine`.
-    Raises ConfigError with the choices, or with the file, the line and what to change.
+    """Return the architecture called `name`: ARCHITECTURE of `functions/<name>` or `peers/<name>`, or of a user's module if the name has a
+    dot, as in `my_package.mine`.
+
+    Raises ConfigError if there is none, with the choices, or if it is faulty, with file and line.
     """
     if "." in name:
         return _load_user_architecture(name)
@@ -347,12 +357,12 @@ def load(name: str) -> Architecture:
 
 
 def architecture_of(experiment: Experiment) -> Architecture:
-    """Return the architecture of `experiment`, in the form that its settings need. Raises ConfigError as `load` does."""
+    """Return the architecture that `experiment` names, in the form that its settings need. Raises ConfigError as `load` does."""
     return load(experiment.architecture).resolve_form(experiment)
 
 
 def _load_user_architecture(name: str) -> Architecture:
-    """Return the ARCHITECTURE of a user module, which is searched for beside the experiment's file and in the current folder.
+    """Return ARCHITECTURE of the user's module `name`, which is searched for beside the experiment's file and in the current folder.
 
     Raises ConfigError if the name belongs to this project, is no module name, or describes a program.
     """
@@ -381,7 +391,9 @@ def _load_user_architecture(name: str) -> Architecture:
 
 
 def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> None:
-    """Raise ConfigError with the line of ARCHITECTURE if the description is contradictory. `shown`: the file's name in the message."""
+    """Raise ConfigError if the architecture's description contradicts itself or its file. The message names the line of ARCHITECTURE in
+    `file`. `name`: as the experiment writes it; `shown`: the file's name in the message.
+    """
     if problem := next(_problems(architecture, name.rpartition(".")[2].replace("-", "_")), None):
         lines = file.read_text("utf-8").splitlines()
         line = next((number for number, text in enumerate(lines, 1) if text.startswith("ARCHITECTURE")), 1)
@@ -389,7 +401,7 @@ def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> 
 
 
 def _problems(architecture: Architecture, name: str) -> Iterator[str]:
-    """Yield a message for each fault in an architecture's description. `name`: the name that its file gives it."""
+    """Yield an error message for each fault in an architecture's description. `name`: the name that it should have, by its file."""
     if architecture.name != name:
         yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
     if unknown := sorted(set(architecture.claims) - CLAIMS.keys()):
@@ -426,14 +438,13 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
 
 
 def _module(file: str) -> str:
-    """Return the dotted name of the module in a Python file, given by its path relative to the project."""
+    """Return the dotted module name for `file`, the path of a Python file relative to the project."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def import_file(file: str) -> ModuleType:
-    """Import and return the module of an architecture's file, such as functions/spirt/__init__.py.
-
-    Raises ConfigError naming the line on which the import fails.
+    """Import and return the module in `file`, a path relative to the project such as functions/spirt/__init__.py. Raises ConfigError naming
+    the line on which the import fails.
     """
     try:
         return importlib.import_module(_module(file))

@@ -38,7 +38,7 @@ FACTS = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The content of `runs/<id>/experiment.json`, read once per process and run."""
+    """A run's configuration ("facts"): the content of `runs/<id>/experiment.json`, read once per process and run."""
 
     experiment: Experiment
     data: str  # fingerprint of the staged data
@@ -54,7 +54,9 @@ class RunFacts:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "RunFacts":
-        """Build from `plain`, as crossover/running/preparing.py writes it. Raises TypeError or AttributeError if it has another form."""
+        """Return the run's configuration described by `plain`, the JSON that crossover/running/preparing.py writes. Raises TypeError or
+        AttributeError if it has another form.
+        """
         names = ("data", "parameters", "buffers", "created_at")
         return cls(
             experiment=from_plain(plain["experiment"]),
@@ -78,7 +80,7 @@ SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 
 def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner":
-    """Build the learner of a run on the staged data that `manifest` describes."""
+    """Build the learner, which holds and trains the run's model. `manifest`: description of the prepared data."""
     from crossover.learning.learner import Learner  # torch lives behind this line only
 
     return Learner(
@@ -91,7 +93,7 @@ def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner
 
 @dataclass
 class Resources:
-    """Everything that a process keeps between invocations."""
+    """Everything that a process keeps from one invocation to the next: clients, run configurations, and learners that are not in use."""
 
     clients: Clients
     facts: dict[str, RunFacts] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Resources:
     lock: runtime.Lock = field(default_factory=runtime.lock)
 
     def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
-        """Return the run's facts, read from `objects` at the first call. Raises Corrupt if they cannot be read."""
+        """Return the configuration of `run`; it is read from `objects` at the first call. Raises Corrupt if it cannot be read."""
         with self.lock:  # steps side by side in one process read them once
             if run not in self.facts:
                 try:
@@ -114,9 +116,9 @@ class Resources:
             return self.facts[run]
 
     def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":
-        """Return an idle learner of the run, or build one: from `facts`, with the base weights and constants that `objects` holds.
+        """Return a learner of the run for one invocation's own use: one that is not in use, or a new one. `return_learner` gives it back.
 
-        Give it back by `return_learner`.
+        `facts`: the run's configuration; `objects`: holds the weights and constants for a new learner.
         """
         with self.lock:
             idle = self.learners.setdefault(run, [])
@@ -129,7 +131,9 @@ class Resources:
         return learner
 
     def hold_base(self, experiment: Experiment, objects: ObjectStore) -> None:
-        """Load the weights that the run's model starts from, unless there are none or the process holds them already."""
+        """Load the pretrained weights that the run's model starts from (`training.weights`) into this process. Does nothing if none are
+        set, or if they are loaded already.
+        """
         if experiment.training.weights.file is None:
             return
         from crossover.learning import weights
@@ -138,13 +142,15 @@ class Resources:
         weights.load_base_once(base, lambda: objects.get(keys.weights(str(base.sha256))))
 
     def return_learner(self, run: str, learner: "Learner") -> None:
-        """Make a learner available to later invocations of the run."""
+        """Give a learner back, so that later invocations of `run` in this process can take it."""
         with self.lock:
             self.learners[run].append(learner)
 
 
 class Context:
-    """The services, clock and deadline of one invocation; a context manager that closes what must not outlive it."""
+    """Everything that one invocation works with: the run's stores and bus, its configuration, learner, clock and deadline, and the figures
+    for its record. A context manager that closes the bus and gives the learner back.
+    """
 
     def __init__(
         self,
@@ -156,6 +162,11 @@ class Context:
         memory_mb: int = 0,
         clock: Callable[[], float] = runtime.time,
     ) -> None:
+        """Create the context of one invocation; clients are opened when they are first used.
+
+        `deadline`: unix seconds; `request_id`: made up if empty; `memory_mb`: of the function, 0 if there is none; `clock`: returns unix
+        seconds.
+        """
         self.run = run
         self.keys = Keys(run)
         self.deadline = deadline  # unix seconds; what waits returns well before
@@ -175,11 +186,15 @@ class Context:
         self._keeps_data = False
 
     def __enter__(self) -> "Context":
+        """Return the context itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the bus, and give the learner back to the resources unless the block raised an error: its buffers may then hold
+        anything.
+        """
         if self._learner is not None and error is None:  # after a failure its buffers may hold anything: let it go
             self.resources.return_learner(self.run, self._learner)
         self._learner = None
@@ -189,13 +204,13 @@ class Context:
         self._bus = None
 
     def child(self) -> "Context":
-        """Return the context of another invocation of the same run in this process."""
+        """Return a new context for another invocation of the same run in this process, with the same resources and deadline."""
         return Context(self.resources, run=self.run, deadline=self.deadline, memory_mb=self.memory_mb, clock=self.clock)
 
     @contextmanager
     def invocation(self, uses: frozenset[str]) -> Iterator[None]:
-        """Restrict access to the services in `uses` while the context manager is open: on AWS a step has neither route
-        nor permission to others.
+        """Return a context manager within which only the services named in `uses` can be used, as on AWS, where a step has no access to
+        others.
         """
         self._uses = uses
         try:
@@ -204,81 +219,89 @@ class Context:
             self._uses = None
 
     def _require_declared(self, service: str) -> None:
-        """Raise AssertionError if a step runs that does not declare that it uses `service`. Outside a step all services are allowed."""
+        """Raise AssertionError if a step is running that does not declare that it uses `service`. Outside a step all services are
+        allowed.
+        """
         assert self._uses is None or service in self._uses, f"the step does not declare uses={{{service!r}}}"
 
     # --- services -----------------------------------------------------------------------------------------------------
 
     @lazy
     def objects(self) -> ObjectStore:
-        """Return the run's bucket as an object store that counts requests and bytes."""
+        """Return the run's bucket as an object store; its requests and bytes are counted for the record."""
         return self.resources.clients.objects(self.traffic["object_store"])
 
     @lazy
     def data(self) -> ByWorker[ReadableObjects]:
-        """Return the stores of the workers' minibatches, by worker. They are opened at first use."""
+        """Return the stores with the workers' training data, by rank. Each is opened at its first use."""
 
         def open_data(worker: int) -> ReadableObjects:
-            """Return the store with the training data of `worker`; objects that were read are kept in memory if the context keeps data."""
+            """Open the store with the training data of the rank `worker`. After `keep_data`, it keeps each object that was read in
+            memory.
+            """
             store = self.resources.clients.data(worker, self.traffic["object_store"])
             return LocalCopies(store) if self._keeps_data else store
 
         return ByWorker(self.experiment.workers, open_data)
 
     def keep_data(self) -> None:
-        """Read each object of the training data from its bucket only once; later reads get a copy of this process. Raises AssertionError
-        after the first read.
+        """Keep training data in memory from now on, so that each object is read from its bucket only once. Raises AssertionError if `data`
+        was used before.
         """
         assert "data" not in vars(self), "keep_data comes before the first read"
         self._keeps_data = True
 
     @property
     def _vectors(self) -> Traffic:
-        """The counter of bytes and requests for the store that holds vectors in this run."""
+        """The counter of requests and bytes for vectors: that of the object store if the run exchanges through the bucket, otherwise that
+        of the tensor store.
+        """
         through_objects = self.resources.clients.uses_object_store(self.experiment)
         return self.traffic["object_store" if through_objects else "tensor_store"]
 
     @lazy
     def _tensors(self) -> ByWorker[TensorStore]:
-        """Return the tensor stores by worker, each opened at its first use."""
+        """Return the tensor stores of the workers, by rank. Each is opened at its first use."""
         make, traffic = self.resources.clients.tensors, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
     @property
     def tensors(self) -> ByWorker[TensorStore]:
-        """The workers' tensor stores. Steps that do not declare `tensors` have no access."""
+        """The tensor stores of the workers, by rank. Raises AssertionError in a step that does not declare `uses={"tensors"}`."""
         self._require_declared("tensors")
         return self._tensors
 
     @lazy
     def _compute(self) -> ByWorker[TensorCompute]:
-        """Return the databases that compute, by worker, each opened at its first use."""
+        """Return the databases that can compute, by rank. Each is opened at its first use."""
         make, traffic = self.resources.clients.compute, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
     @property
     def compute(self) -> ByWorker[TensorCompute]:
-        """The workers' databases for computation. Steps that do not declare `tensors` have no access."""
+        """The databases that can compute, by rank. Raises AssertionError in a step that does not declare `uses={"tensors"}`."""
         self._require_declared("tensors")
         return self._compute
 
     @property
     def bus(self) -> MessageBus:
-        """The message bus. Steps that do not declare `bus` have no access."""
+        """The message bus, opened at the first use. Raises AssertionError in a step that does not declare `uses={"bus"}`."""
         self._require_declared("bus")
         if self._bus is None:
             self._bus = self.resources.clients.bus(self.traffic["bus"])
         return self._bus
 
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the architecture's machine `name` to its end, and return its last event."""
+        """Run the architecture's state machine `name` with `event`, wait for its end, and return its last event. Raises AssertionError in a
+        step that does not declare `uses={"machines"}`.
+        """
         self._require_declared("machines")
         return self.resources.clients.run_machine(name, event)
 
     @property
     def learner(self) -> "Learner":
-        """This invocation's learner, which holds the model: taken from an earlier invocation of this process, or built, when it is first
-        asked for. Only steps marked torch=True may ask.
+        """The learner of this invocation, which holds and trains the model; taken from the process's resources, or built, at the first use.
+        Only for steps with `torch=True`.
         """
         if self._learner is None:
             self._learner = self.resources.take_learner(self.run, self.facts, self.objects)
@@ -287,7 +310,9 @@ class Context:
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """Hold one of the machine's slots to compute until the end of the block; count the seconds that waiting for it took."""
+        """Return a context manager that holds one of this machine's slots for computing, waiting until one is free; the seconds waited are
+        added to `slot_wait_s`.
+        """
         with self.resources.clients.hold_slot() as waited_s:
             self.slot_wait_s += waited_s
             yield
@@ -296,7 +321,7 @@ class Context:
 
     @lazy
     def facts(self) -> RunFacts:
-        """Return the run's configuration, read from the bucket once."""
+        """Return the run's configuration, which is read from the bucket at the first use."""
         return self.resources.facts_of(self.run, self.objects)
 
     @property
@@ -306,7 +331,7 @@ class Context:
 
     @property
     def architecture(self) -> str:
-        """The name of the run's architecture; empty if the experiment cannot be read."""
+        """The name of the run's architecture; empty if the run's configuration cannot be read."""
         try:
             return self.experiment.architecture
         except CrossoverError:  # a record is written even where the run's own facts cannot be read
@@ -316,8 +341,8 @@ class Context:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time the enclosed block as a stage named as in the papers (fetch, compute, synchronise, update, evaluate). Waits for a slot
-        are not counted.
+        """Return a context manager that measures wall and processor time of its block as the stage `name` (fetch, compute, synchronise,
+        update, evaluate, as in the papers). Waits for a compute slot are not counted.
         """
         wall_s, cpu_s, waited_s = runtime.perf_counter(), runtime.processor_s(), self.slot_wait_s
         try:
@@ -329,41 +354,41 @@ class Context:
             )
 
     def note(self, **figures: float | int | str) -> None:
-        """Add figures of this invocation to its record, such as the training loss."""
+        """Add named figures, such as `loss`, to the record of this invocation; a later value replaces an earlier one."""
         self.notes.update(figures)
 
     def has_timed_out(self, event: Mapping[str, Any]) -> bool:
-        """Return whether the innermost wait that `event` records (`since`, `timeout_s`) has exceeded its timeout."""
+        """Return whether the wait that `event` describes (`since`, `timeout_s`) has lasted longer than its timeout."""
         from datetime import datetime
 
         since = datetime.fromisoformat(event["since"]).timestamp()
         return bool(self.clock() - since > event["timeout_s"])
 
     def remaining_s(self) -> float:
-        """Return the seconds until the invocation's deadline."""
+        """Return the seconds until the invocation's deadline; infinite if it has none."""
         return self.deadline - self.clock()
 
     def pause(self, seconds: float) -> None:
-        """Sleep between two polls in this process, for `seconds` but at most 1 ms: the stores are in memory, so there
-        is no need to wait as long as on AWS.
+        """Sleep for `seconds`, but at most 1 ms. For polls of a tree that runs in this process: its stores are in memory, so there is no
+        need to wait as long as on AWS.
         """
         runtime.sleep(min(seconds, 0.001))
 
     def write_usage_snapshot(self, mark: bytes) -> None:
-        """Store the usage snapshot of this invocation."""
+        """Store `mark`, the JSON of what this invocation has used so far, under its request id. It replaces the one before."""
         self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
 
     def delete_usage_snapshot(self) -> None:
-        """Delete the usage snapshot of this invocation."""
+        """Delete the stored usage snapshot of this invocation."""
         self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
 
     def write_record(self, step: str, record: bytes) -> None:
-        """Store the record of one invocation of `step`."""
+        """Store `record`, the sealed JSON of one finished invocation of `step`, under a new key."""
         self.resources.clients.objects(Traffic()).put(self.keys.record(step, runtime.identifier()), record)
 
 
 def process_resources() -> Resources:
-    """Return this process's resources, built at the first call from the deployment facts in its environment."""
+    """Return the resources of this process; at the first call, they are built for AWS from its environment variables."""
     return runtime.get_or_make("resources", lambda: Resources(DeployedClients(dict(runtime.environment()))))
 
 
@@ -383,15 +408,19 @@ def _is_restored_from_snapshot() -> bool:
 
 
 class Meter:
-    """Context manager around one invocation of `step`; writes its record, even if the body raises."""
+    """Context manager around one invocation of `step` that measures it and stores its record at the end, even if the body raises."""
 
     def __init__(self, step: str, ctx: Context, event: Event) -> None:
+        """Describe the invocation of `step` with `event`. It counts as a cold start if it is the first of this process and runs in a
+        function.
+        """
         self._step, self._ctx, self._event = step, ctx, event
         seen: set[str] = runtime.get_or_make("steps seen", set)  # the first one was a cold start
         self._cold = not seen and ctx.memory_mb > 0  # a tree in this process has no environment that starts
         seen.add(step)
 
     def __enter__(self) -> "Meter":
+        """Start measuring, and let the context's `report_usage` store snapshots."""
         self._started_at = runtime.time()
         self._wall_s, self._cpu_s = runtime.perf_counter(), runtime.processor_s()
         self._marks: list[dict[str, Any]] = []
@@ -399,7 +428,7 @@ class Meter:
         return self
 
     def report_usage(self) -> None:
-        """Store a usage snapshot of a long invocation for the programs that follow the run: seconds, requests, bytes so far.
+        """Store a snapshot of what this long invocation has used so far (seconds, requests, bytes), for the programs that follow the run.
 
         Errors of the store are ignored, because they are no reason to end the invocation.
         """
@@ -412,6 +441,9 @@ class Meter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Store the record, with the outcome ok, stale (StaleAttempt) or error, and delete the usage snapshot. If storing fails, raise that
+        error unless the body has raised one.
+        """
         self._ctx.report_usage = lambda: None
         outcome = "ok" if error is None else "stale" if isinstance(error, StaleAttempt) else "error"
         record = self._record(outcome, error="" if error is None else f"{type(error).__name__}: {error}"[:1_000])
@@ -425,11 +457,13 @@ class Meter:
                 self._ctx.delete_usage_snapshot()
 
     def _spent_s(self) -> float:
-        """Return the seconds since the invocation began, without those that it waited for a slot."""
+        """Return the wall-clock seconds since the invocation began, without the time that it waited for a compute slot."""
         return runtime.perf_counter() - self._wall_s - self._ctx.slot_wait_s
 
     def _record(self, outcome: str, *, error: str = "") -> dict[str, Any]:
-        """Return the record of the invocation: times, memory, stages and traffic. `outcome`: how it ended."""
+        """Return the record of the invocation as plain values: position, times, memory, stages, traffic and notes. `outcome`: how it ended;
+        `error`: its message.
+        """
         ctx, event = self._ctx, self._event
         return {
             "run": event["run"],
@@ -459,8 +493,8 @@ class Meter:
 
 
 def gather_stages(ctx: "Context") -> None:
-    """Replace the stages of a long invocation by their sums, one row per name with its `count`, so that the record does
-    not grow with every round.
+    """Replace the stages in `ctx` by one row per stage name, with the summed times and the number of stages as `count`, so that the record
+    of a long invocation does not grow with every round.
     """
     table: dict[str, dict[str, Any]] = {}
     for stage in ctx.stages:

@@ -11,14 +11,16 @@ NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments sha
 
 
 def uses_bus(architecture: Architecture) -> bool:
-    """Return whether any part of the architecture uses the message bus: declared by a step, or by a program for its members."""
+    """Return whether the architecture needs the message bus: one of its steps declares it, or its program does."""
     program = architecture.program
     return (program is not None and program.uses_bus) or any("bus" in step.uses for step in steps(architecture))
 
 
 def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
-    """Return the number of database hosts. It is 0 if exchanges go through the bucket alone; MLLess, whose supervisor has a bus, keeps
-    its host.
+    """Return the number of database hosts that the experiment needs.
+
+    It is 0 if a shared host is not needed because vectors go through the bucket (`storage.channel: s3`). MLLess, which also uses the bus,
+    keeps its host.
     """
     if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not uses_bus(architecture):
         return 0
@@ -26,8 +28,9 @@ def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
 
 
 def shared_stacks(experiment: Experiment, architecture: Architecture | None = None) -> tuple[str, ...]:
-    """Return the shared stacks that the experiment needs, in the order in which they depend on one another; () if it needs only
-    functions outside any network, and a bucket. Raises ConfigError for an architecture that does not exist.
+    """Return the names of the shared stacks (network, broker) that the experiment needs, in the order of deployment; () if it needs none.
+
+    `architecture`: if None, that of the experiment. Raises ConfigError for an architecture that does not exist.
     """
     architecture = architecture or architecture_of(experiment)
     if uses_bus(architecture):
@@ -38,9 +41,10 @@ def shared_stacks(experiment: Experiment, architecture: Architecture | None = No
 
 
 def most_minibatches(experiment: Experiment) -> int | None:
-    """Return the largest number of minibatches that one worker has in a round, or None if it is known only after loading the data set.
+    """Return the largest number of minibatches that one worker computes side by side in a round, or None if that is known only after
+    loading the data set.
 
-    None makes the Map distributed.
+    It is 1 with local steps. None makes the state machine's Map distributed.
     """
     if experiment.exchange.what != "gradients":
         return 1  # one function takes the steps of a round
@@ -53,6 +57,6 @@ def most_minibatches(experiment: Experiment) -> int | None:
 
 
 def has_minibatch_map(architecture: Architecture) -> bool:
-    """Return whether the architecture computes the minibatches of a round side by side, by a Map over them."""
+    """Return whether the architecture computes the minibatches of a round side by side, with a ForEach over them in one of its trees."""
     nodes = (node for tree in trees(architecture) for node in walk(tree))
     return any(isinstance(node, ForEach) and node.count == "minibatches" for node in nodes)

@@ -24,24 +24,26 @@ EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
 
 
 def fits_inline(items: int | None) -> bool:
-    """Return whether a Map with at most `items` items runs inline; if `items` is None (unknown), it must be distributed.
+    """Return whether a Map with at most `items` iterations can run inline; otherwise it must be distributed. None means an unknown number,
+    which must be.
 
-    The mode is part of the deployed machine, so all its runs share it.
+    The mode is fixed in the deployed machine, so all its runs share it.
     """
     return items is not None and items <= INLINE_MAP_LIMIT
 
 
 def poll_interval_s(limit_s: int, *, times: int) -> int:
-    """Return the seconds between two polls of a child, such that the polls of `times` iterations over `limit_s` seconds fit into the
-    machine's history.
+    """Return the seconds to wait between two polls of a running child, so that polling for `limit_s` seconds fits into the execution's
+    history. `times`: number of iterations that poll at the same time.
     """
     return max(5, -(-limit_s * EVENTS_PER_LOOK * times // LOOKS_LIMIT))
 
 
 def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) -> None:
-    """Raise AssertionError if the events of `machine` exceed the history of an execution before its waits reach their timeouts.
+    """Raise AssertionError if the execution of `machine` would leave more events than a history holds, with every wait lasting until its
+    timeout.
 
-    `node`: the machine's tree; `counts`: iterations of a ForEach by its `count`, None if unknown.
+    `node`: the machine's tree; `counts`: number of iterations of a ForEach by its `count`, None if unknown.
     """
     needed = events(node, counts)
     assert needed <= HISTORY_LIMIT, (
@@ -51,8 +53,10 @@ def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) ->
 
 
 def events(node: Node, counts: Mapping[str, int | None]) -> int:
-    """Return the number of events that running `node` once leaves in the history, if polls last until their timeout, other loops run
-    once and nothing is retried.
+    """Return the number of history events of running `node` once, if polls last until their timeout, other loops run once, and nothing is
+    retried.
+
+    `counts`: number of iterations of a ForEach by its `count`, None if unknown.
     """
     match node:
         case Step():
@@ -84,14 +88,14 @@ _RESOURCES = {
 
 
 def fill_placeholders(text: str, *, stack: str, region: str, account: str, partition: str = "aws") -> str:
-    """Return `text`, a definition's JSON, with its placeholders replaced by ARNs: of the functions and state machines
-    that `stack` deploys to `region` of `account`, and of AWS's calls.
+    """Return `text`, the JSON of a definition, with each placeholder replaced by the ARN of a function or state machine of `stack`, or of
+    an AWS call.
 
-    `partition`: the ARNs' partition, such as aws or aws-cn.
+    `region`, `account`: where the stack is deployed; `partition`: the ARNs' partition, such as aws or aws-cn.
     """
 
     def arn(found: re.Match[str]) -> str:
-        """Return the ARN that stands for a placeholder."""
+        """Return the ARN for one placeholder, given as a match of PLACEHOLDER."""
         if found[2] == "call":
             return integration_arn(found[3], partition=partition)
         name = f"{stack}-{found[3].replace('_', '-')}"
@@ -101,8 +105,8 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
 
 
 def integration_arn(target: str, *, partition: str) -> str:
-    """Return the ARN by which a state calls AWS. `target`: service and action, such as `sfn_describeExecution`. A started execution is
-    waited for.
+    """Return the ARN for a Task state's `Resource` that calls an AWS service. `target`: service and action, such as
+    `sfn_describeExecution`. With START_EXECUTION, the state also waits for the end of the execution.
     """
     service, _, action = target.partition("_")
     call = "states:startExecution.sync:2" if target == START_EXECUTION else f"aws-sdk:{service}:{action}"
@@ -116,7 +120,7 @@ StateDefinition = dict[str, Any]
 
 
 def _retry_timing(retries: Retries) -> StateDefinition:
-    """Return the fields of a Retry that set the pauses before Step Functions retries, and the number of retries."""
+    """Return the fields of a Retry in Amazon States Language that set its pauses and its number of retries."""
     longest = {} if retries.most_s == inf else {"MaxDelaySeconds": retries.most_s}
     how_often = {"IntervalSeconds": retries.first_s, "BackoffRate": 2.0, "MaxAttempts": retries.again}
     return {**how_often, **longest, "JitterStrategy": "FULL"}
@@ -149,7 +153,7 @@ START_RETRY: list[StateDefinition] = [
 
 
 def fields(**replaced: str) -> StateDefinition:
-    """Return parameters that pass the event on, field by field. `replaced`: other paths for some fields."""
+    """Return the `Parameters` of a state that pass on each field of the event. `replaced`: other paths for some fields, by name."""
     return {f"{name}.$": replaced.get(name, f"$.{name}") for name in START}
 
 
@@ -158,8 +162,8 @@ def fields(**replaced: str) -> StateDefinition:
 
 @dataclass(kw_only=True)
 class References:
-    """The needs of a state machine from its stack: the `steps` that it invokes and the machines that it starts (`children`), by name, in
-    the order in which they were added, and whether one of its Maps is `distributed`.
+    """What a state machine refers to in its stack: the `steps` (functions) that it invokes and the `children` (machines) that it starts, by
+    name in the order of addition, and whether one of its Maps is `distributed`.
     """
 
     steps: dict[str, None] = field(default_factory=dict)
@@ -167,7 +171,7 @@ class References:
     distributed: bool = False
 
     def placeholders(self) -> Iterator[tuple[str, str]]:
-        """Yield kind and name of each placeholder in the definition."""
+        """Yield (kind, name) of each placeholder in the definition, such as ("step", "train")."""
         yield from (("step", name) for name in self.steps)
         yield from ((kind, name) for name in self.children for kind in ("machine", "executions"))
         yield from (("call", target) for target in (START_EXECUTION, DESCRIBE_EXECUTION) if self.children)
@@ -187,7 +191,9 @@ class Machine:
 
 @dataclass(kw_only=True)
 class States:
-    """One list of states: a machine, a Map's iteration or a Parallel's branch."""
+    """A set of connected states in Amazon States Language, under construction: those of a machine, of a Map's iteration, or of a Parallel's
+    branch.
+    """
 
     names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
     tolerant: bool = False  # a failure ends this block, not what surrounds it
@@ -195,7 +201,7 @@ class States:
     states: StateDefinition = field(default_factory=dict)
 
     def reserve(self, wanted: str) -> str:
-        """Return a name for a state of this block that no other state of the machine has. `wanted`: preferred name."""
+        """Return a state name that is not yet used in the machine, and mark it as used: `wanted`, or with a number appended."""
         unique, n = wanted[:NAME_LIMIT], 1
         while unique in self.names:
             n += 1
@@ -204,17 +210,17 @@ class States:
         return unique
 
     def add(self, wanted: str, state: StateDefinition, then: str | None) -> str:
-        """Add a state that is followed by `then` (None: the end), and return its name. `wanted`: preferred name."""
+        """Add `state` under a free name similar to `wanted`, and return that name. `then`: name of the next state, None for the end."""
         name = self.reserve(wanted)
         self.states[name] = state | ({"Next": then} if then else {"End": True})
         return name
 
     def add_failure(self, wanted: str, failure: StateDefinition, *, cause: str) -> str:
-        """Add the states that end a failed path, and return the name of the first.
+        """Add the states for a path that has failed, and return the name of the first.
 
-        In a tolerant block they end that block alone, unless the text at the path `cause` names StaleAttempt: a worker
-        of a superseded attempt is no dead worker, so its execution fails. `wanted`: preferred name; `failure`: fields
-        of the Fail state.
+        In a tolerant block they end only that block, unless the text at the path `cause` names StaleAttempt, which fails the execution: a
+        worker of a superseded attempt is no dead worker. Otherwise it is a Fail state. `wanted`: preferred name; `failure`: fields of the
+        Fail state.
         """
         name = self.reserve(wanted)
         if not self.tolerant:
@@ -232,9 +238,8 @@ class States:
         return name
 
     def catch_failures(self, subject: str) -> list[StateDefinition]:
-        """Return a Catch that ends the execution with the failure's cause, preceded by step, worker and round.
-
-        The states that do so are added to the block. `subject`: name of the step.
+        """Add states that fail with the caught error, preceded by step, worker and round, and return the `Catch` that leads to them.
+        `subject`: name of the step.
         """
         failed = self.add_failure(
             f"{subject} failed",
@@ -257,11 +262,11 @@ DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
 
 
 def start(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
-    """Add the states that start an execution for the Child `node` and wait for its end; return the name of the first
-    state. An execution that exists already is adopted.
+    """Add the states that start an execution for the Child `node` and wait for its end; return the name of the first state. If an execution
+    of that name exists already, they wait for that one.
 
-    `block`: the list that receives the states. `then`: the state that follows, None for the end. `timeout_s`: time
-    limit of the wait, None for none. `limit_s`: the longest that any execution can last.
+    `block`: receives the states. `then`: name of the next state, None for the end. `timeout_s`: time limit of the wait, None for none.
+    `limit_s`: the longest that any execution can last.
     """
     name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
     taken = {
@@ -289,9 +294,10 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
 
 
 def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: int) -> str:
-    """Add the states that wait for the end of an execution that exists already, and read its result. Return the name of the first. A
-    name is reserved for 90 days, so the execution is this Child, started before a redrive. Only an execution that succeeded has an
-    Output: it is read behind the Choice.
+    """Add the states that wait for an execution that exists already, and return its result; return the name of the first state.
+
+    The execution was started by an earlier try of this Child. `name`: expression for the execution's name; the other arguments as in
+    `start`. If it did not succeed, the states fail.
     """
     describe, wait = block.reserve(f"adopt {node.name}"), block.reserve(f"wait for {node.name}")
     succeeded = {"event.$": "States.StringToJson($.adopted.Output)"}
@@ -341,8 +347,10 @@ def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: 
 
 @dataclass
 class MachineDefinitions:
-    """The definitions of an architecture, collected while they are built. No execution lasts longer than `limit_s`, so that one that
-    hangs is not billed without end.
+    """All state machines of one architecture, collected while they are built.
+
+    `counts`: number of iterations of a ForEach by its `count`, None if unknown; `limit_s`: time limit of every execution, so that one that
+    hangs does not cost without end.
     """
 
     counts: Mapping[str, int | None]
@@ -351,8 +359,8 @@ class MachineDefinitions:
     _children: dict[str, Node] = field(default_factory=dict)
 
     def add(self, name: str, node: Node) -> None:
-        """Build and add the machine `name` from its tree. Raises AssertionError if the name is taken, or if its waits do not fit into a
-        history.
+        """Build the machine `name`, and those of its children, from the tree `node`. Raises AssertionError if the name is taken, or if its
+        events may not fit into a history.
         """
         assert name not in self.machines, f"two subtrees are named {name!r}"
         check_history(name, node, self.counts)
@@ -366,7 +374,7 @@ class MachineDefinitions:
         self.machines[name] = Machine(definition=definition, references=references)
 
     def add_child(self, child: Child) -> None:
-        """Add a Child's machine, unless the same subtree has been added: a tree may start it in several places."""
+        """Build the machine of the Child, unless the same subtree has been added already: a tree may start it in several places."""
         if self._children.get(child.name) != child.body:
             self.add(child.name, child.body)
             self._children[child.name] = child.body
@@ -374,23 +382,24 @@ class MachineDefinitions:
 
 @dataclass(kw_only=True)
 class Block(States):
-    """One list of states, built from a node of the tree."""
+    """A set of connected states, built from a node of the tree."""
 
     machines: MachineDefinitions
     references: References  # of the whole machine
 
     def build(self, node: Node, *, silent: bool = False) -> StateDefinition:
-        """Return the block's definition, built from `node`.
+        """Build the states of `node` and return the definition with `StartAt` and `States`.
 
-        `silent`: the last state returns {}, because 240 echoed events approach the payload limit.
+        `silent`: whether the last state returns {}, because the events of 240 iterations together approach the payload limit.
         """
         done = self.add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
         return {"StartAt": self.emit(node, done), "States": self.states}
 
     def build_inner(self, node: Node, *, tolerant: bool = False, items: int = 1) -> StateDefinition:
-        """Return the definition of a block inside this one, built from `node`: an iteration of a Map or a branch of a Parallel.
+        """Return the definition of a new block inside this one, built from `node`: an iteration of a Map or a branch of a Parallel. Its
+        last state returns {}.
 
-        `tolerant`: a failure ends this block only; `items`: the most iterations of it that run side by side.
+        `tolerant`: whether a failure ends only that block; `items`: number of iterations of it that run at the same time.
         """
         inner = Block(
             machines=self.machines,
@@ -402,7 +411,7 @@ class Block(States):
         return inner.build(node, silent=True)
 
     def emit(self, node: Node, then: str | None) -> str:
-        """Add the states of `node`, followed by `then` (None: the end), and return the name of the first."""
+        """Add the states for `node` and return the name of the first. `then`: name of the state that follows, None for the end."""
         match node:
             case Step():
                 return self._task(node, then)
@@ -422,7 +431,7 @@ class Block(States):
         raise TypeError(f"not a node: {node!r}")
 
     def _task(self, step: Step, then: str | None) -> str:
-        """Add the Task state that invokes a step's function, followed by `then`, and return its name."""
+        """Add the Task state that invokes the step's function, and return its name. `then`: name of the next state, None for the end."""
         self.references.steps[step.name] = None
         return self.add(
             step.name,
@@ -437,21 +446,23 @@ class Block(States):
         )
 
     def _child(self, node: Child, then: str | None, *, timeout_s: int | None = None) -> str:
-        """Add the states that run a Child as an execution of its own, followed by `then`; return the name of the first. `timeout_s`: of the
-        wait.
+        """Add the states that run the Child `node` as an execution of its own, and return the name of the first. `then`: name of the next
+        state, None for the end; `timeout_s`: limit of the wait, None for none.
         """
         self.machines.add_child(node)
         self.references.children[node.name] = None
         return start(self, node, then, timeout_s=timeout_s, limit_s=self.machines.limit_s)
 
     def _parallel(self, node: Parallel, then: str | None) -> str:
-        """Add a Parallel state with a block for each branch, followed by `then`, and return its name."""
+        """Add a Parallel state with one block for each branch, and return its name. `then`: name of the next state, None for the end."""
         branches = [self.build_inner(branch) for branch in node.branches]
         return self.add("side by side", {"Type": "Parallel", "Branches": branches, "ResultPath": None}, then)
 
     def _map(self, node: ForEach, then: str | None) -> str:
-        """Add a Map state for a ForEach, and the state before it that lists the items; return the name of the latter. Inline if the
-        iterations fit into one history, else distributed.
+        """Add a state that lists the items of the ForEach, and the Map state over them; return the name of the former. `then`: name of the
+        next state, None for the end.
+
+        The Map is inline if its iterations fit into one history, else distributed.
         """
         count = self.machines.counts[node.count]
         within = fits_inline(count)
@@ -478,8 +489,8 @@ class Block(States):
         return self.add(f"list {node.item}", {"Type": "Pass", "Parameters": listing}, name)
 
     def _repeat(self, node: Repeat, then: str | None) -> str:
-        """Add the states of a Repeat: note when the wait begins, run the body, check its flag, and perhaps pause. Return the name of the
-        first.
+        """Add the states of the Repeat: note when the wait begins, run the body, check the flag, and pause if it is a poll. Return the name
+        of the first. `then`: name of the next state, None for the end.
         """
         choice = self.reserve(f"{node.until}?")
         if then is None:  # a Choice cannot end an execution itself
@@ -518,7 +529,8 @@ RUN_MACHINE = "run"
 def definitions(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, StateDefinition]:
-    """Return the definition of every state machine that `architecture` needs for `experiment`, by name.
+    """Return the definition in Amazon States Language of every state machine that `architecture` needs for `experiment`, by the machine's
+    name.
 
     `minibatches`: as for `machines`.
     """
@@ -529,10 +541,10 @@ def definitions(
 def machines(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, Machine]:
-    """Return every state machine of the architecture by name: `run`, one per Child, one per entry of `Architecture.machines`.
+    """Return every state machine of the architecture by name: `run`, one per Child, and one per entry of `Architecture.machines`.
 
-    `experiment`: gives the number of workers and the longest run. `minibatches`: the most that one worker computes side
-    by side; None (unknown) makes the Maps over them distributed.
+    `experiment`: gives the number of workers and the time limit. `minibatches`: largest number that one worker computes side by side; None
+    (unknown) makes the Maps over them distributed.
     """
     counts = {"workers": experiment.workers, "minibatches": minibatches}
     made = MachineDefinitions(counts, limit_s=limit_s(experiment))
@@ -543,5 +555,5 @@ def machines(
 
 
 def limit_s(experiment: Experiment) -> int:
-    """Return the time limit of an execution in seconds, from `lifetime.maximum_run_hours`."""
+    """Return the time limit of an execution in seconds: `lifetime.maximum_run_hours`, rounded up."""
     return math.ceil(experiment.lifetime.maximum_run_hours * 3_600)
