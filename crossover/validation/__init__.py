@@ -21,8 +21,10 @@ __all__ = ["check_deployment", "load", "validate"]
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Return the experiment in the YAML file `path`, with `a.b=value` overrides applied. From now on user code is searched for beside
-    it. Raises ConfigError with every problem.
+    """Read the YAML file `path`, apply the `overrides` (texts such as `training.epochs=3`), and return the checked experiment. Raises
+    ConfigError with all problems.
+
+    From then on, modules with user code are also searched for in the file's folder.
     """
     plain = documents.read(Path(path))
     user_code.set_folders(Path(path).parent, Path.cwd())
@@ -34,8 +36,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Experiment:
-    """Return the Experiment that `plain`, a YAML's content, describes. `commanded`: dotted fields that the command line has set. Raises
-    ConfigError, one problem a line.
+    """Return the experiment that `plain`, the content of a YAML, describes, after all checks that do not concern AWS. Raises ConfigError
+    with all problems, one a line.
+
+    `commanded`: dotted names of the fields that the command line has set; they win over a recipe. If the database cannot compute what the
+    experiment needs, the result has `database.compute: fetch`.
     """
     experiment = fields.experiment(recipes.apply_recipe(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS for problem in check(experiment)]
@@ -51,14 +56,14 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 
 
 def check_deployment(experiment: Experiment) -> None:
-    """Raise ConfigError if the experiment runs on this machine but cannot run on AWS, or contradicts config/account.yaml."""
+    """Raise ConfigError if a valid experiment cannot run on AWS, or contradicts config/account.yaml."""
     account_file.load().place_in_zone(experiment)
     architecture = architecture_of(experiment)
     _refuse([problem for check in combinations.DEPLOYMENT for problem in check(experiment, architecture)])
 
 
 def _refuse(problems: Sequence[str]) -> None:
-    """Raise ConfigError with all problems, one a line, if there are any."""
+    """Raise ConfigError with all `problems`, one a line; do nothing if there are none."""
     if problems:
         raise ConfigError("\n".join(problems))
 

@@ -47,7 +47,9 @@ _TAG = r"[\w .:/=+@-]"
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNetwork:
-    """An existing VPC, and its subnets in one zone: one for hosts that install packages, one for functions. All fields or none."""
+    """Ids of an existing VPC and of its subnets in one availability zone: one for hosts that install packages, one for functions. All
+    fields are set, or none.
+    """
 
     vpc: str | None = None
     availability_zone: str | None = None
@@ -57,7 +59,9 @@ class OwnNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnImages:
-    """Ids of an organisation's own images, None for AWS's: Debian 13 by processor, and for GPUs Ubuntu with PyTorch in /opt/pytorch."""
+    """Ids of an organisation's own machine images: Debian 13 by processor, and Ubuntu with PyTorch in /opt/pytorch for GPUs. None means
+    AWS's image.
+    """
 
     arm64: str | None = None
     amd64: str | None = None
@@ -66,7 +70,9 @@ class OwnImages:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionAgent:
-    """The session manager's agent for Debian hosts: a version, and the SHA-256 of its package by processor. All fields or none."""
+    """The session manager's agent to install on Debian hosts: its version, and the SHA-256 of its package by processor. All fields are set,
+    or none.
+    """
 
     version: str | None = None
     arm64: str | None = None
@@ -75,8 +81,8 @@ class SessionAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFile:
-    """The content of the file. `kms_key` encrypts what the stacks store; every role has `permissions_boundary`; every resource has
-    `tags` in addition to the project's.
+    """The content of config/account.yaml. `kms_key`: encrypts what the stacks store; `permissions_boundary`: set on every role; `tags`: set
+    on every resource, in addition to the project's.
     """
 
     network: OwnNetwork = field(default_factory=OwnNetwork)
@@ -87,12 +93,14 @@ class AccountFile:
     session_agent: SessionAgent = field(default_factory=SessionAgent)
 
     def image(self, instance_type: str, *, gpu: bool) -> str | None:
-        """Return the id of the organisation's own image for these instances, or None."""
+        """Return the id of the organisation's own machine image for an instance type, or None if AWS's image is to be used. `gpu`: whether
+        its GPU is used.
+        """
         return self.images.gpu if gpu else getattr(self.images, processor(instance_type))
 
     def place_in_zone(self, experiment: Experiment) -> Experiment:
-        """Return the experiment in the zone of the organisation's own network, if there is one. Raises ConfigError if the experiment
-        names another zone.
+        """Return the experiment with its availability zone set to that of the organisation's network; unchanged if there is no such
+        network. Raises ConfigError if the experiment names another zone.
         """
         zone, asked = self.network.availability_zone, experiment.network.availability_zone
         if not zone:
@@ -106,8 +114,8 @@ class AccountFile:
 
 
 def load(path: Path | None = None) -> AccountFile:
-    """Return the content of `path`, by default config/account.yaml of this checkout; without a file, empty settings. Raises ConfigError
-    with every problem.
+    """Return the checked content of the account file `path`, by default config/account.yaml; empty settings if there is no file. Raises
+    ConfigError with every problem.
     """
     path = path or PATH
     return _read(path, path.stat().st_mtime_ns) if path.exists() else AccountFile()
@@ -115,7 +123,10 @@ def load(path: Path | None = None) -> AccountFile:
 
 @cache  # a search for advice asks for every candidate
 def _read(path: Path, changed_ns: int) -> AccountFile:
-    """Return the checked account file. It is cached by path and time of change. Raises ConfigError, each line of which names the file."""
+    """Return the checked content of the account file `path`. Raises ConfigError, each line of which names the file.
+
+    `changed_ns`: the file's time of change; with the path, it is the key of the cache.
+    """
     try:
         return parse_account(documents.read(path))
     except ConfigError as error:
@@ -124,7 +135,7 @@ def _read(path: Path, changed_ns: int) -> AccountFile:
 
 
 def parse_account(plain: Mapping[str, Any]) -> AccountFile:
-    """Return the account file that `plain` describes. Raises ConfigError, one problem a line."""
+    """Return the account settings that `plain`, the file's YAML content, describes. Raises ConfigError, one problem a line."""
     problems: list[str] = []
     _, found = read_fields(AccountFile, plain, problems)
     if found is not None:
@@ -136,7 +147,7 @@ def parse_account(plain: Mapping[str, Any]) -> AccountFile:
 
 
 def _problems(found: AccountFile) -> Iterator[str]:
-    """Yield a message for each field of the account file that is not allowed."""
+    """Yield an error message for each value of the account file that is not allowed, and for each incomplete section."""
     for name, (pattern, example) in PATTERNS.items():
         value: Any = found
         for part in name.split("."):

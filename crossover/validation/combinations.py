@@ -41,7 +41,9 @@ from crossover.workflow.state_machines import ARRAY_LIMIT, HISTORY_LIMIT
 
 
 def adapters_fit_own_models(e: Experiment) -> Iterator[str]:
-    """Yield a problem if adapters, weights or trainable parameters are set for a model that is not the user's, or have no effect."""
+    """Yield a problem for each setting of fine-tuning (adapters, weights, trainable parameters) that needs a model of the user's own and
+    does not have one, or that has no effect.
+    """
     training, usual = e.training, Adapters()
     asked, told = (
         training.adapters,
@@ -65,7 +67,7 @@ def adapters_fit_own_models(e: Experiment) -> Iterator[str]:
 
 
 def steps_are_taken_as_asked(e: Experiment) -> Iterator[str]:
-    """Yield a problem for each setting of optimizer or schedule that has no effect."""
+    """Yield a problem for each setting of the optimizer or of the learning-rate schedule that has no effect with the others."""
     training, usual = e.training, Training()
     if training.betas != usual.betas and training.optimizer not in ("adam", "adamw"):
         yield f"training.betas: belongs to adam and adamw, not to {training.optimizer}; leave it out"
@@ -84,7 +86,7 @@ _OTHER_EVENTS = 1_000
 
 
 def minibatches_fit_a_list(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if a round has more minibatches than Step Functions lists side by side."""
+    """Yield a problem if a round has more minibatches side by side than Step Functions can list for a Map."""
     most = most_minibatches(e)
     if most is None or most <= ARRAY_LIMIT or not has_minibatch_map(architecture):
         return
@@ -92,7 +94,7 @@ def minibatches_fit_a_list(e: Experiment, architecture: Architecture) -> Iterato
 
 
 def too_many(e: Experiment, minibatches: int) -> str:
-    """Return the message that a worker has too many minibatches in a round."""
+    """Return the error message for a worker that has `minibatches` minibatches in a round, more than Step Functions can list."""
     fewest = -(-minibatches * e.training.batch_size // ARRAY_LIMIT)
     return (
         f"training.batch_size: {e.training.batch_size} gives a worker {minibatches:,} minibatches in a round, and Step Functions lists at "
@@ -101,8 +103,10 @@ def too_many(e: Experiment, minibatches: int) -> str:
 
 
 def invocations_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the run's invocations leave more events than a history holds: steps that continue in the next invocation until
-    a flag is set, each until shortly before its time limit.
+    """Yield a problem if the longest allowed run has more invocations, each lasting until shortly before its time limit, than one
+    execution's history holds.
+
+    Only for architectures whose step is invoked again and again.
     """
     loops = [
         node for tree in trees(architecture) for node in walk(tree) if isinstance(node, Repeat) and not node.every_s
@@ -123,7 +127,9 @@ def invocations_fit_a_history(e: Experiment, architecture: Architecture) -> Iter
 
 
 def loops_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if an execution starts more children (one for every epoch, or for every round of an epoch) than its history holds."""
+    """Yield a problem if an execution starts more children (one for every epoch, or one for every round of an epoch) than its history
+    holds.
+    """
     most = (HISTORY_LIMIT - _OTHER_EVENTS) // _EVENTS_OF_A_CHILD
     loops = {
         node.until
@@ -158,7 +164,7 @@ WITHOUT_EBS_OPTIMIZATION = re.compile(
 
 
 def hosts_have_optimized_disks(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the database hosts' instance type has no EBS-optimized disks."""
+    """Yield a problem if the experiment needs database hosts and their instance type has no EBS-optimized disks."""
     kind = e.database.instance_type
     if database_hosts(e, architecture) and WITHOUT_EBS_OPTIMIZATION.fullmatch(kind):
         yield (
@@ -168,8 +174,9 @@ def hosts_have_optimized_disks(e: Experiment, architecture: Architecture) -> Ite
 
 
 def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if Amazon MQ does not offer RabbitMQ of this version on the broker's instance type. Source:
-    docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html.
+    """Yield a problem if the experiment needs the broker and Amazon MQ does not offer the project's RabbitMQ version on its instance type.
+
+    Source: docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html.
     """
     kind = e.network.broker_instance_type
     if uses_bus(architecture) and not re.fullmatch(r"mq\.m7g\.(medium|large|([248]|1[26])?xlarge)", kind):
@@ -184,7 +191,7 @@ def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> It
 
 
 def list_missing_commands(e: Experiment) -> list[str]:
-    """Return the optimizer, the rule and the settings that the tensor database cannot compute."""
+    """Return the names of the optimizer, the aggregation rule and the settings for which the tensor database has no command."""
     optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
     commands = {
         optimizer: OPTIMIZERS[optimizer].command,
@@ -199,9 +206,9 @@ def list_missing_commands(e: Experiment) -> list[str]:
 
 
 def choose_compute(e: Experiment) -> Experiment:
-    """Return the experiment with `database.compute: fetch` if the database lacks a command that the experiment needs.
+    """Return the experiment, with `database.compute: fetch` if the tensor database lacks a command that the experiment needs.
 
-    Functions then fetch, compute and store, which `plan` reports. All computations move together, because a run that
+    Functions then fetch the vectors and compute themselves, which `plan` reports. All computations move together, because a run that
     computes in two places compares nothing.
     """
     return replace(e, database=replace(e.database, compute="fetch")) if list_missing_commands(e) else e
@@ -226,7 +233,7 @@ KNOWN_METRICS = ("accuracy", "perplexity", "mean_absolute_error")
 
 
 def name_fits(e: Experiment) -> Iterator[str]:
-    """Yield a problem if AWS names cannot be made from the experiment's name."""
+    """Yield a problem if the experiment's name cannot be part of AWS names, or is too long."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.name) or len(e.name) > NAME_LIMIT:
         yield (
             f"name: {e.name!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first, "
@@ -235,7 +242,7 @@ def name_fits(e: Experiment) -> Iterator[str]:
 
 
 def project_fits(e: Experiment) -> Iterator[str]:
-    """Yield a problem if AWS names cannot be made from the project's name, or names of project and experiment are too long together."""
+    """Yield a problem if the project's name cannot be part of AWS names, or if it is too long together with the experiment's name."""
     room = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.project):
         yield f"project: {e.project!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first"
@@ -269,7 +276,7 @@ def dataset_known(e: Experiment) -> Iterator[str]:
 
 
 def digits_have_no_test_split(e: Experiment) -> Iterator[str]:
-    """Yield a problem if digits are to be validated on a test split."""
+    """Yield a problem if the data set digits is to be validated on its test split, which it does not have."""
     if e.data.dataset == "digits" and e.data.validation == "test":
         yield "data.validation: digits comes without a test split; give a share of the training set, for example 0.2"
 
@@ -283,13 +290,13 @@ def loss_known(e: Experiment) -> Iterator[str]:
 
 
 def smoothing_needs_classes(e: Experiment) -> Iterator[str]:
-    """Yield a problem if labels are smoothed for another loss than cross_entropy."""
+    """Yield a problem if `training.label_smoothing` is set with another loss than cross_entropy."""
     if e.training.label_smoothing and e.training.loss != "cross_entropy":
         yield f"training.label_smoothing: belongs to cross_entropy, not to {e.training.loss}; leave it out"
 
 
 def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if labels are always to be scaled although they are classes."""
+    """Yield a problem if labels are always to be scaled, but the loss takes them as classes."""
     if e.data.scale_labels == "always" and e.training.loss in ("cross_entropy", "bce_with_logits"):
         yield (
             f"data.scale_labels: always: labels of {e.training.loss} are no numbers to scale; expected auto, or training.loss: mse or one "
@@ -306,7 +313,7 @@ def metric_known(e: Experiment) -> Iterator[str]:
 
 
 def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the metric cannot be computed with the loss."""
+    """Yield a problem if the metric cannot be computed from a model trained with the loss."""
     loss, metric = e.training.loss, e.training.metric.name
     if metric == "accuracy" and loss == "mse":
         yield (
@@ -320,7 +327,7 @@ def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
 
 
 def metric_has_its_direction(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the metric's direction contradicts a known metric, or is missing for an unknown one."""
+    """Yield a problem if `higher_is_better` is wrong for a known metric, or missing for an unknown one."""
     metric = e.training.metric
     rises = Metric(name=metric.name).higher_wins
     if metric.name in KNOWN_METRICS and metric.higher_is_better not in (None, rises):
@@ -331,15 +338,15 @@ def metric_has_its_direction(e: Experiment) -> Iterator[str]:
 
 
 def target_can_be_reached(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the metric cannot reach the target."""
+    """Yield a problem if `training.target` is a value that the metric can never reach."""
     target = e.training.target
     if target is not None and (why := e.training.metric.explain_unreachable(target)):
         yield f"training.target: {why}"
 
 
 def images_grow(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the settings of the growing image size have no effect or exclude one another. For a user's data set the size is
-    checked when it is loaded.
+    """Yield a problem if the settings of a growing image size (`training.image_size`) have no effect, or do not fit the data set, early
+    stopping or the schedule. A user's data set is checked when it is loaded.
     """
     begin, known = e.training.image_size.begin, sizes.DATA.get(e.data.dataset)
     if begin is None:
@@ -358,7 +365,7 @@ def images_grow(e: Experiment) -> Iterator[str]:
 
 
 def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
-    """Yield a problem if nesterov is set without SGD or without momentum."""
+    """Yield a problem if `training.nesterov` is set without SGD or without momentum."""
     if e.training.nesterov and e.training.optimizer != "sgd":
         yield f"training.nesterov: belongs to sgd, not to {e.training.optimizer}; set training.optimizer: sgd, or nesterov: false"
     elif e.training.nesterov and e.training.momentum == 0:
@@ -389,7 +396,7 @@ def plateau_comes_before_stop(e: Experiment) -> Iterator[str]:
 
 
 def gpus_are_workers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if an experiment on GPUs does not have one GPU per worker."""
+    """Yield a problem if the number of GPUs differs from the number of workers, for an experiment on GPUs or one with a GPU baseline."""
     gpus = e.gpu.instances * e.gpu.gpus_per_instance
     if "gpu" in (e.module, *e.baselines) and gpus != e.workers:
         yield (
@@ -399,7 +406,7 @@ def gpus_are_workers(e: Experiment) -> Iterator[str]:
 
 
 def baseline_has_room_for_its_name(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the stack name of a baseline is too long or not allowed."""
+    """Yield a problem if the name of a baseline's experiment, which is longer than the experiment's own, is not allowed."""
     for companion in baseline_experiments(e):
         for reason in [*name_fits(companion), *project_fits(companion)][:1]:
             yield f"baseline: {companion.module} deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
@@ -415,7 +422,9 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> Iterator[st
 
 
 def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the data set cannot be divided among the workers. If only loading shows its size, staging reports the problem."""
+    """Yield a problem if the data set cannot be divided among the workers. Nothing is yielded if its size is known only after loading;
+    preparing the run then reports the problem.
+    """
     try:
         if found := sizes.count_split(e):
             plan_staging(architecture.resolve(e), found[0])
@@ -424,7 +433,7 @@ def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterato
 
 
 def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if an architecture of a single worker has several."""
+    """Yield a problem if the architecture has a single worker, but `workers` is more than 1."""
     if not architecture.alone or e.workers == 1:
         return
     yield (
@@ -434,7 +443,7 @@ def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the architecture cannot exchange through the bucket, but the experiment sets `storage.channel: s3`."""
+    """Yield a problem if `storage.channel` is s3, but the architecture cannot exchange through the bucket."""
     keeps = architecture.state == "database"  # which would not be there
     if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or uses_bus(architecture)):
         yield (
@@ -444,7 +453,9 @@ def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the architecture does not support `exchange.what`, or its compression; docs/exchange.md explains why."""
+    """Yield a problem if the architecture does not support `exchange.what`, or not `exchange.compression` with it; docs/exchange.md
+    explains why.
+    """
     what, kind = e.exchange.what, e.exchange.compression
     if (ways := architecture.exchanges.get(what)) is None:
         yield f"exchange.what: {e.architecture} does not exchange {OBJECTS[what]}; expected {' or '.join(architecture.exchanges)}"
@@ -460,13 +471,13 @@ def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def snap_start_needs_layers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if SnapStart is set for container images."""
+    """Yield a problem if SnapStart is set for functions that are packaged as container images."""
     if e.functions.snap_start and e.functions.packaging == "image":
         yield "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer, or snap_start: false"
 
 
 def run_ends_before_its_stack(e: Experiment) -> Iterator[str]:
-    """Yield a problem if a run may last longer than its stack lives."""
+    """Yield a problem if a run may last longer than its stack exists (`lifetime.ttl_hours`)."""
     if e.lifetime.maximum_run_hours > e.lifetime.ttl_hours:
         yield (
             f"lifetime.maximum_run_hours: {e.lifetime.maximum_run_hours:g} is longer than the stack lives; "
@@ -475,7 +486,7 @@ def run_ends_before_its_stack(e: Experiment) -> Iterator[str]:
 
 
 def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if functions on Lambda are to compute in bf16."""
+    """Yield a problem if Lambda functions would compute in bf16."""
     if e.training.precision == "bf16" and any(step.torch for step in steps(architecture)):
         yield "training.precision: bf16 is not native to Lambda's arm64 processors (Graviton2) and would be slower; expected fp32 on AWS"
 
@@ -484,7 +495,7 @@ _WITHOUT_BF16 = re.compile(r"(g2|g3s?|g4dn|g5g|p2|p3(dn)?)\.")  # families whose
 
 
 def card_has_bf16(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the experiment computes in bf16 on EC2 instances whose GPU has no bfloat16."""
+    """Yield a problem if the experiment computes in bf16 on instances whose GPU does not support it."""
     program = architecture.program
     if e.training.precision != "bf16" or program is None:
         return

@@ -13,14 +13,14 @@ from crossover.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe YAML loader with the scalars of YAML 1.2, without the surprises of 1.1: no octal 010, no `no` for false, no 1:30 for 90, no
-    string `1e-3`.
+    """A safe YAML loader that reads scalars as YAML 1.2 does: 010 is no octal number, `no` is not false, 1:30 is not 90, and `1e-3` is a
+    number.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  one per class is how PyYAML is extended
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node. Raises MarkedYAMLError at an alias: values must be written out."""
+        """Return the next node of the document. Raises MarkedYAMLError if it is an alias (`*name`): values must be written out."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping. Raises MarkedYAMLError if a key occurs twice."""
+        """Return the mapping of `node` as a dictionary. Raises MarkedYAMLError if a key occurs twice."""
         seen: dict[str, int] = {}
         for key, _ in node.value:
             name = str(key.value)
@@ -55,8 +55,8 @@ for _tag, _pattern, _first in (
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the mapping in the YAML file `path`. Raises ConfigError if there is no file or no mapping, or with the line of a syntax
-    error.
+    """Return the content of the YAML file `path` as a dictionary. Raises ConfigError if the file is missing, is no mapping, or has a syntax
+    error, with its line.
     """
     if path.suffix == ".py" and path.is_file():
         raise ConfigError(
@@ -93,7 +93,9 @@ SHOWN = 8  # files, or functions, that a message lists
 
 
 def _describe_choices(folder: Path, files: Sequence[str]) -> str:
-    """Return a message that lists the YAML files of `folder`, for a user who named a file that does not exist."""
+    """Return a phrase that lists the YAML files of `folder`, for the message to a user who named a file that does not exist. `files`: their
+    paths.
+    """
     if not files:
         return f"{folder}: {'has no YAML files' if folder.is_dir() else 'no such folder'}"
     return (
@@ -105,10 +107,10 @@ FACTORY = ("classes", "input_shape")  # the parameters of a model's factory
 
 
 def find_factories(path: Path) -> list[str]:
-    """Return the names of the model factories that a Python file defines; nothing of the file runs.
+    """Return the names of the functions in a Python file that may build a model; nothing of the file is executed.
 
-    They are its functions of FACTORY's two parameters; without any such, its functions that take two arguments by position. Empty for a
-    file that cannot be read.
+    They are the public functions whose first parameters are those in FACTORY. If there are none, all public functions of two positional
+    parameters. Empty for a file that cannot be read.
     """
     try:
         body = ast.parse(path.read_text(encoding="utf-8")).body
@@ -120,7 +122,9 @@ def find_factories(path: Path) -> list[str]:
 
 
 def only_factory(path: Path) -> Path:
-    """Return `file.py:name` of the only model factory in a Python file. Raises ConfigError if the file defines none or several."""
+    """Return `path` extended to `file.py:name` with the only function of the file that may build a model. Raises ConfigError if there is
+    none, or several.
+    """
     found = find_factories(path)
     if len(found) == 1:
         return path.with_name(f"{path.name}:{found[0]}")
@@ -129,7 +133,7 @@ def only_factory(path: Path) -> Path:
 
 
 def _any_of(names: list[str]) -> str:
-    """Return the first names joined by "or", for a message."""
+    """Return the first SHOWN names joined by "or", for a message; a general phrase if there are none."""
     return " or ".join(names[:SHOWN]) or "the function that makes the model"
 
 
@@ -139,7 +143,7 @@ def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def parse(text: str, *, source: str) -> Any:
-    """Return the plain data of a YAML text. Raises ConfigError naming `source`, line and column."""
+    """Return the content of a YAML text as plain Python values. Raises ConfigError, naming `source`, line and column, on a syntax error."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -155,9 +159,10 @@ def parse(text: str, *, source: str) -> Any:
 
 
 def apply(plain: dict[str, Any], override: str) -> str:
-    """Set one field of `plain` from `override`, a text `section.field=value` whose value is YAML, and return the field's dotted name.
+    """Set the field in `plain` that `override`, a text `section.field=value`, names; the value is read as YAML. Return the field's dotted
+    name.
 
-    Unknown fields are left to the check of all fields. Raises ConfigError if the text has another form.
+    Whether the field exists is checked later. Raises ConfigError if the text has another form.
     """
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
@@ -168,9 +173,9 @@ def apply(plain: dict[str, Any], override: str) -> str:
 
 
 def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -> None:
-    """Set the field of `plain` that lies at `names`, section by section, to `value`. Missing sections are created.
+    """Set the field of `plain` at the path `names` (section, ..., field) to `value`. Missing sections are created.
 
-    Raises ConfigError, which begins with `said`, if a section is not a mapping.
+    Raises ConfigError if a section on the way is not a mapping; `said`: beginning of that message.
     """
     target = plain
     for depth, name in enumerate(names[:-1]):
@@ -183,13 +188,13 @@ def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -
 
 
 def did_you_mean(name: str, choices: list[str]) -> str:
-    """Return `; did you mean x?` if one of `choices` is similar to `name`, else ''."""
+    """Return `; did you mean x?` with the one of `choices` that is most similar to `name`, or '' if none is similar."""
     near = difflib.get_close_matches(name, choices, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def _kind(value: Any) -> str:
-    """Return in words whether a value is a list, a mapping or a single value."""
+    """Return "list", "mapping" or "single value", by the type of `value`, for a message."""
     return "list" if isinstance(value, list) else "mapping" if isinstance(value, dict) else "single value"
 
 

@@ -41,7 +41,9 @@ FORMER = {
 
 
 def experiment(plain: Mapping[str, Any]) -> Experiment:
-    """Return the Experiment that `plain` describes. Raises ConfigError with every problem, one a line."""
+    """Return the Experiment that `plain`, a YAML's content, describes, after checking each field by itself. Raises ConfigError with every
+    problem, one a line.
+    """
     problems: list[str] = []
     own = sections(asked := plain.get("architecture"), _unreadable)
     known, found = read_fields(with_sections(tuple(own.items())), plain, problems)
@@ -57,10 +59,10 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
 
 
 def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], Any]:
-    """Read the dataclass `whole` from `plain`.
+    """Build an instance of the dataclass `whole` from `plain`, a YAML's content.
 
-    Return `plain` without unknown names, and the instance, or None if any value is invalid. One line per problem is
-    added to `problems`.
+    Return (`plain` without unknown names, the instance, or None if any value is invalid). Each problem is appended to `problems` as one
+    line.
     """
     known = _known(whole, plain, (), problems)
     try:
@@ -73,9 +75,9 @@ def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> t
 
 
 def _unknown_architecture(asked: object) -> Iterator[str]:
-    """Yield the problem of an architecture that cannot be loaded.
+    """Yield the error message if the architecture that the YAML names cannot be loaded; nothing otherwise.
 
-    It is reported before the sections that are unknown because of it.
+    It comes first, because sections may be unknown only for that reason.
     """
     try:
         if isinstance(asked, str):
@@ -85,7 +87,7 @@ def _unknown_architecture(asked: object) -> Iterator[str]:
 
 
 def _unreadable(settings: type) -> str | None:
-    """Return why no YAML can describe an architecture's settings, or None."""
+    """Return an error message if the dataclass `settings` of an architecture has a field that YAML cannot describe, otherwise None."""
     field = ""
     try:
         for field, annotation in _hints(settings).items():  # noqa: B007
@@ -102,8 +104,10 @@ def _unreadable(settings: type) -> str | None:
 
 @cache
 def with_sections(own: tuple[tuple[str, type], ...]) -> type:
-    """Build the dataclass of everything that a YAML may contain: the fields of Experiment, and the architectures' sections. `own`:
-    (section, class) of the architectures.
+    """Build the dataclass of everything that a YAML may contain: the fields of Experiment, and one section for each architecture that has
+    settings.
+
+    `own`: (section's name, settings class) of these architectures.
     """
     common = [(f.name, _hints(Experiment)[f.name], f) for f in dataclass_fields(Experiment) if f.name != "sections"]
     fields = [(name, kind, field(default=f.default, default_factory=f.default_factory)) for name, kind, f in common]
@@ -118,13 +122,15 @@ def with_sections(own: tuple[tuple[str, type], ...]) -> type:
 
 @cache
 def adapter(whole: type) -> TypeAdapter[Any]:
-    """Return pydantic's reader of the dataclass `whole`."""
+    """Return pydantic's TypeAdapter for the dataclass `whole`; it is built once."""
     return TypeAdapter(whole)
 
 
 def _known(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[str]) -> dict[str, Any]:
-    """Return `plain` without the names that `cls` has no field for, each of which is added to `problems`. A section left empty is left
-    out, so it has its defaults.
+    """Return `plain` without the names that are no field of `cls`; a problem is appended to `problems` for each of those. `path`: of the
+    section `plain`.
+
+    An empty section is left out, so that it gets its defaults.
     """
     hints = _hints(cls)
     known: dict[str, Any] = {}
@@ -144,7 +150,9 @@ def _known(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[
 
 
 def _finite(value: Any) -> Any:
-    """Return `value` with infinity and NaN as text: no field takes them, and pydantic's bounds would let infinity through."""
+    """Return `value` with each infinite or NaN number in it replaced by its text: no field allows one, and pydantic's bounds would let
+    infinity through.
+    """
     match value:
         case float() if not math.isfinite(value):
             return str(value)
@@ -156,7 +164,7 @@ def _finite(value: Any) -> Any:
 
 
 def _problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
-    """Return the message for the invalid or missing value at `path`."""
+    """Return the error message for the invalid or missing value at `path` of the YAML's content `known`."""
     annotation, value = _annotation(whole, path), _value(path, known)
     if value is MISSING:
         return f"{_join_path(path)}: is missing; expected {describe(annotation)}"
@@ -167,7 +175,9 @@ def _problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
 
 
 def _field_path(whole: type, location: FieldPath) -> FieldPath:
-    """Return pydantic's location without the parts that it adds for a union's branches."""
+    """Return the path of the field that pydantic's error `location` refers to. Pydantic appends parts for the branches of a union; they are
+    removed.
+    """
     path: FieldPath = ()
     for part in location:
         try:
@@ -179,7 +189,7 @@ def _field_path(whole: type, location: FieldPath) -> FieldPath:
 
 
 def _annotation(whole: type, path: FieldPath) -> Any:
-    """Return the annotation at `path`. Raises KeyError if the path leaves the tree of fields."""
+    """Return the type annotation of the field at `path`, starting from the dataclass `whole`. Raises KeyError if there is no such field."""
     annotation: Any = whole
     for part in path:
         origin = get_origin(annotation)
@@ -195,7 +205,7 @@ def _annotation(whole: type, path: FieldPath) -> Any:
 
 
 def _value(path: FieldPath, known: Any) -> Any:
-    """Return the value at `path`, or MISSING."""
+    """Return the value at `path` in the nested content `known`, or MISSING if there is none."""
     for part in path:
         try:
             known = known[part]
@@ -206,13 +216,13 @@ def _value(path: FieldPath, known: Any) -> Any:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, with its bounds."""
+    """Return the type annotation of each field of the dataclass `cls`, by name, including its bounds (`Annotated`)."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclass_fields(cls)}
 
 
 def describe(annotation: Any) -> str:
-    """Return in words which values a field takes: `an integer >= 1, or epoch`."""
+    """Return a phrase that describes which values an annotation allows, such as `an integer >= 1, or epoch`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = " and ".join(_bound(mark) for mark in arguments[1:])
@@ -232,7 +242,7 @@ def describe(annotation: Any) -> str:
 
 
 def _bound(mark: Any) -> str:
-    """Return a bound of a field in words, such as `>= 1`."""
+    """Return a bound (Ge, Gt, Le or Lt) as text, such as `>= 1`."""
     match mark:
         case Ge(ge=bound):
             return f">= {bound:g}"
@@ -246,12 +256,12 @@ def _bound(mark: Any) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the values that the Literals in a type allow."""
+    """Return the values that the Literals in an annotation allow, as a list."""
     return list(_literals(annotation))
 
 
 def _literals(annotation: Any) -> Iterator[str]:
-    """Yield the values of each Literal in a type, at any depth."""
+    """Yield the allowed values of each Literal in an annotation, at any depth."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     for argument in get_args(annotation):
@@ -265,7 +275,7 @@ def _join_path(path: FieldPath) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as YAML writes it, cut to 60 characters."""
+    """Return `value` as YAML writes it, cut to 60 characters, for a message."""
     match value:
         case None | bool():
             return json.dumps(value)
@@ -281,7 +291,9 @@ def _format_value(value: Any) -> str:
 
 
 def schema_text() -> str:
-    """Return the text of the JSON Schema as it is committed. Architectures are not listed: they are found by name when a file is read."""
+    """Return the JSON Schema of experiment files as text, as it is committed. `architecture` is any text in it, because architectures are
+    found by name when a file is read.
+    """
     schema = adapter(with_sections(tuple(sections(None).items()))).json_schema()
     for section in (schema, *schema["$defs"].values()):
         section["additionalProperties"] = False
@@ -295,10 +307,10 @@ _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
 def _normalize_schema(value: Any) -> Any:
-    """Return the schema as it is committed: without titles, which repeat the fields' names, and with whole bounds as integers.
+    """Return the part `value` of a JSON Schema without titles, which only repeat field names, and with whole-numbered bounds as integers.
 
-    Python's typing takes `Annotated[float, Ge(0)]` and `Annotated[float, Ge(0.0)]` for one, and returns whichever a
-    process has met first.
+    Otherwise the text would vary: Python's typing treats `Annotated[float, Ge(0)]` and `Annotated[float, Ge(0.0)]` as one type, and returns
+    whichever a process has met first.
     """
     match value:
         case dict():
@@ -310,5 +322,5 @@ def _normalize_schema(value: Any) -> Any:
 
 
 def _plain(bound: Any) -> Any:
-    """Return a bound as it is written into the schema: an int if it is whole."""
+    """Return a bound for the schema: an int if it is a whole number."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else _normalize_schema(bound)

@@ -35,9 +35,11 @@ Values = dict[str, Any]  # by dotted field
 
 
 def paper(*, dataset: str) -> Values:
-    """Return the values of the papers: SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023,
-    sections III-B7 and V-D); batches of 512 (2025, section 4.1). The 2025 paper prints no rate; neither prints momentum, weight decay or
-    a patience: these are 0, 0, and PyTorch's 10 epochs, stopping after half as many again.
+    """Return the training settings of the papers, by dotted field name.
+
+    They are SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023, sections III-B7 and V-D); batches of
+    512 (2025, section 4.1), except for data sets that are too small. The 2025 paper prints no rate; neither prints momentum, weight decay
+    or a patience: these are 0, 0, and PyTorch's 10 epochs, stopping after half as many again.
     """
     batch = {"training.batch_size": 512} if dataset in PAPERS_DATASETS else {}
     return {
@@ -61,9 +63,10 @@ def paper(*, dataset: str) -> Values:
 
 
 def fast(*, dataset: str, samples: int) -> Values:
-    """Return the values that train fastest. `samples`: images per update; the peak rate is proportional to them.
+    """Return the training settings that train fastest, by dotted field name. `samples`: images per update over all workers; the peak
+    learning rate is proportional to them.
 
-    Every architecture updates after each minibatch: with one update an epoch no rate gets far in so few epochs.
+    Every architecture updates after each minibatch, because a single update per epoch is too slow in so few epochs.
     """
     return {
         "training.epochs": 16,
@@ -83,11 +86,11 @@ def fast(*, dataset: str, samples: int) -> Values:
 
 
 def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dict[str, Any]:
-    """Return a copy of `plain`, an experiment's data, with its recipe's values filled in. Raises ConfigError, one field
-    a line, if the file's recipe and the file's values differ.
+    """Return a copy of `plain`, an experiment's YAML content, with the values of its `recipe` filled in. Raises ConfigError, one field a
+    line, if the recipe and the file's own values differ.
 
-    `commanded`: dotted fields that the command line has set, which win over the recipe. Unknown recipes, and values
-    that are no mapping where a section is expected, are left to the check of all fields.
+    `commanded`: dotted names of the fields that the command line has set, which win over the recipe. Unknown recipes, and sections that are
+    no mapping, are left to the later check of all fields.
     """
     name = plain.get("recipe") or "none"
     if name not in RECIPES or name == "none":
@@ -117,7 +120,9 @@ def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -
 
 
 def _values(name: str, plain: Mapping[str, Any]) -> Values:
-    """Return the values of the recipe `name` for the data, batch size and workers in the document `plain`."""
+    """Return the values of the recipe `name`, by dotted field name, for the data set, batch size and number of workers that the YAML
+    content `plain` states.
+    """
     training, data = plain.get("training") or {}, plain.get("data") or {}
     dataset = str(data.get("dataset", "digits")) if isinstance(data, Mapping) else ""
     if name == "paper":
@@ -129,7 +134,7 @@ def _values(name: str, plain: Mapping[str, Any]) -> Values:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as YAML writes it."""
+    """Return `value` as YAML writes it, for a message."""
     match value:
         case None:
             return "null"
