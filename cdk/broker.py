@@ -9,21 +9,22 @@ PART = "broker"
 
 
 class Broker:
-    """The broker's published values, resolved at deployment. A template names them only if one of its functions or programs uses the
-    broker.
+    """The project's shared message broker, as an experiment's stack uses it: its address and secret, resolved at deployment. A template
+    refers to it only if a function or program uses it.
     """
 
     def __init__(self, scope: Construct, project: str) -> None:
+        """Remember the project; values are looked up when they are used."""
         self._scope, self._project = scope, project
 
     def _fact(self, name: str) -> str:
-        """Return one published value of the broker."""
+        """Return the value `name` that the broker's stack published."""
         return look_up(self._scope, self._project, PART, name)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a user of the broker: its address, amqps://host:5671, and the ARN of a secret that holds JSON with username
-        and password.
+        """The environment variables for a user of the broker: its address, amqps://host:5671, and the ARN of a secret that holds JSON with
+        username and password.
         """
         return {"BROKER": self._fact("endpoint"), "BROKER_SECRET": self._fact("secret")}
 

@@ -17,12 +17,12 @@ from crossover.user_code import FIRST_PARTY, TORCH
 
 
 class Unreachable(CrossoverError):
-    """The error for a handler that imports at module level a package that its layers lack: a fault of the project, found at synthesis."""
+    """Raised at synthesis if a handler imports at module level a package that its layers lack, which is a bug of the project."""
 
 
 @dataclass(frozen=True)
 class FileImports:
-    """What one file imports: module names, first-party and other."""
+    """The modules that one Python file imports: `at_once`, at module level, and `deferred`, inside functions."""
 
     at_once: frozenset[str]
     deferred: frozenset[str]
@@ -30,22 +30,25 @@ class FileImports:
 
 @dataclass(frozen=True)
 class Closure:
-    """The files that a handler can reach."""
+    """The files to put into a function's zip: `files`, all that its handler can reach, and `computing`, the names of the modules among them
+    that import torch.
+    """
 
     files: tuple[Path, ...]  # relative to the root, sorted
     computing: tuple[str, ...] = ()  # the modules among them that import torch themselves
 
 
 class Sources:
-    """The project's Python files below `root`. Each is parsed when it is first needed."""
+    """The project's Python files below `root` and what they import. Each file is parsed when it is first needed."""
 
     def __init__(self, root: Path) -> None:
+        """Remember the folder `root`; nothing is read yet."""
         self.root = root
         self._imports: dict[str, FileImports] = {}
         self._needs: dict[str, frozenset[str]] = {}
 
     def path(self, module: str) -> Path | None:
-        """Return the file of a first-party module, relative to the root, or None for any other module."""
+        """Return the path, relative to the root, of the file that defines `module`, or None if it is not one of this project's modules."""
         if module.split(".")[0] not in FIRST_PARTY:
             return None
         base = Path(*module.split("."))
@@ -55,7 +58,7 @@ class Sources:
         return None
 
     def imports(self, module: str) -> FileImports:
-        """Return what the file of a first-party module imports. Raises AssertionError if the module has no file."""
+        """Return what the file of `module`, one of this project's, imports. Raises AssertionError if it has no file."""
         if module not in self._imports:
             path = self.path(module)
             assert path is not None, module
@@ -66,15 +69,15 @@ class Sources:
         return self._imports[module]
 
     def _known(self, names: Collection[str]) -> frozenset[str]:
-        """Return those of `names` that are first-party modules (in `from a import b`, b may be an attribute), and the top-level packages
-        of the third-party ones.
+        """Return the names among `names` that are this project's modules, and the top-level package of each third-party one. Other names
+        (attributes, the standard library) are dropped.
         """
         first = {name for name in names if self.path(name)}
         tops = {name.split(".")[0] for name in names}
         return frozenset(first | {top for top in tops - set(FIRST_PARTY) if top not in sys.stdlib_module_names})
 
     def needs(self, module: str) -> frozenset[str]:
-        """Return the third-party packages that must be installed to import `module`."""
+        """Return the names of the third-party packages without which importing `module` fails. Imports inside functions do not count."""
         if module not in self._needs:
             reached = self._reach([module], deferred=False, leave_out=frozenset())
             packages = frozenset().union(*(self.imports(name).at_once for name in reached))
@@ -82,13 +85,17 @@ class Sources:
         return self._needs[module]
 
     def list_reachable_packages(self, module: str) -> frozenset[str]:
-        """Return the third-party packages that `module` or any module it can reach imports at module level."""
+        """Return the names of the third-party packages that are needed to import `module` or any module that it can reach, including by
+        imports inside functions.
+        """
         reached = self._reach([module], deferred=True, leave_out=frozenset())
         return frozenset().union(*(self.needs(name) for name in reached))
 
     def _reach(self, todo: list[str], *, deferred: bool, leave_out: frozenset[str]) -> set[str]:
-        """Return the first-party modules that the modules in `todo` import, and these themselves. `deferred`: follow imports inside
-        functions too; `leave_out`: packages; a module that needs one of them is skipped. `todo` is emptied.
+        """Return the names of the project's modules that the modules in `todo` import directly or indirectly, including themselves. `todo`
+        is emptied.
+
+        `deferred`: whether imports inside functions are followed; `leave_out`: packages; a module that needs one of them is skipped.
         """
         seen: set[str] = set()
         while todo:
@@ -103,10 +110,11 @@ class Sources:
         return seen
 
     def closure(self, module: str, *, available: frozenset[str], own: Collection[str] = ()) -> Closure:
-        """Return the files to bundle for `module`. `available`: the third-party packages that its layers provide; `own`: first-party
-        modules that user code imports, which are bundled too. Imports inside functions are followed; modules that need torch are left
-        out if torch is not available. Raises Unreachable if importing `module`, or anything it can reach, needs a package that no layer
-        has.
+        """Return the files to bundle for a handler in `module`. Imports inside functions are followed; modules that need torch are left out
+        if torch is not available.
+
+        `available`: the third-party packages that its layers provide; `own`: modules of this project that user code imports, which are
+        bundled too. Raises Unreachable if importing `module`, or anything it can reach, needs a package that no layer has.
         """
         if missing := self.needs(module) - available:
             raise Unreachable(
@@ -123,8 +131,9 @@ class Sources:
 
 
 def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:
-    """Copy the files of `closure` from `root` to `out`, contents alone: CDK's asset hash covers names and contents, so equal sources
-    give equal zips. `own`: files of user code, {path in the zip: source}; they lie beside the project's, where Python looks first.
+    """Copy the files of `closure` from `root` to the folder `out`, without their metadata, so that equal sources give equal zips.
+
+    `own`: files of user code as {path in the zip: source}; they are put beside the project's, where Python looks first.
     """
     for path, source in ({each: root / each for each in closure.files} | {**(own or {})}).items():
         target = out / path

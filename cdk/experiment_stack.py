@@ -32,8 +32,8 @@ OUTPUTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Props:
-    """The properties of an experiment's stack. `built`: the folder with layers and tensor modules. `now`: when the lifetime begins.
-    `env`: account and region; without it the stack fits any.
+    """The arguments of an experiment's stack. `built`: folder with the built layers and tensor modules; `now`: when the stack's lifetime
+    begins; `env`: account and region; if None, the template fits any.
     """
 
     experiment: Experiment
@@ -43,9 +43,12 @@ class Props:
 
 
 class ExperimentStack(Stack):
-    """A named and tagged stack. A subclass adds its constructs, and publishes their facts last."""
+    """Base class of the stacks of experiments: a named and tagged CDK stack. A subclass adds its constructs and then publishes their values
+    for the runner.
+    """
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Name and tag the stack, and apply the account file's permissions boundary and tags to it. Adds no resources."""
         experiment = props.experiment
         super().__init__(
             scope,
@@ -61,7 +64,9 @@ class ExperimentStack(Stack):
 
     @property
     def identity(self) -> dict[str, str]:
-        """The environment by which functions and programs know their experiment: project, name and architecture."""
+        """The environment variables by which functions and programs know their experiment: project, name and architecture. Their names get
+        the prefix CROSSOVER_ later.
+        """
         experiment = self._experiment
         return {
             "PROJECT": experiment.project,
@@ -71,24 +76,26 @@ class ExperimentStack(Stack):
 
     @property
     def user_code(self) -> Dependencies:
-        """The files of the user's own modules that functions and programs must hold."""
+        """The files and dependencies of the user's own modules that functions and programs must contain."""
         return bundling.collect_files(self._experiment)
 
     @property
     def computing_steps(self) -> frozenset[str]:
-        """The names of the steps whose functions need torch."""
+        """The names of the steps whose functions get torch."""
         experiment = self._experiment
         return frozenset(step.name for step in steps(architecture_of(experiment)) if step.needs_torch(experiment))
 
     @property
     def state_machines(self) -> dict[str, state_machines.Machine]:
-        """The state machines of the architecture's trees, made for as many workers and minibatches as the experiment has."""
+        """The state machines of the architecture by name, built for the experiment's numbers of workers and minibatches."""
         architecture, minibatches = architecture_of(self._experiment), most_minibatches(self._experiment)
         return state_machines.machines(architecture, self._experiment, minibatches=minibatches)
 
     def publish(self, facts: Mapping[str, str]) -> None:
-        """Publish `facts` under `/crossover/<project>/<experiment>/`, where a run reads them. The value `shape` limits a run: one with
-        more workers, or more minibatches than the Maps were made for, is refused.
+        """Publish `facts`, values by name, as SSM parameters under `/crossover/<project>/<experiment>/`, where the runner reads them.
+
+        Adds the values that every experiment has, such as `version` and `shape`. A run that does not fit `shape` (more workers, or more
+        minibatches than the Maps were built for) is refused.
         """
         experiment = self._experiment
         shape = {

@@ -41,8 +41,10 @@ INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the mome
 
 
 def _ending_runs(project: str, only: str) -> list[grants.Grant]:
-    """Return the permissions to stop the runs of stacks that are deployed later than this role. Names restrict them to this project; the
-    list of a stack's resources says whose a machine is. `only`: name of the one stack to end, '' for all of the project.
+    """Return the permissions to find and stop the runs of the project's stacks, which are deployed later than this role. Names and tags
+    restrict them to this project.
+
+    `only`: name of the only stack whose runs are stopped, '' for all of the project.
     """
     names, own = f"{only}-*" if only else f"{project}-*", {PROJECT: project}
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in own.items()}}
@@ -95,7 +97,7 @@ LISTING = grants.Grant(
 
 
 def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
-    """Return the permissions to describe and delete the project's stacks. `only`: name of the one stack to delete, '' for all of the
+    """Return the permissions to describe and delete the project's stacks. `only`: name of the only stack to delete, '' for all of the
     project.
     """
     stacks = arn("cloudformation", f"stack/{only or project + '-*'}/*")
@@ -120,13 +122,15 @@ def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
 
 
 class Expiry(Construct):
-    """The machine, its schedule, and a role for each.
+    """The state machine that ends runs and deletes stacks that have expired, its schedule, and a role for each.
 
-    `only`: name of the stack that this construct is part of, if no network's expiry ends it; that stack alone is deleted then.
-    `undelivered`: the queue with the starts that the scheduler gave up, each with the reason; CleanUpAlarm watches it.
+    `only`: name of the stack that this construct is part of, if the stack needs no shared network and so must delete itself; '' for the
+    network's expiry, which covers the whole project. `undelivered`: queue of the starts that the scheduler gave up, each with the reason;
+    CleanUpAlarm watches it.
     """
 
     def __init__(self, scope: Construct, id: str, *, project: str, only: str = "") -> None:
+        """Build machine, queue, schedule and roles. Arguments: see the class."""
         super().__init__(scope, id)
         name = f"{only}-expiry" if only else stack_name(project, "expiry")
         role = grants.role(
@@ -209,11 +213,12 @@ class Expiry(Construct):
 
 
 class CleanUpAlarm(Construct):
-    """An alarm that notifies `topic` if the clean-up does not start: `queue`, the name of its queue of undelivered starts, is not empty.
-    A clean-up that starts and fails notifies the topic itself.
+    """An alarm that notifies `topic` if the clean-up cannot be started: `queue`, the name of the queue of undelivered starts, is not empty.
+    A clean-up that starts and then fails notifies the topic itself.
     """
 
     def __init__(self, scope: Construct, id: str, *, queue: str, topic: str) -> None:
+        """Build the alarm. `queue`: name of an SQS queue; `topic`: ARN of an SNS topic."""
         super().__init__(scope, id)
         waiting = cloudwatch.Metric(
             namespace="AWS/SQS",

@@ -32,11 +32,11 @@ WITHOUT_DEADLINE: list[ExpiryState] = [
 
 
 def definition(project: str, *, only: str = "") -> ExpiryState:
-    """Return the definition of the machine, which is started with `{"now": <moment>}`. Calls of
-    AWS are placeholders, as in `crossover.workflow.state_machines`.
+    """Return the definition, in Amazon States Language, of the state machine that ends runs and deletes stacks that have expired. It is
+    started with `{"now": <moment>}`.
 
-    `only`: name of the one stack that it checks; '' for all of the project. State names are keys of one dictionary each and no two
-    blocks share a subject: Step Functions wants them unique in the whole machine.
+    AWS calls are placeholders, as in `crossover.workflow.state_machines`. `only`: name of the only stack to check; '' for all of the
+    project. State names must be unique in the whole machine.
     """
     states = {
         "Begin": {
@@ -66,8 +66,8 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
 
 
 def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
-    """Build the states that list, page by page, the ids of all stacks whose names begin with the project's. `then`: name of the next
-    state.
+    """Build the states that list, page by page, the ids of all existing stacks whose names begin with the project's. They assign the ids to
+    `names`. `then`: name of the next state.
     """
     ours = f"$states.result.StackSummaries[$substring(StackName, 0, {len(project) + 1}) = '{project}-'].StackId"
     return {
@@ -124,7 +124,9 @@ def _describe_stacks_state(project: str, *, then: str) -> ExpiryState:
 
 
 def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
-    """Build the states that describe one stack: its tags and, for an experiment of the project, the deadline of its current run."""
+    """Build the states that describe one stack, by name: its tags and status and, for an experiment of the project, the deadline of its
+    current run.
+    """
     named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
     unknown = (
         f"$contains($states.errorOutput.Cause, 'does not exist') ? {{'project': '{project}'}} : {{'project': '{project}', "
@@ -185,13 +187,15 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
 
 
 def _past(field: str, *, by: str = "$moment") -> str:
-    """Return a JSONata condition: `field` holds a moment that is not later than the variable `by`."""
+    """Return a JSONata condition: true if `field` holds a moment that is not later than `by`, a JSONata variable."""
     return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= {by})"
 
 
 def _end_check() -> dict[str, ExpiryState]:
-    """Build the states that end a check. It fails if a stack still exists an hour after its end, cannot be described, or could not be
-    deleted. Once an hour the machine itself notifies the topics in the stacks' tags: an alarm would be billed by the hour.
+    """Build the states that end a check, by name. The check fails if a stack still exists an hour after its end, cannot be described, or
+    could not be deleted.
+
+    Once an hour a failing check also notifies the topics in the stacks' tags, because an alarm would be billed by the hour.
     """
     words = "{% 'the clean-up cannot delete: ' & $join($faults, '; ') %}"
     tell = "{% $substring($moment, 14, 2) < '15' ? $topics : [] %}"
@@ -209,8 +213,8 @@ def _end_check() -> dict[str, ExpiryState]:
 
 
 def _end_runs(*, then: str) -> ExpiryState:
-    """Build the Map state that stops the executions of each ended stack's machines and empties its fleets. The next check repeats calls
-    that fail. `then`: name of the next state.
+    """Build the Map state that, for each stack in `ended`, stops the executions of its state machines and empties its fleets. Calls that
+    fail are repeated by the next check. `then`: name of the next state.
     """
     of_type = "$states.result.StackResourceSummaries[ResourceType = '{}'{}].PhysicalResourceId"
     not_this = " and PhysicalResourceId != $states.context.StateMachine.Id"  # which may stand in the stack that it ends
@@ -264,8 +268,8 @@ def _end_runs(*, then: str) -> ExpiryState:
 
 
 def _stop(*, then: str) -> ExpiryState:
-    """Build the Map state that stops each machine's running executions. An execution that waits for children, as `run` does, stops them
-    with it. `then`: name of the next state.
+    """Build the Map state that stops the running executions of each state machine in `machines`. Their child executions stop with them.
+    `then`: name of the next state.
     """
     cause = "the experiment's time is over, or its run's: lifetime.ttl_hours, budget_usd, maximum_run_hours"
     states = {
@@ -296,9 +300,11 @@ def _stop(*, then: str) -> ExpiryState:
 
 
 def _each(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
-    """Build a Map state that makes one AWS call for each item. Failures are ignored: the next check repeats them, and deleting, stopping
-    or emptying twice does no harm. `verb`: name of the inner state; `call`: service and action, joined by `_`; `items`: JSONata list;
-    `then`: name of the next state.
+    """Build a Map state that makes one AWS call for each item. Failures are ignored: the next check repeats them, and deleting, stopping or
+    emptying twice does no harm.
+
+    `verb`: name of the inner state; `call`: service and action, joined by `_`; `items`: JSONata expression of the list; `arguments`: of the
+    call; `then`: name of the next state.
     """
     states = {
         verb: {

@@ -34,13 +34,13 @@ VENV, GPU_VENV = "/opt/crossover/venv", "/opt/pytorch"  # made at boot; the imag
 
 
 class ProgramFleet(Construct):
-    """An Auto Scaling group, minimum 0 and no desired capacity, whose instances run the `main` of a module: on Debian, or with a GPU on
-    AWS's Deep Learning image, which has torch.
+    """An Auto Scaling group whose instances run the `main` of `module`. It is deployed empty. Instances run Debian, or AWS's Deep Learning
+    image, which has torch, if they have a GPU.
 
     A program may access the run's objects and the constructs in `uses`; its environment holds their addresses, and the ARNs of secrets
-    instead of the secrets. `user_code`: files of the user's own modules. `identity`: the environment by which a program knows its
-    experiment; `environment`: what else the program reads from it. `lifetime`: when an idle program and a hanging run end. `groups`:
-    security groups in addition to the programs' own.
+    instead of the secrets. `user_code`: files of the user's own modules. `identity`: the environment variables by which a program knows its
+    experiment; `environment`: further ones. `lifetime`: when an idle program and a hanging run end. `groups`: security groups in addition
+    to the programs' own. `facts`: values to publish.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class ProgramFleet(Construct):
         groups: Sequence[str] = (),
         environment: Mapping[str, str] = {},
     ) -> None:
+        """Build code, role, launch template and group. Arguments: see the class."""
         super().__init__(scope, id)
         name = resource_name(self, "fleet")
         self.facts = {"fleet": name}
@@ -94,8 +95,8 @@ class ProgramFleet(Construct):
         self._group(instances, template)
 
     def _code(self, module: str, user_code: Dependencies, *, torch: bool) -> assets.Asset:
-        """Build the asset of the files that the program reaches, with a requirements file for pip: the tested versions with their
-        hashes. `torch`: include torch, in the version that functions have.
+        """Build the asset (zip) with the files that the program reaches and a requirements file for pip, with pinned versions and hashes.
+        `torch`: whether pip installs torch, too.
         """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +109,9 @@ class ProgramFleet(Construct):
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
 
     def _profile(self, code: assets.Asset, may: Sequence[grants.Grant]) -> iam.CfnInstanceProfile:
-        """Build the instance profile. `may`: permissions in addition to those that every host of a fleet needs."""
+        """Build the instance profile. `code`: asset that instances read; `may`: permissions in addition to those that every host of a fleet
+        needs.
+        """
         group = arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{self._name}")
         allowed = [
             *may,
@@ -128,7 +131,7 @@ class ProgramFleet(Construct):
     def _template(
         self, instances: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
     ) -> ec2.CfnLaunchTemplate:
-        """Build the launch template. `script`: user data; `groups`: ids of security groups."""
+        """Build the launch template. `script`: user data; `groups`: ids of the instances' security groups."""
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
         account = organisation.account_of(self)
         tags = [
@@ -171,8 +174,10 @@ class ProgramFleet(Construct):
         return template(self, "Template", launch_template_data=data)
 
     def _group(self, instances: Instances, template: ec2.CfnLaunchTemplate) -> None:
-        """Build the Auto Scaling group. The template has no desired capacity: deploying again must not change what a run has set. Group
-        and launch template are L1 constructs, because L2 asks for a whole IVpc, and only the subnet's id is known here.
+        """Build the Auto Scaling group with at most `instances.count` instances.
+
+        It sets no desired capacity, because deploying again must not change what a run has set. Group and launch template are L1
+        constructs: L2 needs a whole IVpc, and only the subnet's id is known here.
         """
         group = autoscaling.CfnAutoScalingGroup(
             self,

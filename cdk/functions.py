@@ -26,13 +26,14 @@ from crossover.workflow.architecture import Architecture, steps
 
 
 class LambdaFunctions(Construct):
-    """The functions of all steps of the architecture's trees. Steps that declare `databases` or `broker` get access to them and run
-    inside the network; functions of steps that use the bucket alone stay outside of it. `by_step`: the function that Step Functions
-    invokes, by the step's name.
+    """One Lambda function for each step of the architecture's trees. `by_step`: the function, or its alias, that Step Functions invokes, by
+    the step's name; `facts`: values to publish.
 
-    `settings`: memory, timeout and packaging. `computing`: names of the steps whose functions get torch. `user_code`: files of the
-    user's own modules; they lie beside steps that compute, and beside all of them with `user_steps`, if the steps are the user's too.
-    `identity`: the environment by which a function knows its experiment.
+    Functions of steps that use `databases` or `broker` get access to them and run inside the network; the others stay outside of it.
+
+    `settings`: memory, timeout and packaging. `computing`: names of the steps whose functions get torch. `user_code`: files of the user's
+    own modules; they are put into functions that compute, and with `user_steps` (the architecture is the user's too) into all. `identity`:
+    the environment variables by which a function knows its experiment.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class LambdaFunctions(Construct):
         user_code: Dependencies | None = None,
         user_steps: bool = False,
     ) -> None:
+        """Package and build the function of each step. Arguments: see the class."""
         super().__init__(scope, id)
         self._settings, self._identity, self._network, self._storage = settings, identity, network, storage
         self._services: dict[Uses, RedisHosts | Broker | None] = {"tensors": databases, "bus": broker}
@@ -73,8 +75,11 @@ class LambdaFunctions(Construct):
                 self.by_step[step.name] = self._function(step, packages.for_step(step, torch=torch), torch=torch)
 
     def _function(self, step: Step, package: Package, *, torch: bool) -> lambda_.IFunction:
-        """Build the function of one step, its log group and its role; return its alias `live` if SnapStart is on. Raises AssertionError
-        if the step needs both the network and Step Functions, because there is no route.
+        """Build the function of one step from `package`, with its log group and its role, and return it, or its alias `live` if SnapStart
+        is on.
+
+        Raises AssertionError if the step needs both the network and Step Functions, because there is no route from one to the other.
+        `torch`: whether the function gets torch.
         """
         name, settings = self.names[step.name], self._settings
         scope = Construct(self, step.name)
@@ -134,11 +139,13 @@ class LambdaFunctions(Construct):
         return function
 
     def _in_vpc(self, step: Step) -> list[RedisHosts | Broker]:
-        """Return the services that the step uses inside the network. None for tensors that lie in the bucket (`storage.channel: s3`)."""
+        """Return the services (databases, broker) for which the step's function must be inside the network; empty if it needs none, or if
+        vectors go through the bucket (`storage.channel: s3`).
+        """
         return [part for service, part in self._services.items() if part and service in step.uses]
 
     def _role(self, scope: Construct, step: Step, name: str) -> iam.Role:
-        """Build the role of the function `name`, with the permissions that the step's uses need."""
+        """Build the role of the function `name`, with the permissions for the services that the step declares."""
         storage = self._storage
         allowed = [grants.logs(f"/aws/lambda/{name}"), *grants.objects(storage.bucket, storage.data)]
         if self._in_vpc(step):
@@ -150,8 +157,8 @@ class LambdaFunctions(Construct):
         return grants.role(scope, "Role", service="lambda", grants=allowed)
 
     def _environment(self, step: Step) -> dict[str, str]:
-        """Return the function's environment: deployment facts, and only those of services that the step declares. It holds the ARN of a
-        secret, never the secret.
+        """Return the environment variables of the step's function: identity, buckets, and the addresses of the services that the step
+        declares. Instead of a secret they hold its ARN.
         """
         facts = {**self._identity, **self._storage.environment}
         for part in self._in_vpc(step):

@@ -23,8 +23,8 @@ VPC_SERVICES: frozenset[Uses] = frozenset({"tensors", "bus"})
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """One permission. `why`: the reason for the wildcards in `resources`. `denied`: whether it forbids the actions, instead of allowing
-    them.
+    """One permission: `actions` on `resources`. `why`: the reason for wildcards in `resources`; `denied`: whether the actions are forbidden
+    instead of allowed.
     """
 
     actions: Sequence[str]
@@ -37,8 +37,10 @@ class Grant:
 def role(
     scope: Construct, id: str, *, service: str, grants: Iterable[Grant], conditions: Mapping[str, object] | None = None
 ) -> iam.Role:
-    """Build a role named `id` in `scope` that the AWS service `service` may assume, with exactly `grants`. If these reach encrypted data,
-    add the use of the account's KMS key. `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
+    """Build a role with the id `id` in `scope` that the AWS service `service` may assume, with exactly the permissions `grants`, and that
+    to use the account's KMS key if they reach encrypted data.
+
+    `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
     """
     grants = list(grants)
     grants += _key(scope, grants)
@@ -64,7 +66,9 @@ def role(
 
 
 def depend_by_reference(user: IConstruct, role: iam.Role) -> None:
-    """Remove `role` from DependsOn of a function or machine: CDK lists it there although the resource refers to it anyway."""
+    """Remove `role` from the DependsOn list of `user`, a function or state machine: CDK lists it there although the resource refers to it
+    anyway.
+    """
     resource, entry = user.node.default_child, role.node.default_child
     assert isinstance(resource, CfnResource) and isinstance(entry, CfnResource)
     resource.add_override("DependsOn", Lazy.any(_Dependencies(resource, besides=entry)))
@@ -72,13 +76,16 @@ def depend_by_reference(user: IConstruct, role: iam.Role) -> None:
 
 @jsii.implements(IStableAnyProducer)
 class _Dependencies:
-    """The logical ids of all dependencies of `resource` except `besides`, resolved when the template is written."""
+    """A value that is resolved when the template is written: the logical ids of all resources that `resource` depends on, except
+    `besides`.
+    """
 
     def __init__(self, resource: CfnResource, *, besides: CfnResource) -> None:
+        """Remember both resources; ids are resolved later."""
         self._resource, self._besides = resource, besides.node.path
 
     def produce(self) -> list[str] | None:
-        """Return the logical ids, or None if there is none."""
+        """Return the logical ids for DependsOn, or None if there are none. CDK calls this when it writes the template."""
         found = [each for each in self._resource.obtain_dependencies() if isinstance(each, CfnResource)]
         return [each.logical_id for each in found if each.node.path != self._besides] or None
 
@@ -88,14 +95,18 @@ _ENCRYPTED = {"s3:GetObject", "s3:PutObject", "secretsmanager:GetSecretValue", "
 
 
 def _key(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
-    """Return the permission to use the account's KMS key, if there is one and `grants` reach data that it encrypts."""
+    """Return the permission to use the account's KMS key, as a list of one, if there is such a key and `grants` reach data that it
+    encrypts; otherwise [].
+    """
     key = organisation.account_of(scope).kms_key
     reaches = any(_ENCRYPTED.intersection(grant.actions) for grant in grants)
     return [Grant(actions=["kms:Decrypt", "kms:GenerateDataKey"], resources=[key])] if key and reaches else []
 
 
 def explain(holder: IConstruct, grant: Grant) -> None:
-    """Acknowledge the wildcards of `grant` for cdk-nag, with their reason. Raises AssertionError if there is no reason."""
+    """Acknowledge for cdk-nag the wildcards of `grant`, a permission of the role `holder`, with their reason. Raises AssertionError if
+    there is no reason.
+    """
     for resource in grant.resources:
         plain = finding_of(Stack.of(holder).resolve(resource))
         if "*" in plain:
@@ -104,8 +115,10 @@ def explain(holder: IConstruct, grant: Grant) -> None:
 
 
 def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
-    """Return the permissions to read, write and delete runs (older checkpoints are deleted), and to read data and a model's base, which
-    lies in the runs' bucket. They include ListBucket: without it a missing key answers 403 instead of 404, and steps ask for such keys.
+    """Return the permissions for an experiment's buckets: read, write and delete below `runs/` of `bucket`; read below `data/` of `bucket`
+    and of each bucket in `data`.
+
+    They include ListBucket: without it, reading a missing key answers 403 instead of 404, and steps read keys that may be missing.
     """
     buckets = list(data)
     holding = buckets if bucket in buckets else [bucket, *buckets]
@@ -127,15 +140,15 @@ def secret(secret_arn: str) -> Grant:
 
 
 def certificates(bucket: s3.IBucket) -> Grant:
-    """Return the permission to read the Redis hosts' certificates."""
+    """Return the permission to read the certificates that the Redis hosts store in `bucket`."""
     return Grant(
         actions=["s3:GetObject"], resources=[bucket.arn_for_objects("hosts/redis/*")], why="One certificate per host."
     )
 
 
 def logs(group_name: str, *, why: str = "Streams of its own log group.") -> Grant:
-    """Return the permission to write to one log group. It lacks CreateLogGroup: a late line would bring a deleted group back. `why`: the
-    reason for the wildcard.
+    """Return the permission to write to the log group `group_name`, but not to create it: a late line would bring a deleted group back.
+    `why`: the reason for the wildcard.
     """
     return Grant(
         actions=["logs:CreateLogStream", "logs:PutLogEvents"],
@@ -155,7 +168,8 @@ NETWORK_INTERFACES = (
 
 
 def network_interfaces(function: str) -> list[Grant]:
-    """Return the permissions that Lambda needs to put a function into a VPC, and their denial to the function's own code.
+    """Return the permissions that Lambda needs to put the function named `function` into a VPC, and a denial of them for the function's own
+    code.
 
     Source: docs.aws.amazon.com/lambda/latest/dg/configuration-vpc.html; only the code's own calls carry the condition's key.
     """
@@ -175,8 +189,8 @@ def network_interfaces(function: str) -> list[Grant]:
 
 
 def start_machines(names: Iterable[str]) -> list[Grant]:
-    """Return the permissions to start machines by name, and to follow and stop their executions. `sync:2` learns of their end through a
-    rule that Step Functions owns.
+    """Return the permissions to start the state machines `names`, and to follow and stop their executions. With `sync:2`, Step Functions
+    learns of an execution's end through an event rule of its own, which needs permissions too.
     """
     names = list(names)
     return [
@@ -194,7 +208,7 @@ def start_machines(names: Iterable[str]) -> list[Grant]:
 
 
 def run_distributed_maps(name: str) -> list[Grant]:
-    """Return the permissions for the machine `name` to run distributed Maps, whose iterations are executions of that machine."""
+    """Return the permissions for the state machine `name` to run distributed Maps, whose iterations are executions of that machine."""
     why = "Iterations of this machine's own Maps, whose names Step Functions makes."
     own = [arn("states", f"execution:{name}:*"), arn("states", f"execution:{name}/*:*")]
     return [
@@ -205,7 +219,7 @@ def run_distributed_maps(name: str) -> list[Grant]:
 
 
 def session_manager() -> Grant:
-    """Return the permissions for a shell on a host without SSH."""
+    """Return the permission for AWS's session manager, which gives a shell on a host without SSH."""
     return Grant(
         actions=[
             "ssm:UpdateInstanceInformation",

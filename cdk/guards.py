@@ -14,8 +14,10 @@ from crossover.workflow.infrastructure import shared_stacks
 
 
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
-    """Return the tags of the experiment's stack itself, which CloudFormation hands down at each deployment. They are in the manifest, not
-    in the template. `kind`: value of the tag stack-kind; `now`: when the lifetime begins.
+    """Return the tags of a stack itself, which CloudFormation copies to its resources, with the time at which it expires. They are in the
+    assembly's manifest, not in the template.
+
+    `kind`: EXPERIMENT, or the name of a shared stack; `now`: when the lifetime begins.
     """
     ends = (now + timedelta(hours=experiment.lifetime.ttl_hours)).astimezone(UTC)
     alone = {} if kind != EXPERIMENT or shared_stacks(experiment) else {STANDS: ALONE}
@@ -24,28 +26,34 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
 
 
 def tag(stack: Stack, experiment: Experiment, kind: str) -> None:
-    """Put the experiment's tags that do not change on every resource of the stack's template. `kind`: EXPERIMENT, or the name of a shared
-    stack.
+    """Put the tags for project, experiment and owner, which never change, on every resource in the template of `stack`. `kind`: EXPERIMENT,
+    or the name of a shared stack.
     """
     for key, value in _owner_tags(experiment, kind).items():
         Tags.of(stack).add(key, value)
 
 
 def _owner_tags(experiment: Experiment, kind: str) -> dict[str, str]:
-    """Return the tags for project, experiment and owner. Shared stacks have no owner."""
+    """Return the tags for project, experiment and owner. For a shared stack (`kind` is not EXPERIMENT) the experiment is "shared", and
+    there is no owner.
+    """
     if kind != EXPERIMENT:  # the same whoever deploys the shared stacks, else each experiment would update them
         return {PROJECT: experiment.project, "experiment": "shared"}
     return {PROJECT: experiment.project, "experiment": experiment.name, "owner": experiment.owner}
 
 
 class Budget(Construct):
-    """An e-mail to the owner at 80 % and 100 % of the monthly cost limit for resources tagged `experiment`; no budget without a limit.
+    """An AWS budget that sends the owner an e-mail at 80 % and 100 % of a monthly cost limit for the experiment's resources; nothing
+    without a limit.
 
-    Billing data are hours old, and the tag `experiment` must be activated for cost allocation once per account: this is a warning, not a
-    limit.
+    AWS's billing data are hours old, and the tag `experiment` must be activated for cost allocation once per account: this is a warning,
+    not a limit.
     """
 
     def __init__(self, scope: Construct, id: str, *, limit_usd: float | None, owner: str, experiment: str) -> None:
+        """Build the budget for resources tagged with `experiment`, unless `limit_usd` (dollars a month) is None. Raises ConfigError if
+        `owner` is no e-mail address.
+        """
         super().__init__(scope, id)
         if limit_usd is None:
             return

@@ -20,8 +20,10 @@ BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the de
 
 
 def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
-    """Return the account file's image for `instance_type`, or else a parameter of `stack` that resolves at deployment to the newest public
-    image, with NVIDIA drivers if `gpu`. There is one template parameter per SSM path.
+    """Return the id of the machine image for `instance_type`: that of the account file, or else a parameter of `stack` that is resolved at
+    deployment to AWS's newest image, with NVIDIA drivers if `gpu`.
+
+    There is one template parameter for each SSM path.
     """
     if own := organisation.account_of(stack).image(instance_type, gpu=gpu):
         return own
@@ -35,11 +37,11 @@ def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
 
 
 def pin_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLaunchTemplate:
-    """Build a launch template whose first version keeps the image that was newest when it was made.
+    """Build and return a launch template whose first version keeps the image that is newest at the first deployment, so that later updates
+    of the stack do not replace its hosts.
 
-    CloudFormation resolves a parameter that names the latest image again at each update, whatever the update is for; an instance that
-    refers to it is then replaced, and its data are lost. A launch template is not replaced by another image: it gets another version,
-    and its first one stays as it is. Instances that name FIRST_VERSION therefore keep their image until another `generation` makes
+    CloudFormation resolves a parameter for the newest image again at each update, and would replace an instance that refers to it, with its
+    data. A launch template only gets another version; instances that name FIRST_VERSION keep their image until another `generation` makes
     another template.
     """
     named = Stack.of(scope).resolve(image_id)
@@ -57,27 +59,29 @@ def pin_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLau
 
 
 def user_data(script: str, facts: Mapping[str, str]) -> str:
-    """Return `script` (from `boot_script`, or a reference to where the template holds it) behind a header of shell assignments, base64.
+    """Return an instance's user data, base64: `script` after a header of shell assignments. `script`: from `boot_script`, or a reference to
+    where the template holds it.
 
-    `facts`: the variables: addresses and ARNs, never secrets. Their values may be known at deployment only; they are quoted for the
-    shell, and none may contain a quote.
+    `facts`: the variables, such as addresses and ARNs, never secrets. Values that are known only at deployment are allowed; none may
+    contain a single quote.
     """
     header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
     return Fn.base64(Fn.join("", [*header, script]))
 
 
 def boot_script(name: str) -> str:
-    """Return `boot/<name>` without its comments, which count towards the limit of user data. A line `@other@` is replaced by that file's
-    text.
+    """Return the text of the file `boot/<name>` without comments, which count towards the size limit of user data. A line `@other@` is
+    replaced by the text of the file `other`.
     """
     text = re.sub(r"^ *# .*\n", "", (BOOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return re.sub(r"^@([\w.]+)@\n", lambda match: boot_script(match[1]), text, flags=re.MULTILINE)
 
 
 def common_facts(scope: Construct, project: str, name: str, instance_type: str) -> dict[str, str]:
-    """Return the variables that `boot/common.sh` reads. `name`: the host's name in the log. SESSION_AGENT is the version of Session
-    Manager's agent, and SESSION_AGENT_SHA256 its digest for the processor; both are empty if the account file pins none, and none is
-    installed then.
+    """Return the shell variables that `boot/common.sh` reads, for a host of `project`. `name`: the host's name in the log.
+
+    SESSION_AGENT is the version of the session manager's agent to install, and SESSION_AGENT_SHA256 its digest for the processor; both are
+    empty if the account file pins none, and no agent is installed then.
     """
     agent = organisation.account_of(scope).session_agent
     return {
@@ -91,5 +95,5 @@ def common_facts(scope: Construct, project: str, name: str, instance_type: str) 
 
 
 def fingerprint(*parts: str) -> str:
-    """Return a short hash of `parts`, for logical ids of resources that must be replaced when one of them changes."""
+    """Return a short hash of `parts`. As part of a logical id, it makes CloudFormation replace a resource if one of the parts changes."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]

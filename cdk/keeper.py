@@ -25,6 +25,7 @@ class Keeper(Construct):
     def __init__(
         self, scope: Construct, id: str, *, project: str, vpc: ec2.IVpc, subnet: ec2.ISubnet, group: ec2.ISecurityGroup
     ) -> None:
+        """Build the function, its log group and its role. `subnet`, `group`: those of the experiments' functions."""
         super().__init__(scope, id)
         name = stack_name(project, "network-keeper")
         log = logs.LogGroup(

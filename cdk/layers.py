@@ -18,11 +18,12 @@ ARCHITECTURE = lambda_.Architecture.ARM_64
 
 
 class Layers(Construct):
-    """Layer versions made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip, or placeholders that cannot be deployed. There
-    are none if functions are images, which hold their packages themselves.
+    """The Lambda layers, made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip; if a zip is missing, a placeholder that cannot
+    be deployed. None if functions are container images.
     """
 
     def __init__(self, scope: Construct, id: str, *, packaging: str, folder: Path) -> None:
+        """Build both layers if `packaging` is "layer"; otherwise none."""
         super().__init__(scope, id)
         self._folder = folder
         self._versions: list[lambda_.ILayerVersion] = []
@@ -31,11 +32,11 @@ class Layers(Construct):
             self._versions = [dataplane, self._layer("torch", "PyTorch for ARM, pruned")]
 
     def for_function(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
-        """Return the layers of a function. `torch`: whether it needs torch."""
+        """Return the layers that a function uses: both if it needs `torch`, else the data plane's alone."""
         return self._versions if torch else self._versions[:1]
 
     def _layer(self, name: str, description: str) -> lambda_.LayerVersion:
-        """Build one layer from its zip, or from a placeholder that cannot be deployed."""
+        """Build the layer `name` from its zip, or from a placeholder that CloudFormation refuses to deploy."""
         built = self._folder / f"layer-{name}.zip"
         if not built.exists():
             refuse_deployment(self, f"{name.capitalize()}Layer", what=f"The {name} layer", target="layer")

@@ -9,7 +9,7 @@ from constructs import IConstruct
 
 
 def check(app: App) -> None:
-    """Make synthesis fail on every finding that is not acknowledged."""
+    """Add AWS's Solutions checks to `app`, so that synthesis fails on every finding that is not acknowledged."""
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
 
 
@@ -19,8 +19,8 @@ def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
 
 
 def finding_of(resolved: Any) -> str:
-    """Return a resolved value as cdk-nag writes it in a finding: references in angle brackets, joins put together. Raises TypeError for
-    a value of another form.
+    """Return a resolved CloudFormation value as cdk-nag writes it in a finding: as text, with references in angle brackets. Raises
+    TypeError for a value of another form.
     """
     match resolved:
         case str():

@@ -8,13 +8,13 @@ from crossover.validation.combinations import FUNCTION_NAME_LIMIT
 
 
 def stack_name(project: str, part: str) -> str:
-    """Return the name of a project's stack. `part`: network, broker or an experiment's name."""
+    """Return the name of one of a project's stacks: `<project>-<part>`. `part`: "network", "broker" or an experiment's name."""
     return f"{project}-{part}"
 
 
 def resource_name(scope: IConstruct, part: str) -> str:
-    """Return the name of a function, state machine or host: its stack's name, then `part`. Raises ConfigError if the name is too long
-    for AWS.
+    """Return the full name of a function, state machine or host: the name of the stack that `scope` is in, then `part`. Raises ConfigError
+    if it is too long for AWS.
     """
     name = f"{Stack.of(scope).stack_name}-{part.replace('_', '-')}"
     if len(name) > FUNCTION_NAME_LIMIT:
@@ -26,17 +26,21 @@ def resource_name(scope: IConstruct, part: str) -> str:
 
 
 def parameter_path(project: str, *parts: str) -> str:
-    """Return the path of an SSM parameter: `/crossover/<project>/network/vpc`, `/crossover/<project>/<experiment>/bucket`."""
+    """Return the path of an SSM parameter, such as `/crossover/<project>/network/vpc` or `/crossover/<project>/<experiment>/bucket`.
+    `parts`: the path's components after the project.
+    """
     return "/".join(["/crossover", project, *parts])
 
 
 def bucket_prefix(stack: str) -> str:
-    """Return the beginning of the bucket names of a stack or a project: CloudFormation makes them of the stack's name, shortened."""
+    """Return the beginning of the names of the buckets that CloudFormation makes for a stack, or for all stacks of a project. `stack`: name
+    of the stack or project.
+    """
     return stack[:20]
 
 
 def boot_log(project: str) -> str:
-    """Return the name of the network stack's log group to which hosts write how they booted."""
+    """Return the name of the CloudWatch log group, part of the network stack, to which hosts write the output of their boots."""
     return f"/crossover/{project}/boot"
 
 

@@ -16,7 +16,9 @@ CONTEXT = "crossover:account"
 
 
 def set_account_file(app: App, account: AccountFile) -> None:
-    """Put the account file's settings into the app's context. Call it before the first stack is made."""
+    """Put the settings of the account file into the app's CDK context, where `account_of` finds them. Call it before the first stack is
+    built.
+    """
     app.node.set_context(CONTEXT, json.dumps(asdict(account)))
 
 
@@ -27,7 +29,7 @@ def account_of(scope: IConstruct) -> AccountFile:
 
 
 def key(scope: IConstruct) -> kms.IKey | None:
-    """Return the account's KMS key, imported into the stack once by its ARN, or None if the account file names none."""
+    """Return the account's KMS key as a CDK object, imported into the stack once, or None if the account file names none."""
     arn, stack, id = account_of(scope).kms_key, Stack.of(scope), "AccountKey"
     if not arn:
         return None

@@ -28,7 +28,7 @@ PLATFORM = ecr_assets.Platform.LINUX_ARM64
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """The arguments of a function that say what code runs in it."""
+    """The arguments of a Lambda function that determine its code: a zip with handler, runtime and layers, or a container image."""
 
     code: lambda_.Code
     handler: str
@@ -38,8 +38,10 @@ class Package:
 
 @dataclass
 class Packages:
-    """The packages of steps. Files that several steps share are staged once, below `folder`. CDK copies an asset as soon as a function
-    uses it.
+    """Builder of the packages of steps. Files that several steps share are copied once, below `folder`.
+
+    `image`: whether functions are container images; `own`: files of the user's code; `own_steps`: whether the architecture itself is the
+    user's.
     """
 
     layers: Layers
@@ -51,7 +53,7 @@ class Packages:
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
     def for_step(self, step: Step, *, torch: bool) -> Package:
-        """Return the package of one step. `torch`: whether its function has torch."""
+        """Return the package for the function of `step`. `torch`: whether the function has torch."""
         available = user_code.COMPUTING if torch else user_code.RUNTIME | user_code.DATAPLANE
         out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
         handler = f"{step.module}.{step.name}"
@@ -80,8 +82,8 @@ class Packages:
 
 
 def stage_image(out: Path) -> None:
-    """Copy the Dockerfile to `out` and write the lists that pip installs by it: the versions of requirements.txt, those of the data
-    plane with their hashes.
+    """Copy the Dockerfile to the folder `out`, and write beside it the lists of packages that pip installs: the versions of
+    requirements.txt, with hashes for those of the data plane.
     """
     shutil.copyfile(DOCKERFILE, out / "Dockerfile")
     dataplane = sorted(lock.add_hashes(pin_version(name.replace("_", "-"))) for name in user_code.DATAPLANE)

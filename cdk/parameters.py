@@ -21,8 +21,10 @@ def publish(
     values: Mapping[str, str],
     outputs: Mapping[str, str] = {},
 ) -> None:
-    """Publish each of `values` (text by name) as an SSM parameter under `/crossover/<project>/<part>/`. `scope`: construct that gets the
-    parameters; `outputs`: {name: description} of the values to list in the stack's Outputs too.
+    """Create an SSM parameter `/crossover/<project>/<part>/<name>` for each of `values` (text by name).
+
+    `scope`: construct that holds the parameters; `outputs`: descriptions, by name, of the values that are also listed in the stack's
+    Outputs.
     """
     folder = Construct(scope, "Published")
     for name, value in values.items():
@@ -38,22 +40,24 @@ def publish(
 
 
 def look_up(scope: Construct, project: str, part: str, name: str) -> str:
-    """Return the value `name` that the stack `part` of `project` published, resolved at deployment: synthesis needs neither network nor
-    credentials. `scope`: construct that uses the value.
+    """Return the value `name` that the stack `part` of `project` published. It is a token that is resolved when the template is deployed,
+    so synthesis needs no connection to AWS.
+
+    `scope`: construct that uses the value.
     """
     return ssm.StringParameter.value_for_string_parameter(scope, parameter_path(project, part, name))
 
 
 def prevent_deletion_while_used(scope: Construct, project: str, part: str) -> None:
-    """Export a word of the shared stack `part` of `project`, so that CloudFormation does not delete that stack while another stack imports
-    the word (see `import_shared_words`). `scope`: the shared stack.
+    """Export a constant from the shared stack `part` of `project`. CloudFormation does not delete a stack while another stack imports its
+    export (see `import_shared_words`). `scope`: the shared stack.
     """
     CfnOutput(scope, "Standing", value=part, export_name=f"{project}-{part}")
 
 
 def import_shared_words(project: str, parts: Iterable[str]) -> dict[str, str]:
-    """Return the value that a stack publishes if it depends on shared stacks: their words, imported. Empty for a stack that depends on
-    none.
+    """Return {"leans_on": the exported constants of the shared stacks `parts`}, a value to publish; {} if there are no `parts`. By
+    importing them, a stack keeps those stacks from being deleted.
     """
     words = [Fn.import_value(f"{project}-{part}") for part in parts]
     return {"leans_on": Fn.join(" ", words)} if words else {}

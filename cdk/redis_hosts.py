@@ -53,6 +53,7 @@ class RedisHosts(Construct):
         storage: Buckets,
         built: Path,
     ) -> None:
+        """Build `count` hosts with their password. `built`: folder with the built tensor modules."""
         super().__init__(scope, id)
         self._settings, self._network, self._storage = settings, network, storage
         secret = secretsmanager.Secret(
@@ -86,8 +87,8 @@ class RedisHosts(Construct):
         }
 
     def _built_module(self, folder: Path) -> assets.Asset:
-        """Return the asset of `folder`/tensors-<processor>.so, which `make host-module` builds, or a placeholder that cannot be
-        deployed.
+        """Return the asset of the Redis module for the hosts' processor, `folder`/tensors-<processor>.so. If `make host-module` has not
+        built it, return a placeholder that cannot be deployed.
         """
         kind = processor(self._settings.instance_type)
         built = folder / f"tensors-{kind}.so"
@@ -102,8 +103,10 @@ class RedisHosts(Construct):
         return assets.Asset(self, "Module", path=str(built.resolve()))
 
     def _profile(self, rank: int) -> iam.CfnInstanceProfile:
-        """Build the host's instance profile: it may read the module and the password, write its own certificate and the boot's log, and
-        answer the session manager. Each host has its own role: an attacker on one host must not pass for another.
+        """Build the instance profile of the host `rank`: it may read the module and the password, write its own certificate and the log of
+        its boot, and use the session manager.
+
+        Each host has a role of its own, so that an attacker on one host cannot pretend to be another.
         """
         module, certificate = self._module, self._storage.bucket.arn_for_objects(f"hosts/redis/{rank}.pem")
         allowed = [
@@ -118,11 +121,11 @@ class RedisHosts(Construct):
         return iam.CfnInstanceProfile(self, f"Profile{rank}", roles=[role.role_name])
 
     def _host(self, rank: int) -> ec2.CfnInstance:
-        """Build a host, and a wait for its own signal: the deployment fails with the first host that does not come up.
+        """Build the host `rank`, and a wait condition for its signal: the deployment fails if the host does not boot.
 
-        User data run at an instance's first boot alone, and a wait condition counts once. So host, handle and condition carry a
-        fingerprint of everything that determines the boot: a host whose fingerprint changes is replaced, with a handle of its own; the
-        others stay as they are, with their data.
+        User data run only at an instance's first boot, and a wait condition counts only once. So the ids of host, handle and condition
+        contain a fingerprint of everything that determines the boot: if it changes, the host is replaced and waited for again. The other
+        hosts keep their data.
         """
         salt = self._fingerprint(rank)
         handle = CfnWaitConditionHandle(self, f"Ready{rank}{salt}")
@@ -132,14 +135,14 @@ class RedisHosts(Construct):
         return host
 
     def _fingerprint(self, rank: int) -> str:
-        """Return a hash of the user data (without the address to signal to), the image, and the instance type, because the boot divides
-        up its memory.
+        """Return a short hash of what determines the boot of the host `rank`: its user data (without the address to signal to), its image
+        and its instance type.
         """
         boot = [self._user_data(rank, signal_url=""), self._image.ref, self._settings.instance_type]
         return fingerprint(json.dumps(Stack.of(self).resolve(boot)), boot_script("redis.sh"))
 
     def _instance(self, id: str, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
-        """Build the EC2 instance of one host. `id`: its construct id; `handle`: where it signals the end of its boot."""
+        """Build the EC2 instance of the host `rank`. `id`: its construct id; `handle`: receives the signal at the end of its boot."""
         host = ec2.CfnInstance(
             self,
             id,
@@ -182,7 +185,9 @@ class RedisHosts(Construct):
         return host
 
     def _user_data(self, rank: int, *, signal_url: str) -> str:
-        """Return the user data of one host. `signal_url`: where it signals the end of its boot."""
+        """Return the user data (boot script with its variables, base64) of the host `rank`. `signal_url`: where it signals the end of its
+        boot.
+        """
         facts = {
             **common_facts(
                 self, self._network.project, resource_name(self, f"redis-{rank}"), self._settings.instance_type

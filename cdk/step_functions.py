@@ -20,8 +20,10 @@ from crossover.workflow.state_machines import RUN_MACHINE, Machine, References, 
 
 
 class StateMachines(Construct):
-    """The state machines of the trees: `run`, one per Child, one per entry of `machines`; `names` and `arns` are by these short names.
-    `environment` and `grants` are for a program that starts them.
+    """The state machines of an architecture: `run`, one per Child, and one per entry of `Architecture.machines`. `names` and `arns` give
+    the full names and ARNs by these short names.
+
+    `environment` and `grants`: what a program needs to start them. `facts`: values to publish.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class StateMachines(Construct):
         machines: Mapping[str, Machine],
         functions: LambdaFunctions,
     ) -> None:
+        """Build each of `machines` (definitions by short name) with its role. `functions`: the Lambda functions that they invoke."""
         super().__init__(scope, id)
         self._functions = functions.by_step
         self.names = {name: resource_name(self, name) for name in machines}
@@ -45,7 +48,7 @@ class StateMachines(Construct):
             self._machine(name, made)
 
     def _machine(self, name: str, made: Machine) -> None:
-        """Build one state machine and its role."""
+        """Build the state machine `name` from the definition `made`, with its role."""
         role = self._role(name, made.references)
         machine = sfn.StateMachine(
             self,
@@ -69,8 +72,8 @@ class StateMachines(Construct):
         )
 
     def _value(self, kind: str, target: str) -> str:
-        """Return the ARN that a placeholder of a definition stands for. `kind`: step, machine, executions or call; `target`: short name
-        of the first three, service and action of a call.
+        """Return the ARN for one placeholder of a definition. `kind`: "step", "machine", "executions" or "call"; `target`: the short name,
+        or for a call service and action.
         """
         if kind == "call":
             return integration_arn(target, partition=Aws.PARTITION)
@@ -79,7 +82,7 @@ class StateMachines(Construct):
         return arn("states", f"{'stateMachine' if kind == 'machine' else 'execution'}:{self.names[target]}")
 
     def _role(self, name: str, references: References) -> iam.Role:
-        """Build the role of one machine, with the permissions that its references need."""
+        """Build the role of the machine `name`, with the permissions for what it refers to: functions, child machines, distributed Maps."""
         functions = [self._functions[step].function_arn for step in references.steps]
         machines = [self.names[child] for child in references.children]
         allowed = [grants.Grant(actions=["lambda:InvokeFunction"], resources=functions)] if functions else []

@@ -16,11 +16,12 @@ BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
 
 
 class Buckets(Construct):
-    """The buckets of an experiment: `bucket` for runs, `data` by rank (the same bucket for all, or one each). Raises ConfigError if a
-    function's environment cannot hold all their names.
+    """The S3 buckets of an experiment. `bucket`: for runs; `data`: the bucket of each rank's training data, either one each or the same
+    `bucket` once. `facts`: values to publish.
     """
 
     def __init__(self, scope: Construct, id: str, *, bucket_per_worker: bool, workers: int) -> None:
+        """Build the buckets. Raises ConfigError if a function's environment could not hold the names of one bucket per worker."""
         super().__init__(scope, id)
         self.bucket = self._bucket("Runs")
         self.data, self.facts = [self.bucket], {"bucket": self.bucket.bucket_name}
@@ -36,12 +37,12 @@ class Buckets(Construct):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of a user of the buckets: their names."""
+        """The environment variables with the buckets' names, for functions and programs that use them."""
         return {name.upper(): value for name, value in self.facts.items()}
 
     def _bucket(self, name: str) -> s3.Bucket:
-        """Build a bucket. CDK's own custom resource empties it, so that a plain DeleteStack suffices: `cdk destroy` and the expiry use
-        nothing else.
+        """Build one bucket, which is encrypted and whose objects expire after KEEP_DAYS. CDK's custom resource empties it when the stack is
+        deleted.
         """
         key = organisation.key(self)
         bucket = s3.Bucket(
@@ -66,8 +67,8 @@ class Buckets(Construct):
         return bucket
 
     def _tame_emptier(self, name: str) -> None:
-        """Give CDK's emptying function a log group that is deleted with the stack, and take the right to create one away: it would leave
-        its log group behind.
+        """Give CDK's function that empties buckets the name `name` and a log group that is deleted with the stack. Take away its permission
+        to create log groups, because it would leave one behind.
         """
         provider = Stack.of(self).node.find_child(EMPTIER)
         group = logs.LogGroup(

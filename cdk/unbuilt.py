@@ -9,8 +9,10 @@ PLACEHOLDER = Path(__file__).parent / "placeholder"
 
 
 def refuse_deployment(scope: IConstruct, name: str, *, what: str, target: str) -> None:
-    """Add a warning and a Rule to the stack of `scope`, so that CloudFormation refuses the template before it creates anything. `name`: of
-    the Rule's parameter; `what`: name of the missing thing; `target`: the make target that builds it.
+    """Add a warning and a Rule to the stack of `scope`, so that CloudFormation refuses to deploy the template, because something was not
+    built.
+
+    `name`: of the Rule's template parameter; `what`: name of the missing thing; `target`: the make target that builds it.
     """
     stack, mend = Stack.of(scope), f"run `make {target}`, then deploy again"
     Annotations.of(stack).add_warning_v2(

@@ -6,12 +6,11 @@ ZONE = "Zone"
 
 
 def pin_zone(stack: Stack, *, asked: str | None) -> str:
-    """Return the zone that the template's parameter names, or the region's first zone if it names none. `asked`: the zone of the experiment
-    file, if any.
+    """Add the template parameter for the network's availability zone to `stack`, and return the zone: that of the parameter, or the
+    region's first if it is empty. `asked`: the zone that the experiment file names, if any.
 
-    `crossover deploy` looks for a zone that offers everything and passes it as the parameter; at a later deployment, by plain `cdk
-    deploy` too, the CDK leaves parameters at their previous values, so the zone stays. A subnet cannot move: if the file names another
-    zone than the parameter, the template's rule refuses the update before anything is changed. Synthesis needs no connection to AWS.
+    `crossover deploy` chooses a zone that offers everything and passes it as the parameter; a later deployment keeps the parameter's value.
+    A subnet cannot move: if the file names another zone than the parameter, a rule of the template refuses the update.
     """
     parameter = CfnParameter(
         stack, ZONE, type="String", default=asked or "", description="The zone that everything stands in; it stays"
