@@ -24,6 +24,7 @@ class AllReduceStack(ExperimentStack):
     architecture = ARCHITECTURE
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Build the stack's constructs and publish their values."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -20,7 +20,9 @@ _LOOKS, _LOOK_S = 100, 0.05
 
 
 def main() -> int:
-    """Synthesize the experiment on standard input, and return the exit status."""
+    """Read a resolved experiment as JSON from standard input, synthesize it into the folder named by the first argument, and return the
+    exit status. A user's mistake is printed as one line.
+    """
     user_code.set_folders(*sys.argv[2:])
     try:
         from stacks.synthesis import synthesize  # starts Node
@@ -37,8 +39,10 @@ def main() -> int:
 
 
 def _node_was_killed() -> bool:
-    """Return whether a child process was killed by SIGKILL. It polls for a while: the broken pipe is noticed before the kernel reports
-    the end. If `node` is a script that starts the real one, its exit status says so: 128 + 9 from a shell, 256 - 9 from Python.
+    """Return whether a child process was killed by SIGKILL. Polls for up to five seconds, because the broken pipe is noticed before the
+    kernel reports the end.
+
+    If `node` is a script that starts the real one, its exit status shows it: 128 + 9 from a shell, 256 - 9 from Python.
     """
     for _ in range(_LOOKS):
         try:

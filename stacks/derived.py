@@ -19,9 +19,12 @@ from crossover.workflow.infrastructure import database_hosts
 
 
 class DerivedStack(ExperimentStack):
-    """The database hosts that ARCHITECTURE names; the project's broker, if a step sends messages; functions and state machines."""
+    """The stack of an architecture that is a tree of steps: the database hosts that it needs; access to the project's broker, if a step
+    sends messages; functions and state machines.
+    """
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Build the constructs that the architecture's tree needs, and publish their values."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

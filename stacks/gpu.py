@@ -11,6 +11,7 @@ class GpuStack(ExperimentStack):
     """A fleet of GPU instances; with `gpu.exchange: distributed` also a security group within which all ports are open."""
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Build bucket, fleet and budget, and publish their values."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

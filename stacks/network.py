@@ -29,8 +29,8 @@ THROUGH_S3 = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"
 
 
 def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyStatement:
-    """Return a policy statement for an endpoint that admits only this account's identities and resources: nobody's data leave by it,
-    whatever credentials a broken function has brought along.
+    """Return a policy statement for a VPC endpoint that admits only identities and resources of this account. So a broken function cannot
+    send data elsewhere, whatever credentials it has.
     """
     mine = {"aws:ResourceAccount": Aws.ACCOUNT_ID, "aws:PrincipalAccount": Aws.ACCOUNT_ID}
     return iam.PolicyStatement(
@@ -39,11 +39,12 @@ def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyS
 
 
 class NetworkStack(Stack):
-    """A VPC without NAT in one availability zone: hosts in a public subnet behind closed security groups, functions in a private one. If
-    the organisation has a VPC, only the security groups; its routes are used.
+    """The network that a project's experiments share: a VPC in one availability zone without NAT, with a public subnet for hosts, a private
+    one for functions, and security groups. If the organisation has a VPC, only the security groups are built.
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
+        """Build VPC, endpoints, security groups, log group, keeper and expiry, and publish their ids."""
         super().__init__(scope, id, **stack)
         zone = pin_zone(self, asked=experiment.network.availability_zone)
         own = organisation.account_of(self).network
@@ -94,6 +95,7 @@ class NetworkStack(Stack):
         expiry.outlive(self.node.children)
 
     def _vpc(self, zone: str) -> ec2.Vpc:
+        """Build the VPC in the availability zone `zone`, with a public and an isolated subnet and without NAT."""
         vpc = ec2.Vpc(
             self,
             "Vpc",
@@ -111,8 +113,8 @@ class NetworkStack(Stack):
         return vpc
 
     def _endpoints(self, vpc: ec2.Vpc, group: ec2.SecurityGroup, prefix: str) -> None:
-        """Build the endpoints for S3 and Secrets Manager. `group`: security group of the interface endpoint; `prefix`: beginning of the
-        project's bucket names.
+        """Build the VPC endpoints for S3 and Secrets Manager. `group`: security group of the interface endpoint; `prefix`: beginning of the
+        project's bucket names, to which S3 access is restricted.
         """
         private = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED)
         objects = vpc.add_gateway_endpoint("S3", service=ec2.GatewayVpcEndpointAwsService.S3, subnets=[private])
@@ -130,8 +132,8 @@ class NetworkStack(Stack):
         )
 
     def _groups(self, vpc: ec2.IVpc) -> dict[str, ec2.SecurityGroup]:
-        """Build the security groups and their rules: connections that no rule names are closed. An organisation's own endpoints have
-        groups of their own.
+        """Build the security groups and return them by name. Connections that no rule allows are closed. If `vpc` is the organisation's
+        own, there is no group for endpoints.
         """
         groups = {
             name: ec2.SecurityGroup(

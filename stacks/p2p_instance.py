@@ -12,6 +12,7 @@ class P2PInstanceStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Build bucket, fleet and budget, and publish their values."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -23,6 +23,7 @@ class P2PServerlessStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Build the stack's constructs and publish their values."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

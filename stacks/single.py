@@ -17,9 +17,12 @@ from peers.single import ARCHITECTURE, PROGRAM
 
 
 class SingleStack(ExperimentStack):
-    """A fleet of one instance, or functions and the state machine that restarts them before Lambda ends them, as `single.on` says."""
+    """The stack of a single worker, by `single.on`: a fleet of one instance, or functions and the state machine that invokes them again
+    before Lambda's time limit.
+    """
 
     def __init__(self, scope: Construct, props: Props) -> None:
+        """Build bucket, fleet or functions, and budget, and publish their values."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -39,12 +39,12 @@ def compose(
     account: AccountFile | None = None,
     env: Environment | None = None,
 ) -> Stack:
-    """Add the stacks that the experiment needs to the app: its own, the shared ones it depends on, and its baselines'. Return the
-    experiment's stack.
+    """Add to the app the stacks that the experiment needs: its own, the shared ones it depends on, and those of its baselines. Return the
+    experiment's own stack.
 
-    `now`: when the lifetime begins; it reaches the manifest only, so equal YAMLs give equal templates. `layers`: folder with the built
-    layers; `account`: settings of the organisation's AWS account; `env`: the account and region of the stacks; without it they fit any.
-    Raises ConfigError for what cannot be deployed.
+    `now`: when the lifetime begins; it reaches only the manifest, so equal YAMLs give equal templates. `layers`: folder with the built
+    layers; `account`: settings of the organisation's AWS account; `env`: account and region; if None, the stacks fit any. Raises
+    ConfigError for what cannot be deployed.
     """
     now = now or datetime.now(UTC)
     if account:
@@ -57,6 +57,9 @@ def compose(
 
 
 def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path, env: Environment | None) -> Stack:
+    """Build the stack of one experiment and the shared stacks that it needs, with the dependencies between them; return the former. If it
+    needs no shared stack, it also contains its own expiry.
+    """
     shared = [_build_shared_stack(app, part, experiment, now=now, env=env) for part in shared_stacks(experiment)]
     stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now, env=env))
     # `shared` names them in the order in which they need one another.
@@ -75,7 +78,9 @@ def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Pat
 def _build_shared_stack(
     app: App, part: str, experiment: Experiment, *, now: datetime, env: Environment | None
 ) -> Stack:
-    """Return the shared stack `part`, built at the first call, so that an experiment and its baseline share it."""
+    """Return the shared stack `part`, "network" or "broker". It is built at the first call, so that an experiment and its baselines share
+    it.
+    """
     name = stack_name(experiment.project, part)
     found = app.node.try_find_child(name)
     if isinstance(found, Stack):
@@ -102,9 +107,11 @@ def synthesize(
     layers: Path = LAYERS,
     account: AccountFile | None = None,
 ) -> Path:
-    """Write the experiment's cloud assembly to `out` and return that folder; `now`, `layers` and `account` are those of `compose`. The
-    template validator is off here (app.py has it on). The assembly fits clouds that are bootstrapped under the CDK's own qualifier, as the
-    local one is.
+    """Write the experiment's cloud assembly (templates and assets) to the folder `out`, and return that folder. `now`, `layers`, `account`:
+    as for `compose`.
+
+    CDK's template validator is off here (app.py has it on). The assembly fits accounts that are bootstrapped with CDK's default qualifier,
+    as the local cloud is.
     """
     flags = {name: value for name, value in feature_flags().items() if name != "@aws-cdk/core:bootstrapQualifier"}
     app = App(outdir=str(out.resolve()), context=flags, builtin_cloud_formation_validation=False)
@@ -114,13 +121,15 @@ def synthesize(
 
 
 def feature_flags() -> dict[str, Any]:
-    """Return the `context` of cdk.json, so that the CDK command line and this project synthesize the same templates."""
+    """Return the `context` of cdk.json (CDK feature flags), so that the CDK command line and this project synthesize the same templates."""
     return dict(json.loads((ROOT / "cdk.json").read_text(encoding="utf-8"))["context"])
 
 
 def _stack_of(experiment: Experiment) -> Callable[[App, Props], Stack]:
-    """Return the STACK of `stacks/<architecture>.py`, found by name, or of stacks/derived.py if there is no such file. Raises
-    ConfigError if the file defines none, or for a program without a file.
+    """Return the stack class for the experiment's architecture: STACK of `stacks/<architecture>.py`, or of stacks/derived.py if there is no
+    such file.
+
+    Raises ConfigError if the file defines no STACK, or if a program has no file.
     """
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():
