@@ -28,40 +28,42 @@ Event = dict[
 
 
 class Clients(Protocol):
-    """Protocol that gives a process the clients of its stores, bus and state machines. Requests are counted into the
-    given `traffic`.
+    """Protocol of the object from which a process gets the clients of its stores, message bus and state machines. A client's
+    requests are counted in the `traffic` given for it.
     """
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        """Return the client of the run's object store."""
+        """Return a client of the run's object store."""
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        """Return the client of the object store with the training data of `worker`."""
+        """Return a client of the object store that has the training data of `worker`."""
 
     def uses_object_store(self, experiment: Experiment) -> bool:
-        """Return whether the experiment's vectors are stored in the object store, so that their requests are requests
-        to it.
+        """Return whether the experiment's vectors (models, gradients) are stored in the object store instead of a tensor store, so
+        that requests for vectors are requests to the object store.
         """
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return the client of the tensor store of `worker` that the `experiment` names, counting into `traffic`."""
+        """Return a client of the tensor store of `worker`, of the kind that the `experiment` names. Its requests are counted in
+        `traffic`.
+        """
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return the client that computes on the vectors in the tensor store of `worker` that the `experiment` names,
-        counting into `traffic`.
+        """Return a client that averages and updates the vectors in the tensor store of `worker`, in the database or by fetching
+        them, as the `experiment` says. Its requests are counted in `traffic`.
         """
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        """Return a client of the message bus."""
+        """Return a client of the message bus, whose requests are counted in `traffic`."""
 
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the architecture's state machine `name` with `event` to its end: in Step Functions, or in this process.
-        Returns its last event.
+        """Start the architecture's state machine `name` with the input `event`, in Step Functions or in this process, and wait for
+        its end. Returns its output event.
         """
 
     def hold_slot(self) -> AbstractContextManager[float]:
-        """Hold a compute slot of this machine in a `with` block; yields the seconds spent waiting for it. On AWS there
-        is no wait.
+        """Return a context manager that holds one compute slot of this machine; entering it waits for a free slot and gives the
+        seconds waited. On AWS there are no slots, so no wait.
         """
 
 
@@ -78,7 +80,9 @@ _release_timer: threading.Timer | None = None
 
 
 def create_slots(folder: str | Path, count: int) -> None:
-    """Create `count` compute slots in `folder`; repeating it is harmless. Raises ValueError if `count` is below 1."""
+    """Create the files of `count` compute slots in `folder`; existing ones are left as they are. Raises ValueError if `count` is
+    below 1.
+    """
     if count < 1:
         raise ValueError(f"count: {count} slots asked for; at least 1 is needed")
     path = Path(folder)
@@ -89,10 +93,10 @@ def create_slots(folder: str | Path, count: int) -> None:
 
 @contextmanager
 def hold_slot(folder: str | Path) -> Iterator[float]:
-    """Hold one compute slot of `folder` in the `with` block; yields the seconds spent waiting for it.
+    """Within the `with` block, hold one of the compute slots in `folder`; yields the seconds spent waiting for it. Limits how many
+    processes of a machine compute at once.
 
-    First come, first served: the process that has locked the file `queue` is next. Raises FileNotFoundError if there
-    are no slots.
+    First come, first served: the process that has locked the file `queue` is next. Raises FileNotFoundError if there are no slots.
     """
     started = time.monotonic()
     paths = sorted(Path(folder).glob("slot-*"))
@@ -110,10 +114,8 @@ def hold_slot(folder: str | Path) -> Iterator[float]:
 
 
 def _release_memory_when_idle() -> None:
-    """Return freed memory to the system once this process has not computed for _IDLE_S seconds: the other workers of
-    this machine need it.
-
-    The next step pays with page faults, so a process that computes again at once keeps its memory.
+    """Start a timer that returns freed memory to the system in 0.5 seconds, for other workers of this machine, unless this process
+    holds a slot again before.
     """
     global _release_timer
     _cancel_memory_release()
@@ -123,18 +125,20 @@ def _release_memory_when_idle() -> None:
 
 
 def _cancel_memory_release() -> None:
-    """Stop the timer that would return freed memory to the system."""
+    """Stop the timer of `_release_memory_when_idle`, if there is one."""
     if _release_timer is not None:
         _release_timer.cancel()
 
 
 def _release_memory() -> None:
-    """Return freed memory to the system now."""
+    """Return freed memory of this process to the system now (glibc's malloc_trim)."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def _lock_free_slot(paths: list[Path], queue: Path) -> int:
-    """Wait in the `queue` file until one of the slot files `paths` can be locked; return its open descriptor."""
+    """Wait, in the order of the lock on the file `queue`, until one of the slot files `paths` can be locked; lock it and return its
+    open descriptor. Closing that releases the slot.
+    """
     head = os.open(queue, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         fcntl.flock(head, fcntl.LOCK_EX)
@@ -149,7 +153,7 @@ def _lock_free_slot(paths: list[Path], queue: Path) -> int:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Lock the file and return its open descriptor; None if another process has locked it."""
+    """Lock the file and return its open descriptor, or return None if another process has locked it. Does not wait."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +171,7 @@ def _try_lock(path: Path) -> int | None:
 
 
 class Pool:
-    """Semaphore for `places` threads at once, first come, first served."""
+    """Semaphore that at most `places` threads can hold at once, first come, first served."""
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -176,7 +180,7 @@ class Pool:
 
     @contextlib.contextmanager
     def hold_place(self) -> Iterator[None]:
-        """Hold one place in the `with` block; wait until one is free."""
+        """Within the `with` block, hold one place; wait for it if all are taken."""
         self._enter()
         try:
             yield
@@ -184,7 +188,7 @@ class Pool:
             self._leave()
 
     def _enter(self) -> None:
-        """Take a place, or wait in the queue until one is passed on."""
+        """Take a place; if all are taken, wait until another thread hands over its place."""
         turn = runtime.event()
         with self._lock:
             if self._free:
@@ -194,7 +198,7 @@ class Pool:
         turn.wait()
 
     def _leave(self) -> None:
-        """Pass the place to the first thread in the queue, or free it."""
+        """Hand this thread's place over to the first thread in the queue; if nobody waits, free it."""
         with self._lock:
             if self._queue:
                 self._queue.popleft().set()  # the place goes from hand to hand
@@ -209,37 +213,35 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """Property that is computed once per object.
+    """Decorator for a property that is computed at the first access and then stored in the instance.
 
-    functools.cached_property of Python 3.11 holds one lock for all objects while it computes; with I/O inside, one
-    hanging attempt would hang every worker of an inline run.
+    functools.cached_property of Python 3.11 holds one lock for all objects while it computes; with I/O inside, one hanging attempt
+    would hang every worker of an inline run.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self._compute = compute
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember the property's name."""
+        """Store the property's name, under which the value will be stored in the instance."""
         self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
-        """Compute the value and store it in the instance, so that later accesses find it there."""
+        """Compute the value, store it in the instance, where later accesses find it, and return it."""
         value = self._compute(instance)
         instance.__dict__[self._name] = value  # found there first from now on
         return value
 
 
 class ByWorker(Mapping[int, T], Generic[T]):
-    """Mapping from worker to client, each made by `make` when it is first asked for: one warm process serves several
-    workers.
-    """
+    """Mapping from worker to its client, which `make` builds at the first access and which is then kept. `workers`: number of workers."""
 
     def __init__(self, workers: int, make: Callable[[int], T]) -> None:
         self._workers, self._make = workers, make
         self._made: dict[int, T] = {}
 
     def __getitem__(self, worker: int) -> T:
-        """Return the client of `worker`, made now if it is new. Raises KeyError for a worker out of range."""
+        """Return the client of `worker`, built now if this is the first access. Raises KeyError for a worker out of range."""
         if not 0 <= worker < self._workers:
             raise KeyError(worker)
         if worker not in self._made:
@@ -260,13 +262,16 @@ class ByWorker(Mapping[int, T], Generic[T]):
 
 
 class MemoryClients:
-    """Clients of a run in this process, whose stores are in memory. `slots`: workers that compute at once, by default
-    one for each core.
+    """Clients for a run whose workers are all in this process and whose stores are in its memory.
 
-    After `stop`, every request for a client or slot raises RunFailed, which ends the run's steps and programs.
+    After `stop`, every request for a client or slot raises RunFailed, which ends the run's steps and programs. `run_machine` must
+    be set before a program uses it.
     """
 
     def __init__(self, *, workers: int, shared_tensors: bool = False, slots: int = 0) -> None:
+        """Create empty stores and a bus. `shared_tensors`: one tensor store for all workers instead of one each. `slots`: number of
+        workers that may compute at once; 0: one per core.
+        """
         self.object_store = MemoryObjectStore(Traffic())
         self.shared_tensors = shared_tensors
         count = 1 if shared_tensors else workers
@@ -277,50 +282,54 @@ class MemoryClients:
         self._slots = Pool(slots or os.cpu_count() or 1)
 
     def stop(self) -> None:
-        """Stop the run: from now on clients and slots are refused. What is stored stays."""
+        """Make all later requests for clients and slots raise RunFailed. What is stored stays."""
         self._stopped.set()
 
     def _raise_if_stopped(self) -> None:
-        """Raise RunFailed if the run was stopped."""
+        """Raise RunFailed if `stop` was called."""
         if self._stopped.is_set():
             raise RunFailed("the run was stopped")
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        """Return a client of the run's object store that counts into `traffic`."""
+        """Return a client of the run's object store, whose requests are counted in `traffic`."""
         self._raise_if_stopped()
         return self.object_store.with_traffic(traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        """Return a client of the store with the training data, which is the run's object store."""
+        """Return a client of the store with the training data, which is the run's object store for every `worker`."""
         return self.objects(traffic)
 
     def uses_object_store(self, experiment: Experiment) -> bool:
-        """Return whether the experiment's vectors are stored in the object store."""
+        """Return whether the experiment's vectors are stored in the object store: if `storage.channel` is s3 and workers share
+        their store.
+        """
         return experiment.storage.channel == "s3" and self.shared_tensors
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return a client of the tensor store of `worker`, counting into `traffic`: the bucket if the `experiment` exchanges through it."""
+        """Return a client of the tensor store of `worker`, or of the object store if the `experiment` stores vectors there. Its
+        requests are counted in `traffic`.
+        """
         self._raise_if_stopped()
         if self.uses_object_store(experiment):
             return open_object_tensors(self.objects(traffic))
         return self.tensor_stores[worker % len(self.tensor_stores)].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return a client that fetches the vectors of `worker` in the store that the `experiment` names, computes here,
-        and stores the results.
-
-        Requests are counted into `traffic`.
+        """Return a client that averages and updates the vectors of `worker` in this process: it fetches them from the store that
+        the `experiment` names, computes, and stores the results. Its requests are counted in `traffic`.
         """
         return FetchCompute(self.tensors(experiment, worker, traffic))
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        """Return a client of the message bus."""
+        """Return a client of the message bus, whose requests are counted in `traffic`."""
         self._raise_if_stopped()
         return self.message_bus.with_traffic(traffic)
 
     @contextmanager
     def hold_slot(self) -> Iterator[float]:
-        """Hold a compute slot in the `with` block; yields the seconds spent waiting for it."""
+        """Within the `with` block, hold one compute slot; yields the seconds spent waiting for it. Raises RunFailed if the run was
+        stopped meanwhile.
+        """
         began_s = runtime.monotonic()
         with self._slots.hold_place():
             self._raise_if_stopped()
@@ -328,5 +337,5 @@ class MemoryClients:
 
 
 def _refuse_machine(name: str, event: Event) -> Event:
-    """Raise AssertionError: the code that starts programs must set `run_machine` first."""
+    """Raise AssertionError, because `MemoryClients.run_machine` was not replaced by a function that runs state machines."""
     raise AssertionError("set `run_machine` before programs are started")

@@ -25,14 +25,14 @@ WhereToCompute = Literal["in_database", "fetch"]
 
 
 def _open_bucket(place: str, traffic: Traffic) -> "ConnectedObjectStore":
-    """Open the S3 bucket `place` as an object store."""
+    """Return a client of the S3 bucket `place`, whose requests are counted in `traffic`."""
     from crossover.data.s3 import S3ObjectStore
 
     return S3ObjectStore(place, traffic)
 
 
 def _open_folder(place: str, traffic: Traffic) -> "ConnectedObjectStore":
-    """Open the folder `place` as an object store."""
+    """Return an object store in the folder `place`, whose requests are counted in `traffic`."""
     from pathlib import Path
 
     from crossover.data.files import FileObjectStore
@@ -46,8 +46,8 @@ OBJECT_STORES: dict[str, Callable[[str, Traffic], "ConnectedObjectStore"]] = {"s
 
 
 def open_object_store(url: str, traffic: Traffic) -> "ConnectedObjectStore":
-    """Open an object store: a bucket (its name or s3://name), a folder (file:///path), or any other scheme in
-    OBJECT_STORES. Requests are counted into `traffic`. Raises ConfigError for an unknown scheme.
+    """Return a client of the object store at `url`: a bucket (its name or s3://name), a folder (file:///path), or another scheme in
+    OBJECT_STORES. Its requests are counted in `traffic`. Raises ConfigError for an unknown scheme.
     """
     scheme, separator, place = url.partition("://")
     if not separator:
@@ -59,7 +59,9 @@ def open_object_store(url: str, traffic: Traffic) -> "ConnectedObjectStore":
 
 
 def open_object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":
-    """Return a tensor store that keeps its vectors in `objects`, below runs/, and counts into the traffic of `objects`."""
+    """Return a tensor store that keeps its vectors as objects in `objects`, with keys that begin with `runs/`. Requests are counted
+    as those of `objects` are.
+    """
     from crossover.data.redis_tensors import ObjectTensorStore
 
     return ObjectTensorStore(objects, prefix="runs/")  # tensor keys begin with the run; functions may write below runs/
@@ -68,7 +70,10 @@ def open_object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":
 def _open_redis(
     url: str, *, password: str | None, certificate: str | None, time_to_live_s: float, traffic: Traffic
 ) -> "ConnectedTensorStore":
-    """Open the Redis at `url` as a tensor store that computes in the database."""
+    """Return a client of the Redis server at `url`, a tensor store that can also compute in the database. `password`: None for a
+    server without one. `certificate`: PEM text for TLS. `time_to_live_s`: seconds after which keys expire. Requests are counted
+    in `traffic`.
+    """
     from crossover.data.redis_client import RedisClient, parse_address
     from crossover.data.redis_tensors import RedisCompute
 
@@ -92,18 +97,18 @@ def open_tensor_store(
     time_to_live_s: float,
     traffic: Traffic,
 ) -> "ConnectedTensorStore":
-    """Open the tensor store at `url`: Redis (redis://, rediss:// or unix://), or another scheme in TENSOR_STORES.
+    """Return a client of the tensor store at `url`: Redis (redis://, rediss:// or unix://), or another scheme in TENSOR_STORES.
 
-    `password`: None for a server without one. `certificate`: PEM text that a rediss:// server must match.
-    `time_to_live_s`: when its keys expire. Requests are counted into `traffic`.
+    `password`: None for a server without one. `certificate`: PEM text that a rediss:// server must match. `time_to_live_s`: seconds
+    after which keys expire. Requests are counted in `traffic`.
     """
     opens = TENSOR_STORES.get(url.partition("://")[0], _open_redis)  # whose own check says what is expected
     return opens(url, password=password, certificate=certificate, time_to_live_s=time_to_live_s, traffic=traffic)
 
 
 def choose_tensor_compute(store: "TensorStore", *, compute: WhereToCompute = "in_database") -> "TensorCompute":
-    """Return the client that computes on the vectors of `store`: the store itself if `compute` is in_database and it
-    can, else one that fetches, computes and stores.
+    """Return the client that averages and updates the vectors of `store`: the store itself if `compute` is "in_database" and the
+    store has commands for it; otherwise one that fetches the vectors, computes in this process, and stores the result.
     """
     from crossover.data.fetch_compute import FetchCompute
     from crossover.data.protocols import TensorCompute
@@ -114,9 +119,10 @@ def choose_tensor_compute(store: "TensorStore", *, compute: WhereToCompute = "in
 def open_message_bus(
     url: str, *, username: str, password: str, traffic: Traffic, certificate: str | None = None
 ) -> "RabbitMessageBus":
-    """Open RabbitMQ at `url`, amqp:// or amqps://, as the user `username` with `password`.
+    """Return a client of the RabbitMQ broker at `url` (amqp:// or amqps://) for the user `username` with `password`.
 
-    `certificate`: PEM text to verify it by; by default the system's authorities. Requests are counted into `traffic`.
+    `certificate`: PEM text of the authority to verify the broker by; None: the system's authorities. Requests are counted in
+    `traffic`.
     """
     from crossover.data.rabbitmq import RabbitMessageBus
 

@@ -36,29 +36,30 @@ DENIED_CODES = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "
 
 
 def list_items(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-    """Yield the items that a paginated `operation` of an AWS `service` lists under the response field `key`.
+    """Yield the items in the response field `key` of all pages of an AWS `operation`.
 
-    `session`: a boto3 session; `arguments`: of the operation.
+    `session`: boto3 session; `service`: such as "ec2"; `operation`: boto3's name of a method that has a paginator; `arguments`: of
+    that method.
     """
     for page in session.client(service).get_paginator(operation).paginate(**arguments):
         yield from page.get(key, [])
 
 
 def get_error_code(error: Any) -> str:
-    """Return the error code of a botocore ClientError; empty if it has none."""
+    """Return the error code of a botocore ClientError, such as "AccessDenied"; "" if it has none."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 class ToleratedErrors(AbstractContextManager[None]):
-    """Context manager that suppresses a botocore ClientError whose code, or text, is among `refusals`; other errors
-    pass.
+    """Context manager that suppresses a botocore ClientError whose code is one of `refusals`, or whose text contains one of them.
+    Other errors pass.
     """
 
     def __init__(self, *refusals: str) -> None:
         self._refusals = refusals
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Return True, which suppresses the error, if it is a ClientError with one of the codes or texts."""
+        """Return True, which suppresses the error, if it is a ClientError whose code is one of the refusals or whose text contains one."""
         from botocore.exceptions import ClientError
 
         if not isinstance(error, ClientError):
@@ -67,21 +68,21 @@ class ToleratedErrors(AbstractContextManager[None]):
 
 
 def read_parameter(session: Any, name: str) -> str:
-    """Return the value of the SSM parameter `name`; "" if there is none."""
+    """Return the value of the AWS SSM parameter `name`; "" if it does not exist. `session`: boto3 session."""
     with ToleratedErrors("ParameterNotFound"):
         return str(session.client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
     return ""
 
 
 def read_parameters(session: Any, path: str) -> dict[str, str]:
-    """Return all SSM parameters below `path`, by the rest of their names."""
+    """Return {rest of the name: value} of all AWS SSM parameters whose names begin with `path`. `session`: boto3 session."""
     listed = list_items(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True)
     return {each["Name"].removeprefix(path): each["Value"] for each in listed}
 
 
 def is_aws(session: Any) -> bool:
-    """Return whether clients of `session` talk to AWS, not to an endpoint that a variable, profile or setting put in
-    its place.
+    """Return whether clients of the boto3 `session` talk to AWS itself, not to another endpoint set by an environment variable or
+    profile, such as a local emulation.
     """
     hosts = [
         urlsplit(str(session.client(name).meta.endpoint_url)).hostname or ""
@@ -99,18 +100,19 @@ RUNNING_STATES = ("RUNNING", "PENDING_REDRIVE")
 class StepFunctions:
     """Client that runs state machines, whose ARNs are in `environment` as CROSSOVER_MACHINE_<NAME>.
 
-    An execution's name holds run, machine, worker and round, so that a restarted program finds the execution that it
-    had started.
+    An execution's name is made of run, machine, worker and round, so that a restarted program finds the execution that it had
+    started.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
     def run(self, name: str, event: Event) -> Event:
-        """Start the state machine `name` with `event`, or find the execution that runs already, and wait for its end.
-        Returns its last event.
+        """Start the state machine `name` with the input `event`, or find the execution that an earlier call started, and wait for
+        its end. Returns its output event. A failed execution is started again under another name, twice at most.
 
-        Raises RunFailed with the cause, or Unavailable.
+        Raises RunFailed, or the UserError that ended the execution, with the cause; Unavailable if Step Functions does not answer;
+        ConfigError if the machine's ARN is not in the environment.
         """
         variable = f"CROSSOVER_MACHINE_{name.upper()}"
         arn = self._environment.get(variable)
@@ -129,8 +131,8 @@ class StepFunctions:
         raise rebuild_error(kind, f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
 
     def _wait_for_execution(self, arn: str, name: str, event: Event) -> dict[str, Any]:
-        """Start the execution `name` of the machine `arn` unless it exists; poll until it ends. Returns Step Functions'
-        description of it. Raises Unavailable.
+        """Start the execution `name` of the machine `arn` with the input `event` unless it exists, and poll until it ends. Returns
+        the response of DescribeExecution. Raises Unavailable.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -148,7 +150,7 @@ class StepFunctions:
 
     @lazy
     def _client(self) -> Any:
-        """boto3's client of Step Functions."""
+        """Boto3 client of Step Functions, made at the first access."""
         import boto3
         from botocore.config import Config
 
@@ -167,14 +169,14 @@ _ADVICE = {
 
 
 def find_innermost_error(error: str, cause: str) -> str:
-    """Return the innermost error type named in `cause`, the JSON text of a failed execution; `error` if it names none."""
+    """Return the name of the innermost error type in `cause`, the JSON text of a failed execution; `error` if `cause` names none."""
     kinds: list[str] = re.findall(r'errorType\\*": ?\\*"([\w.]+)', cause)
     return kinds[-1] if kinds else error
 
 
 def describe_cause(error: str, cause: str) -> str:
-    """Return a failure in plain words: the step that failed, the innermost error type and message in `cause`, and
-    advice if there is any.
+    """Return in words why an execution failed: the step that failed, the innermost error type and message, and advice if there is
+    any. `error`, `cause`: from DescribeExecution.
     """
     text = cause or error
     messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
@@ -197,8 +199,8 @@ PREFIX = "CROSSOVER_"
 
 
 class DeployedClients:
-    """Clients of a deployed function or program, opened by the variables CROSSOVER_* of `environment` when they are
-    first used.
+    """Clients of a deployed function or program. Each is opened at its first use, at the address that a CROSSOVER_* variable in
+    `environment` has.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -218,29 +220,31 @@ class DeployedClients:
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def _open_bucket(self, name: str, traffic: Traffic) -> ObjectStore:
-        """Return a client of the bucket `name`, opened once per process, that counts into `traffic`."""
+        """Return a client of the bucket `name`, whose requests are counted in `traffic`. The bucket is opened once per process."""
         if name not in self._object_stores:
             self._object_stores[name] = connecting.open_object_store(name, traffic)
         return self._object_stores[name].with_traffic(traffic)
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        """Return a client of the run's bucket that counts into `traffic`."""
+        """Return a client of the run's bucket, whose requests are counted in `traffic`."""
         return self._open_bucket(self._read_variable("BUCKET"), traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        """Return a client of the bucket with the training data of `worker`."""
+        """Return a client of the bucket with the training data of `worker`: its own one if each worker has one, otherwise the
+        run's. Requests are counted in `traffic`.
+        """
         buckets = self._environment.get(PREFIX + "DATA_BUCKETS", "").split()
         return self._open_bucket(buckets[worker] if buckets else self._read_variable("BUCKET"), traffic)
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
     def uses_object_store(self, experiment: Experiment) -> bool:
-        """Return whether the experiment's vectors are stored in the bucket."""
+        """Return whether the experiment's vectors are stored in the bucket: if `storage.channel` is s3 and no Redis is deployed."""
         return experiment.storage.channel == "s3" and not self._environment.get(PREFIX + "REDIS")
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return a client of the tensor store of `worker`, counting into `traffic`: the bucket if the `experiment`
-        exchanges through it, else the worker's Redis, whose connection is opened once per process.
+        """Return a client of the tensor store of `worker`: the bucket if the `experiment` stores vectors there, otherwise the
+        worker's Redis server, whose connections are opened once per process. Requests are counted in `traffic`.
         """
         if self.uses_object_store(experiment):
             return connecting.open_object_tensors(self.objects(traffic))
@@ -257,9 +261,8 @@ class DeployedClients:
         return self._tensor_stores[worker].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return a client that computes on the vectors of `worker`, in the database if the experiment says so.
-
-        Requests are counted into `traffic`.
+        """Return a client that averages and updates the vectors of `worker`: in the database, or by fetching them, as
+        `database.compute` of the `experiment` says. Requests are counted in `traffic`.
         """
         return connecting.choose_tensor_compute(
             self.tensors(experiment, worker, traffic),
@@ -267,7 +270,9 @@ class DeployedClients:
         )
 
     def _fetch_certificate(self, url: str, rank: int) -> str | None:
-        """Return the certificate (PEM text) that Redis host `rank` uploaded at boot; None if `url` is not encrypted."""
+        """Return the certificate (PEM text) that the Redis host number `rank` uploaded to the bucket at boot; None if `url` is not
+        encrypted.
+        """
         if not url.startswith("rediss:"):
             return None
         return self.objects(Traffic()).get(f"{self._read_variable('REDIS_CERTIFICATES')}{rank}.pem").decode()
@@ -275,19 +280,19 @@ class DeployedClients:
     # --- bus, machines, slots -----------------------------------------------------------------------------------------
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        """Return a new client of the broker, with the login from its secret."""
+        """Return a new client of the RabbitMQ broker, with user name and password from its secret. Requests are counted in `traffic`."""
         login = json.loads(self._read_secret("BROKER_SECRET") or "{}")
         return connecting.open_message_bus(
             self._read_variable("BROKER"), username=login["username"], password=login["password"], traffic=traffic
         )
 
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the state machine `name` with `event` to its end; return its last event."""
+        """Run the state machine `name` with the input `event` to its end; return its output event."""
         return self._state_machines.run(name, event)
 
     def hold_slot(self) -> AbstractContextManager[float]:
-        """Hold a compute slot of this machine, if the environment names a folder of slots; yields the seconds spent
-        waiting for it.
+        """Return a context manager that holds a compute slot in the folder that the environment names, and gives the seconds spent
+        waiting for it. Without such a folder, as on AWS, it does nothing and gives 0.
         """
         folder = self._environment.get(PREFIX + "SLOTS")
         if not folder:
@@ -299,7 +304,7 @@ class DeployedClients:
     # --- secrets ------------------------------------------------------------------------------------------------------
 
     def _read_secret(self, name: str) -> str | None:
-        """Return the secret whose ARN is in the variable CROSSOVER_`name`, read once per process; None if the variable
+        """Return the text of the secret whose ARN is in the variable CROSSOVER_`name`, read once per process; None if the variable
         is not set.
         """
         arn = self._environment.get(PREFIX + name)

@@ -14,18 +14,18 @@ from crossover.errors import Corrupt
 
 
 def to_views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
-    """Return one buffer or several as flat byte views in order, without a copy; empty ones are left out."""
+    """Return the buffer or buffers in `data` as a list of flat byte views in order, without a copy; empty ones are left out."""
     parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
     return [view for view in (memoryview(part).cast("B") for part in parts) if view.nbytes]
 
 
 def join_buffers(data: Buffer | Sequence[Buffer]) -> bytes:
-    """Return the buffers of `data` joined to bytes; bytes are returned as they are."""
+    """Return the buffer or buffers in `data` as one bytes object; a bytes object is returned as it is."""
     return data if isinstance(data, bytes) else b"".join(to_views(data))
 
 
 def check_length(out: memoryview, bytes_: int, *, key: str) -> memoryview:
-    """Return `out` as a flat byte view if it has exactly `bytes_` bytes. Raises Corrupt, naming `key`, if not."""
+    """Return `out` as a flat view of bytes if it has exactly `bytes_` bytes; otherwise raise Corrupt, naming `key`."""
     if out.nbytes != bytes_:
         raise Corrupt(
             f"{key}: holds {bytes_} payload bytes, but `out` has room for {out.nbytes}; the lengths must be equal"
@@ -34,7 +34,9 @@ def check_length(out: memoryview, bytes_: int, *, key: str) -> memoryview:
 
 
 def deliver(vector: Vector, *, key: str, kind: VectorKind | None, out: memoryview | None) -> Vector:
-    """Return `vector`, read-only or copied into `out`, after a check of its `kind`. Raises Corrupt, naming `key`."""
+    """Return `vector` as the result of a read: read-only, or copied into `out` if given. Raises Corrupt, naming `key`, if it is not
+    of the required `kind` (None: any) or `out` has another length.
+    """
     check_kind(vector, key=key, kind=kind)
     if out is None:
         return Vector(vector.kind, vector.data.toreadonly(), vector.samples, vector.dtype)
@@ -54,14 +56,14 @@ _SEAL = b', "crc32": "'  # the last member, a checksum of all before it; of fixe
 
 
 def seal(document: Mapping[str, Any]) -> bytes:
-    """Return `document`, which has at least one member, as JSON bytes whose last member is their checksum."""
+    """Return `document` as JSON bytes, to which a CRC-32 of the rest is added as the last member. It must have at least one member."""
     text = json.dumps(document).encode()[:-1]
     return b'%b%b%08x"}' % (text, _SEAL, zlib.crc32(text))
 
 
 def unseal(body: bytes, shape: Any = ANYTHING, *, key: str) -> dict[str, Any]:
-    """Return the document in `body`, bytes from `seal`. Raises Corrupt, naming `key`, if the checksum differs or it
-    does not fit `shape`.
+    """Return the document in `body`, bytes from `seal`, without its checksum. Raises Corrupt, naming `key`, if the checksum is
+    wrong or the document does not have the `shape` (see `encoding.check_shape`).
     """
     text, found, seal = body.rpartition(_SEAL)
     if not found or seal != b'%08x"}' % zlib.crc32(text):
@@ -71,8 +73,8 @@ def unseal(body: bytes, shape: Any = ANYTHING, *, key: str) -> dict[str, Any]:
 
 
 def read_document(objects: ObjectStore, key: str, shape: Any = ANYTHING) -> dict[str, Any]:
-    """Return the document that `seal` stored in `objects` under `key`.
+    """Return the document that is stored in `objects` under `key` as bytes from `seal`.
 
-    Raises Missing, or Corrupt if it does not fit `shape`.
+    Raises Missing, or Corrupt if its checksum is wrong or it does not have the `shape` (see `encoding.check_shape`).
     """
     return unseal(objects.get(key), shape, key=key)

@@ -17,8 +17,8 @@ ITEM_BYTES: dict[DType, int] = {"float32": 4, "uint8": 1}
 
 
 class VectorKind(StrEnum):
-    """Kinds of stored vectors. Gradients are subtracted and updates are added, so the kind is checked when a vector is
-    read.
+    """Kinds of stored vectors: what a vector is used for. It is stored with the vector and checked when the vector is read, so
+    that, for example, a model is never taken for a gradient.
     """
 
     MODEL = "model"  # [P parameters | B buffers]
@@ -33,16 +33,16 @@ class VectorKind(StrEnum):
 
 
 def exchanged_kind(what: str) -> VectorKind:
-    """Return the kind of vector that workers exchange. `what`: value of `exchange.what`. A model's delta counts as a gradient: it is
-    subtracted too.
+    """Return the kind of vector that workers exchange: MODEL if `what`, the value of `exchange.what`, is "model", otherwise
+    GRADIENT. A model's delta counts as a gradient, since it is subtracted too.
     """
     return VectorKind.MODEL if what == "model" else VectorKind.GRADIENT
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Stored vector: its `kind`, its bytes (`data`: a view of the array's memory, no copy), and the number of `samples`
-    behind it.
+    """Stored vector: its `kind`, its bytes (`data`, a view without a copy), the number of training `samples` it was computed from
+    (0 if unknown), and the `dtype` of its elements.
     """
 
     kind: VectorKind
@@ -63,7 +63,7 @@ _DTYPES: tuple[DType, ...] = ("float32", "uint8")
 
 
 def build_header(vector: Vector) -> bytes:
-    """Return the 48-byte header that precedes `vector.data` in object stores and messages."""
+    """Return the 48-byte header that precedes `vector.data` in object stores and messages: kind, dtype, samples, elements and checksum."""
     packed = _LAYOUT.pack(
         _MAGIC,
         1,
@@ -77,8 +77,8 @@ def build_header(vector: Vector) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview, *, key: str, kind: VectorKind | None = None) -> Vector:
-    """Return the vector in `body`, header and payload, without a copy. `kind`: required kind, None for any. Raises
-    Corrupt, naming `key`, if anything is unexpected.
+    """Return the vector in `body` (header, then payload), as a view of `body`. `kind`: required kind, None for any. Raises Corrupt,
+    naming `key`, if header, length, checksum or kind is wrong.
     """
     view = memoryview(body).cast("B")
     if view.nbytes < HEADER_BYTES or bytes(view[:4]) != _MAGIC:
@@ -99,7 +99,7 @@ def decode(body: bytes | bytearray | memoryview, *, key: str, kind: VectorKind |
 
 
 def check_kind(vector: Vector, *, key: str, kind: VectorKind | None) -> Vector:
-    """Return `vector` if it is of `kind` (None: any). Raises Corrupt, naming `key`, if it is not."""
+    """Return `vector` unchanged if it is of `kind` (None: any); otherwise raise Corrupt, naming `key`."""
     if kind is not None and vector.kind != kind:
         raise Corrupt(f"{key}: holds a {vector.kind} vector where a {kind} was expected")
     return vector
@@ -114,7 +114,9 @@ def check_kind(vector: Vector, *, key: str, kind: VectorKind | None) -> Vector:
 
 
 def read_plain(body: bytes | str, shape: Any, *, key: str) -> Any:
-    """Return the JSON value in `body`, checked against `shape`. Raises Corrupt, naming `key`."""
+    """Return the JSON value in `body`, checked by `check_shape`. Raises Corrupt, naming `key`, if it is not JSON or does not have
+    the `shape`.
+    """
     try:
         return check_shape(json.loads(body), shape, key=key)
     except (ValueError, RecursionError) as error:
@@ -122,14 +124,21 @@ def read_plain(body: bytes | str, shape: Any, *, key: str) -> Any:
 
 
 def check_shape(value: Any, shape: Any, *, key: str) -> Any:
-    """Return `value` if it has the `shape`. Raises Corrupt, naming `key` and the first misfit."""
+    """Return the JSON `value` unchanged if it has the `shape`; otherwise raise Corrupt, naming `key` and the first difference.
+
+    A shape is a type, None (null) or a text that must match; a tuple of alternatives; [shape] for a list, [shape, shape] for a
+    pair; {name: shape} for an object, in which names with "?" are optional; {str: shape} or {int: shape} for an object of any
+    (decimal) names.
+    """
     for wrong in find_misfits(value, shape):
         raise Corrupt(f"{key}: {wrong.removeprefix('.')}")
     return value
 
 
 def find_misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
-    """Yield one message for each place in the JSON `value` that does not fit `shape`. `at`: path of `value` itself."""
+    """Yield one message for each part of the JSON `value` that does not have the `shape` (see `check_shape`). `at`: path of `value`
+    for the messages.
+    """
     match shape:
         case tuple() if not all(any(find_misfits(value, each)) for each in shape):
             return
@@ -153,7 +162,7 @@ def find_misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
 
 
 def _describe_shape(shape: Any) -> str:
-    """Return in words which values a shape allows, such as "a list" or "a number"."""
+    """Return in words what a shape expects, such as "a list" or "a number"."""
     match shape:
         case tuple():
             return " or ".join(map(_describe_shape, shape))

@@ -18,28 +18,29 @@ if TYPE_CHECKING:
 
 
 class FetchCompute:
-    """TensorCompute over any TensorStore that fetches the vectors, computes in this process, and stores the result: the
-    papers' baseline.
+    """TensorCompute that fetches the vectors from a tensor store, computes in this process, and stores the result, as the compared
+    papers do; the alternative to computing in the database.
     """
 
     def __init__(self, store: TensorStore) -> None:
         self._store = store
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
-        """Store the weighted mean of the vectors under `keys` as `out`."""
+        """Store the mean of the vectors under `keys`, weighted by their samples, under the key `out`, unless that exists."""
         from crossover.algorithms.averaging import mean
 
         self._combine(keys, out, lambda tensors, weights: (mean(tensors, weights), sum(weights)))
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
-        """Store the combination of the vectors under `keys` by `rule` as `out`. Vectors that are not finite are
-        refused, or dropped as all `agree`.
+        """Store the aggregate of the vectors under `keys` by `rule` under the key `out`, unless that exists. Vectors that are not
+        finite raise Refused, or are dropped if `rule.non_finite` says so. `agree`: takes the indices of vectors that this
+        process would drop, returns those that all workers drop.
         """
         from crossover.algorithms.aggregation import apply_rule, is_finite
         from crossover.algorithms.rules import select_participants
 
         def apply(tensors: "Sequence[Tensor]", weights: Sequence[int]) -> "tuple[Tensor, int]":
-            """Return the combination of the tensors by the rule, and the number of samples behind it."""
+            """Return (aggregate of the tensors by the rule, number of samples of those that were not dropped)."""
             kept, left = select_participants([is_finite(each) for each in tensors], rule, names=keys, agree=agree)
             weights = [weights[index] for index in kept]
             return apply_rule([tensors[index] for index in kept], weights, left), sum(weights)
@@ -47,8 +48,8 @@ class FetchCompute:
         self._combine(keys, out, apply)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in this process, with the settings `update`: from `state` and `gradient` to the new
-        state under `out`, unless that exists.
+        """Take one optimizer step in this process, with the settings `update`: read the vectors under the keys in `state` and the
+        `gradient`'s key, and store the new ones under the keys in `out`, unless `out.model` exists.
         """
         from crossover.algorithms.updates import step
 
@@ -77,10 +78,10 @@ class FetchCompute:
         out: str,
         rule: "Callable[[Sequence[Tensor], Sequence[int]], tuple[Tensor, int]]",
     ) -> None:
-        """Fetch the vectors under `keys`, apply `rule` to their tensors and sample counts, and store the result as
-        `out` unless it exists.
+        """Fetch the vectors under `keys`, apply `rule` to their tensors and sample counts, and store the result under the key
+        `out`, unless that exists.
 
-        `rule` returns the result and the number of samples behind it. A vector without samples counts as one.
+        `rule`: returns (result, number of samples behind it). A vector with 0 samples is given the weight 1.
         """
         from crossover.algorithms.buffers import tensor, view
 
@@ -95,7 +96,9 @@ class FetchCompute:
         self._store.create(out, Vector(kind, view(result), samples))
 
     def _tensor(self, key: str, kind: VectorKind | None = None) -> "Tensor":
-        """Return the vector under `key` as a tensor. Raises Refused if it is not float32."""
+        """Fetch the vector under `key` and return it as a tensor. `kind`: required kind, None for any. Raises Refused if it is not
+        float32.
+        """
         from crossover.algorithms.buffers import tensor
 
         vector = self._store.get(key, kind=kind)
@@ -104,7 +107,7 @@ class FetchCompute:
         return tensor(vector.data)
 
     def _store_state(self, out: StateKeys, model: "Tensor", others: "Sequence[Tensor]", kind: VectorKind) -> None:
-        """Store the new `model` and the optimizer's vectors, of `kind`, under the keys of `out`, all at once."""
+        """Store the new `model` and the optimizer's vectors, `others` of the `kind`, under the keys in `out`, all at once."""
         from crossover.algorithms.buffers import view
 
         vectors = [(out.model, Vector(VectorKind.MODEL, view(model)))]
@@ -113,8 +116,8 @@ class FetchCompute:
 
 
 def _check_alike(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
-    """Return the kind that all `vectors` share. Raises Refused, naming the first wrong key, if kinds or lengths differ
-    or one is not float32.
+    """Return the kind that all `vectors` have. Raises Refused, naming the first wrong one of `keys`, if there are none, kinds or
+    lengths differ, or one is not float32.
     """
     if not vectors:
         raise Refused("keys: none given; at least one vector is needed")
@@ -131,8 +134,8 @@ def _check_alike(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
 
 @contextmanager
 def _convert_errors(what: str) -> Iterator[None]:
-    """Within the `with` block, convert an algorithm's ValueError or RuntimeError to Refused, as a database would refuse
-    the command. `what`: name for the error.
+    """Within the `with` block, turn a ValueError or RuntimeError of the arithmetic into Refused, which a database would raise for
+    such a command. `what`: name for the error.
     """
     try:
         yield

@@ -27,7 +27,7 @@ class FileObjectStore(ObjectStore):
         (self._folder / _UNFINISHED).mkdir(parents=True, exist_ok=True)
 
     def with_traffic(self, traffic: Traffic) -> "FileObjectStore":
-        """Return a client of the same folder whose requests are counted into `traffic`."""
+        """Return a client of the same folder whose requests are counted in `traffic`."""
         return FileObjectStore(self._folder, traffic)
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
@@ -81,7 +81,7 @@ class FileObjectStore(ObjectStore):
         return sorted(key for key in self._walk_keys(start) if key.startswith(prefix))
 
     def _walk_keys(self, start: Path) -> Iterator[str]:
-        """Yield the keys of all objects below the folder `start`, without unfinished ones."""
+        """Yield the keys of all objects in the folder `start` and below; temporary files of unfinished writes are left out."""
         for folder, folders, names in os.walk(start):
             if Path(folder) == self._folder and _UNFINISHED in folders:
                 folders.remove(_UNFINISHED)
@@ -99,8 +99,9 @@ class FileObjectStore(ObjectStore):
 
     @contextmanager
     def _open_temporary(self, key: str, data: Buffer | Sequence[Buffer]) -> Iterator[tuple[Path, Path]]:
-        """Write `data` to a temporary file in the `with` block; yields that file and its final path. A file that is
-        left behind is removed.
+        """Write `data` to a temporary file and, within the `with` block, yield (that file, the final path of `key`), for the caller
+        to move it. At the end the temporary file is removed if it is still there. Raises Refused if one key would be a folder
+        for another.
         """
         path = self._path(key)
         parts = to_views(data)
@@ -121,9 +122,8 @@ class FileObjectStore(ObjectStore):
 
 
 def _move_into_place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
-    """Call `move(temporary, path)`, and create the folder of `path` again if a concurrent `delete_prefix` removes it.
-    Raises FileExistsError if `move` found a file, IsADirectoryError or NotADirectoryError if the key conflicts with
-    another one.
+    """Call `move(temporary, path)` until it succeeds. The folder of `path` is created, again if a concurrent delete has removed it.
+    Raises FileExistsError if `move` found a file, IsADirectoryError or NotADirectoryError if the key conflicts with another one.
     """
     while True:
         try:
@@ -143,7 +143,7 @@ def _move_into_place(temporary: Path, path: Path, move: Callable[[Path, Path], N
 
 
 def _remove_empty_folders(folder: Path, *, up_to: Path) -> None:
-    """Delete `folder` and its parents while they are empty, below `up_to`."""
+    """Delete `folder` if it is empty, then its parents, up to but not including `up_to`."""
     while folder != up_to:
         try:
             folder.rmdir()

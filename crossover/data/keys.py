@@ -15,8 +15,9 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts firs
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Builds the keys of one run in the object store, tensor store and message bus: a method for each kind of object, which takes round,
-    worker and whatever else the key holds. Keys that hold `attempt` belong to that attempt.
+    """Builder of all keys of one run in the object store, tensor store and message bus, with a property or method for each kind of
+    object. `run`: the run's identifier. `attempt`: number of the attempt to run it; keys that contain it are never shared with
+    other attempts.
 
     `exchange`: number of the exchange within its round, if a round has several.
     """
@@ -39,18 +40,18 @@ class Keys:
 
     @property
     def constants(self) -> str:
-        """Key of the model's buffers that nothing changes."""
+        """Key of the model's buffers and digest that stay the same through the run."""
         return f"runs/{self.run}/constants"
 
     def deadline(self, began: float) -> str:
-        """Return the key of the time at which an attempt ends, in TIME_FORMAT. `began`: unix seconds of the attempt's
-        begin, so that each attempt has its own.
+        """Return the key of the time, in TIME_FORMAT, by which an attempt ends. `began`: unix seconds at which the attempt began,
+        so that each attempt has its own key.
         """
         return f"runs/{self.run}/deadline/{began:.6f}"
 
     @property
     def attempt_markers(self) -> str:
-        """Prefix of the markers of all attempts that have begun."""
+        """Prefix of the markers of all attempts that have begun; a marker is an object whose existence says so."""
         return f"runs/{self.run}/attempt/"
 
     def attempt_marker(self, attempt: int) -> str:
@@ -59,77 +60,75 @@ class Keys:
 
     @property
     def overtaken_marker(self) -> str:
-        """Key of the marker which records that a higher attempt has begun."""
+        """Key of the marker which says that a later attempt has begun, so that this one must stop."""
         return f"runs/{self.run}/overtaken/{self.attempt}"
 
     @property
     def takeover_marker(self) -> str:
-        """Key of the marker which records that a higher attempt has read all it needs of this attempt's state, which
-        may be deleted from then on.
+        """Key of the marker which says that a later attempt has read all it needs of this attempt's state, which may be deleted
+        from then on.
         """
         return f"runs/{self.run}/taken-over/{self.attempt}"
 
     @property
     def purpose(self) -> str:
-        """Key of this attempt's purpose: to train on, or to clear away what the run left."""
+        """Key of the record of what this attempt is for: to continue training, or to delete what the run left."""
         return f"runs/{self.run}/purpose/{self.attempt}"
 
     @property
     def records(self) -> str:
-        """Prefix of the records of all invocations."""
+        """Prefix of the records (times, traffic) of all invocations of functions."""
         return f"runs/{self.run}/records/"
 
     @property
     def marks(self) -> str:
-        """Prefix of the usage snapshots of long invocations."""
+        """Prefix of the usage snapshots of long invocations, which report before their end."""
         return f"runs/{self.run}/marks/"
 
     def mark(self, invocation: str) -> str:
-        """Return the key of the latest usage snapshot of `invocation`, a long one."""
+        """Return the key of the latest usage snapshot of the long invocation with the identifier `invocation`."""
         return f"{self.marks}{invocation}.json"
 
     def record(self, step: str, invocation: str) -> str:
-        """Return the key of the record of one `invocation` of `step`."""
+        """Return the key of the record of one invocation of `step`, which has the identifier `invocation`."""
         return f"{self.records}{step}/{invocation}.json"
 
     @property
     def decisions(self) -> str:
-        """Prefix of the decisions after the epochs."""
+        """Prefix of the decisions after the epochs (see `decision`)."""
         return f"runs/{self.run}/decision/"
 
     def decision(self, epoch: int) -> str:
-        """Return the key of the decision that all workers agreed on after `epoch`: learning rate, whether to stop."""
+        """Return the key of what all workers agreed on after `epoch`: learning rate, whether to stop."""
         return f"{self.decisions}{epoch:06d}.json"
 
     @property
     def drop_decisions(self) -> str:
-        """Prefix of the decisions on which workers are left out of a round."""
+        """Prefix of the decisions about which workers' vectors are dropped from a round."""
         return f"runs/{self.run}/dropped/"
 
     def dropped_workers(self, round: int) -> str:
-        """Return the key of the decision on which workers are left out of `round` because their values are not finite."""
+        """Return the key of the decision about which workers' vectors are dropped from `round` because they are not finite."""
         return f"{self.drop_decisions}{self.attempt:012d}/{round:08d}.json"
 
     @property
     def evaluations(self) -> str:
-        """Prefix of this attempt's evaluation claims."""
+        """Prefix of this attempt's evaluation claims (see `evaluation_claim`)."""
         return f"runs/{self.run}/evaluating/{self.attempt:012d}/"
 
     def evaluation_claim(self, epoch: int) -> str:
-        """Return the key of the claim of one long worker to evaluate the model after `epoch`, so that the others need
-        not.
-        """
+        """Return the key that a long-running worker creates to be the only one that evaluates the model after `epoch`."""
         return f"{self.evaluations}{epoch:06d}.json"
 
     def final_model(self, sha256: str) -> str:
-        """Return the key of the trained model. It has the digest `sha256` in its name, so that two peers that conclude
-        at once overwrite nothing.
+        """Return the key of the trained model. It contains the model's digest `sha256`, so that two peers that finish at the same
+        time do not overwrite each other's model.
         """
         return f"runs/{self.run}/model/{sha256}"
 
     @property
     def outcome(self) -> str:
-        """Key of the run's outcome."""
+        """Key of the run's result record."""
         return f"runs/{self.run}/outcome.json"
 
     @property
@@ -147,120 +146,120 @@ class Keys:
         return f"{self.own_checkpoints}{worker}/"
 
     def checkpoint(self, worker: int, round: int, minibatch: int = 0) -> str:
-        """Return the key of a long worker's checkpoint after `minibatch` minibatches of `round`; it is created once and
+        """Return the key of a long-running worker's checkpoint after `minibatch` minibatches of `round`; it is created once and
         never changed.
         """
         return f"{self.checkpoints_of(worker)}{round:08d}.{minibatch:05d}"
 
     @property
     def saved_states(self) -> str:
-        """Prefix of the states that were saved from workers' databases."""
+        """Prefix of the training states that were copied from workers' databases to the object store."""
         return f"runs/{self.run}/kept/"
 
     def saved_state(self, round: int, name: str) -> str:
-        """Return the key of the part `name` (model, velocity, ...) of the state of `round`, saved from a worker's
-        database before the database ended.
+        """Return the key of the part `name` (model, velocity, ...) of the training state of `round`, copied from a worker's
+        database before that database was shut down.
         """
         return f"{self.saved_states}{round:08d}/{name}"
 
     def member_failure(self, attempt: int, member: int) -> str:
-        """Return the key of the reason why `member` left the `attempt` for good, so that others stop waiting for it."""
+        """Return the key of the reason why `member` has left the `attempt` for good; others that find it stop waiting for that member."""
         return f"runs/{self.run}/failed/{attempt}/{member}"
 
     # --- programs (peers, GPU workers) --------------------------------------------------------------------------------
 
     @property
     def leases(self) -> str:
-        """Prefix of the leases of all ranks."""
+        """Prefix of the leases of all ranks (see `lease`)."""
         return f"runs/{self.run}/lease/"
 
     def lease(self, rank: int, attempt: int) -> str:
-        """Return the key of the name of the program that holds `rank`; it is empty if no program does. A takeover of
-        the rank raises its `attempt`.
+        """Return the key that holds the name of the program that works as `rank`, or nothing if none does. Each program that takes
+        the rank over uses the next `attempt`.
         """
         return f"{self.leases}{rank}/{attempt:06d}"
 
     def heartbeat(self, rank: int) -> str:
-        """Return the key of the time of the last heartbeat of the program that holds `rank`."""
+        """Return the key of the time of the last heartbeat of the program that works as `rank`."""
         return f"runs/{self.run}/heartbeat/{rank}"
 
     @property
     def failures(self) -> str:
-        """Prefix of the failures of programs."""
+        """Prefix of the failure messages of programs."""
         return f"runs/{self.run}/failure/"
 
     def failure(self, rank: int) -> str:
-        """Return the key of the reason, in plain words, why the program of `rank` gave up."""
+        """Return the key of the reason, in plain words, why the program that worked as `rank` gave up."""
         return f"{self.failures}{rank}"
 
     def leaving_marker(self, rank: int) -> str:
-        """Return the key of the marker which records that the program of `rank` is done, so that no other program takes
+        """Return the key of the marker which says that the program of `rank` has finished its work, so that no other program takes
         the rank over.
         """
         return f"runs/{self.run}/left/{rank}"
 
     @property
     def rendezvous(self) -> str:
-        """Key of the address of rank 0, at which the members of a collective meet."""
+        """Key of the network address of rank 0, at which torch.distributed's members meet."""
         return f"runs/{self.run}/rendezvous"
 
     @property
     def clearing_marker(self) -> str:
-        """Key of the marker which records that training is over and the run's remains are being deleted. A program that
-        still writes must undo it.
+        """Key of the marker which says that training has ended and the run's intermediate objects are being deleted. A program that
+        writes after that must delete what it wrote.
         """
         return f"runs/{self.run}/over"
 
     @property
     def finished_marker(self) -> str:
-        """Key of the marker which records that the run has its outcome and its remains are deleted: nothing can be
+        """Key of the marker which says that the run has its outcome and its intermediate objects are deleted, so that it cannot be
         resumed.
         """
         return f"runs/{self.run}/finished"
 
     @property
     def bodies(self) -> str:
-        """Prefix of the gradients that are too large for messages."""
+        """Prefix of the gradients that peers store as objects because they are too large for messages."""
         return f"runs/{self.run}/body/"
 
     def body(self, round: int, peer: int) -> str:
-        """Return the key of the gradient of `peer` in `round`, used if the message cannot carry it."""
+        """Return the key of the gradient of `peer` in `round`, if it is too large for a message."""
         return f"{self.bodies}{round:08d}/{peer}{self._of_exchange}"
 
     @property
     def peer_work(self) -> str:
-        """Prefix of the objects that peers and their functions exchange: models and gradients."""
+        """Prefix of the models and gradients that peers and their functions exchange."""
         return f"runs/{self.run}/computing/"
 
     def peer_model(self, round: int, peer: int) -> str:
-        """Return the key of the model that the functions of `peer` compute with in `round`."""
+        """Return the key of the model with which the functions of `peer` compute in `round`."""
         return f"{self.peer_work}{round:08d}/{peer}/model"
 
     def peer_gradient(self, round: int, peer: int, minibatch: int, part: int | None = None) -> str:
-        """Return the key of the gradient of one `minibatch` that a function of `peer` computed in `round`; of one
-        `part` of it if functions average.
+        """Return the key of the gradient that a function of `peer` computed for one `minibatch` of `round`; with `part`, the key of
+        that slice of it, for functions that average slices.
         """
         whole = f"{self.peer_work}{round:08d}/{peer}/gradient/{minibatch}"
         return whole if part is None else f"{whole}/{part}"
 
     def peer_average(self, round: int, peer: int, part: int) -> str:
-        """Return the key of one `part` of the mean over the minibatches of `peer` in `round`."""
+        """Return the key of the slice `part` of the mean of the gradients of `peer` in `round`."""
         return f"{self.peer_work}{round:08d}/{peer}/average/{part}"
 
     # --- tensor store -------------------------------------------------------------------------------------------------
 
     @property
     def _attempt_prefix(self) -> str:
-        """Prefix of this attempt's keys in the tensor store."""
+        """Prefix of this attempt's keys in the tensor store, with the exchange if that is not 0."""
         return f"{self.run}/attempt-{self.attempt}" + (f"/exchange-{self.exchange}" if self.exchange else "")
 
     def list_by_exchange(self, count: int) -> "list[Keys]":
-        """Return `count` copies of these keys, one for each exchange of a round."""
+        """Return `count` copies of these keys, with `exchange` 0, 1, ..., one for each exchange of a round."""
         return [replace(self, exchange=number) for number in range(count)]
 
     def state(self, round: int, worker: int, *, optimizer: Sequence[str]) -> StateKeys:
-        """Return the keys of the whole state of `worker` at the start of `round`. `optimizer`: names of the optimizer's
-        vectors.
+        """Return the keys of the model and the optimizer's vectors of `worker` at the start of `round`. `optimizer`: names of the
+        optimizer's vectors.
         """
         base = f"{self._attempt_prefix}/{round}/{worker}"
         return StateKeys(f"{base}/model", tuple(f"{base}/{vector}" for vector in optimizer))
@@ -270,9 +269,7 @@ class Keys:
         return f"{self._attempt_prefix}/{round}/{worker}/model"
 
     def own_optimizer(self, round: int, worker: int, vector: str) -> str:
-        """Return the key of one `vector` of the optimizer with which `worker` takes local steps, at the start of
-        `round`.
-        """
+        """Return the key of the `vector` (by name) of the optimizer with which `worker` takes local steps, at the start of `round`."""
         return f"{self._attempt_prefix}/{round}/{worker}/own/{vector}"
 
     def gradient(self, round: int, worker: int, minibatch: int) -> str:
@@ -280,19 +277,19 @@ class Keys:
         return f"{self._attempt_prefix}/{round}/{worker}/gradient/{minibatch}"
 
     def average(self, round: int, worker: int, *, copy_of: int | None = None) -> str:
-        """Return the key of the average over the minibatches of `worker` in `round`. `copy_of`: rank of a peer whose
-        average is copied into this worker's database.
+        """Return the key of the mean of the gradients of `worker` in `round`. `copy_of`: rank of another worker, to get the key for
+        a copy of that worker's mean in this worker's database.
         """
         own = f"{self._attempt_prefix}/{round}/{worker}/average"
         return own if copy_of is None else f"{own}/{copy_of}"
 
     def aggregate(self, round: int, worker: int) -> str:
-        """Return the key, in the database of `worker`, of the combination of all workers' averages in `round`."""
+        """Return the key, in the database of `worker`, of the aggregate of all workers' means in `round`."""
         return f"{self._attempt_prefix}/{round}/{worker}/aggregate"
 
     def combination(self, round: int, part: int | None = None) -> str:
-        """Return the key, in a shared database, of the combination of all workers' contributions to `round`, or of its
-        chunk `part`.
+        """Return the key, in a database that workers share, of the aggregate of all workers' contributions to `round`, or of its
+        chunk number `part`.
         """
         return (
             f"{self._attempt_prefix}/{round}/merged"
@@ -301,13 +298,15 @@ class Keys:
         )
 
     def chunk(self, round: int, worker: int, part: int) -> str:
-        """Return the key of chunk `part` of the contribution of `worker` to `round`, which the worker of rank `part`
-        combines.
+        """Return the key of the chunk number `part` of the contribution of `worker` to `round`; the worker of rank `part`
+        aggregates these chunks.
         """
         return f"{self._attempt_prefix}/{round}/{worker}/chunk/{part}"
 
     def verdict(self, round: int, worker: int) -> str:
-        """Return the key of the verdict of `worker` in `round`: one number per worker, whether its chunk is finite."""
+        """Return the key of what `worker` found in the chunks it received in `round`: a vector of one number per worker, 1 if that
+        worker's chunk is not finite, otherwise 0.
+        """
         return f"{self._attempt_prefix}/{round}/{worker}/verdict"
 
     def update(self, step: int, worker: int) -> str:
@@ -315,53 +314,51 @@ class Keys:
         return f"{self._attempt_prefix}/{step}/{worker}/update"
 
     def report(self, step: int, worker: int) -> str:
-        """Return the key of the report that `worker` sends to the supervisor after `step` (MLLess)."""
+        """Return the key of the report (loss, time) that `worker` sends to the supervisor after `step` (MLLess)."""
         return f"{self._attempt_prefix}/{step}/{worker}/report"
 
     def supervisor_word(self, step: int) -> str:
-        """Return the key of the supervisor's answer after `step`: whose updates all workers apply, and which workers go
-        on (MLLess).
-        """
+        """Return the key of the supervisor's answer after `step`: whose updates all workers apply, and which workers continue (MLLess)."""
         return f"{self._attempt_prefix}/{step}/expected"
 
     # --- bus ----------------------------------------------------------------------------------------------------------
 
     @property
     def barrier(self) -> str:
-        """Name of the barrier at the end of a round."""
+        """Name, on the message bus, of the barrier at the end of a round."""
         return f"{self.run}.round" + self._of_attempt + self._of_exchange
 
     @property
     def _of_attempt(self) -> str:
-        """Suffix of names on the bus that names the attempt; empty for attempt 0."""
+        """Suffix `.ATTEMPT` for names on the message bus; empty for attempt 0."""
         return f".{self.attempt}" if self.attempt else ""
 
     @property
     def _of_exchange(self) -> str:
-        """Suffix of names that names the exchange; empty for exchange 0."""
+        """Suffix `.exchange-NUMBER` for names; empty for exchange 0."""
         return f".exchange-{self.exchange}" if self.exchange else ""
 
     def mailbox(self, peer: int, parity: int = 0) -> str:
-        """Return the name of the mailbox with the newest message of `peer`. `parity`: synchronous runs alternate
-        between two mailboxes, since one peer may publish while another still reads the previous round.
+        """Return the name, on the message bus, of the mailbox with the latest message of `peer`. `parity`: 0 or 1; synchronous runs
+        alternate between two mailboxes, since a peer may publish while another still reads the message of the previous round.
         """
         return f"{self.run}.mailbox.{peer}.{parity}{self._of_exchange}"
 
     @property
     def updates(self) -> str:
-        """Name of the barrier on which workers announce their updates and the supervisor, its last member, its answer
-        (MLLess).
+        """Name, on the message bus, of the barrier on which workers announce their updates, and the supervisor, its last member,
+        its answer (MLLess).
         """
         return f"{self.run}.updates" + self._of_attempt
 
 
 def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:
-    """Return the key of one `minibatch` of `worker`. `fingerprint`: of the prepared data set."""
+    """Return the key of the staged minibatch number `minibatch` of `worker`. `fingerprint`: of the staged data set."""
     return f"data/{fingerprint}/train/{worker}/{minibatch}"
 
 
 def validation_chunk(fingerprint: str, chunk: int) -> str:
-    """Return the key of one `chunk` of the validation set. `fingerprint`: of the prepared data set."""
+    """Return the key of the chunk number `chunk` of the staged validation set. `fingerprint`: of the staged data set."""
     return f"data/{fingerprint}/validation/{chunk}"
 
 
@@ -371,10 +368,10 @@ def data_manifest(fingerprint: str) -> str:
 
 
 def weights(sha256: str) -> str:
-    """Return the key of the initial weights with the digest `sha256`."""
+    """Return the key of the pretrained weights whose file has the digest `sha256`."""
     return f"data/weights/{sha256}"
 
 
 def current_run(fleet: str) -> str:
-    """Return the key under which the programs of `fleet` find the run to join."""
+    """Return the key of the document that tells the programs of `fleet` which run to join."""
     return f"fleet/{fleet}/current.json"

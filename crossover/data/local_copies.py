@@ -14,16 +14,14 @@ FREE_SHARE = 0.5  # of the memory, and of the disk, that are free when the first
 
 
 class LocalCopies:
-    """Read-only cache in front of `store`, for objects that do not change, such as staged training data: in memory,
-    then in a temporary folder.
-
-    An object that fits neither is read from the store each time. `memory_bytes`, `disk_bytes`: limits, by default
-    FREE_SHARE of what is free.
+    """Read-only cache in front of an object store, for objects that never change, such as staged training data: in memory, then in
+    a temporary folder. An object for which neither has room is read from the store each time.
     """
 
     def __init__(
         self, store: ReadableObjects, *, memory_bytes: int | None = None, disk_bytes: int | None = None
     ) -> None:
+        """Put a cache in front of `store`. `memory_bytes`, `disk_bytes`: most bytes to cache; None: half of what is free."""
         self._store = store
         self._memory_left = _free_memory() if memory_bytes is None else memory_bytes
         self._disk_left = disk_bytes
@@ -44,7 +42,7 @@ class LocalCopies:
         return body
 
     def _keep(self, key: str, body: bytes) -> None:
-        """Keep the object in memory or else on disk, if it fits."""
+        """Store the object in memory, or in a file if memory has no room; do nothing if neither has."""
         if len(body) <= self._memory_left:
             self._memory_left -= len(body)
             self._memory[key] = body
@@ -67,7 +65,7 @@ class LocalCopies:
 
 
 def _free_memory() -> int:
-    """Return FREE_SHARE of this machine's free memory, in bytes; 0 if the platform does not report it."""
+    """Return half of this machine's available memory, in bytes; 0 if the platform does not report it."""
     try:
         return int(FREE_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError):

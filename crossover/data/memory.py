@@ -14,7 +14,7 @@ from crossover.errors import Missing, Refused
 
 
 class MemoryObjectStore(ObjectStore):
-    """ObjectStore in a dict of this process. `with_traffic` gives another client of the same objects."""
+    """ObjectStore in a dict of this process. Clients made by `with_traffic` share its objects."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -22,9 +22,7 @@ class MemoryObjectStore(ObjectStore):
         self._lock = runtime.lock()
 
     def with_traffic(self, traffic: Traffic) -> "MemoryObjectStore":
-        """Return a client of the same objects whose requests are counted into `traffic`: each step of an inline run has
-        a record of its own.
-        """
+        """Return a client of the same objects whose requests are counted in `traffic`."""
         other = MemoryObjectStore(traffic)
         other._objects, other._lock = self._objects, self._lock
         return other
@@ -80,8 +78,8 @@ class MemoryObjectStore(ObjectStore):
 
 
 class MemoryTensorStore:
-    """TensorStore in a dict of this process. `put` copies the vector and `get` returns read-only views, so stored
-    vectors never change.
+    """TensorStore in a dict of this process. Vectors are copied when they are stored and read as read-only views, so stored vectors
+    never change. Clients made by `with_traffic` share its vectors.
     """
 
     def __init__(self, traffic: Traffic) -> None:
@@ -90,7 +88,7 @@ class MemoryTensorStore:
         self._lock = runtime.lock()
 
     def with_traffic(self, traffic: Traffic) -> "MemoryTensorStore":
-        """Return a client of the same vectors whose requests are counted into `traffic`."""
+        """Return a client of the same vectors whose requests are counted in `traffic`."""
         other = MemoryTensorStore(traffic)
         other._vectors, other._lock = self._vectors, self._lock
         return other
@@ -110,8 +108,8 @@ class MemoryTensorStore:
             return self._vectors.setdefault(key, stored) is stored
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
-        """Return the vector under `key`, read-only or copied into `out`. Raises Missing, or Corrupt if kind or length
-        differ.
+        """Return the vector under `key`, read-only, or copied into `out`. `kind`: required kind, None for any. Raises Missing, or
+        Corrupt if kind or length differ.
         """
         with self._lock:
             vector = self._vectors.get(key)
@@ -133,7 +131,7 @@ class MemoryTensorStore:
                 self._vectors.pop(key, None)
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store copies of all `vectors` (key, vector) at once unless the first key exists. Returns whether this call
+        """Store copies of all `vectors`, pairs (key, vector), at once, unless the first key exists. Returns whether this call
         stored them.
         """
         stored = [(key, _copy_vector(vector)) for key, vector in vectors]
@@ -158,8 +156,8 @@ T = TypeVar("T")
 
 @dataclass
 class _BusState:
-    """State that all clients of one memory bus share. A barrier has one inbox per member: by round, the members that
-    have reached it.
+    """State that all clients of one memory bus share. `mailboxes`: message by name, None if empty. `barriers`: by name one inbox
+    per member, which holds by round the members that have reached it.
     """
 
     lock: runtime.Lock = field(default_factory=runtime.lock)
@@ -168,22 +166,20 @@ class _BusState:
 
 
 class MemoryMessageBus:
-    """MessageBus in this process: mailboxes and barriers under one lock. `with_traffic` gives another client of the
-    same bus.
-    """
+    """MessageBus in this process: mailboxes and barriers under one lock. Clients made by `with_traffic` share them."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._state = _BusState()
 
     def with_traffic(self, traffic: Traffic) -> "MemoryMessageBus":
-        """Return a client of the same bus whose requests are counted into `traffic`."""
+        """Return a client of the same bus whose requests are counted in `traffic`."""
         other = MemoryMessageBus(traffic)
         other._state = self._state
         return other
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Create mailboxes and barriers (name, members); repeating it is harmless."""
+        """Create the mailboxes and the barriers, pairs (name, number of members); existing ones are left as they are."""
         self._traffic.count("declare")
         with self._state.lock:
             for mailbox in mailboxes:
@@ -210,14 +206,16 @@ class MemoryMessageBus:
         return message
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        """Report to every member of `barrier` that `member` has reached `round`."""
+        """Record in every member's inbox of `barrier` that `member` has reached `round`. Raises Refused if the barrier was not declared."""
         self._traffic.count("arrive", bytes_out=len(build_arrival(round, member)))
         with self._state.lock:
             for inbox in _find_declared(self._state.barriers, barrier, "barrier"):
                 inbox.setdefault(round, set()).add(member)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members that have reached `round` of `barrier`, as the inbox of `reader` has them; earlier rounds are discarded."""
+        """Return the members that have reached `round` of `barrier`, according to the inbox of the member `reader`, from which
+        earlier rounds are deleted. Raises Refused if the barrier was not declared or has no such member.
+        """
         with self._state.lock:
             inboxes = _find_declared(self._state.barriers, barrier, "barrier")
             if not 0 <= reader < len(inboxes):
@@ -230,7 +228,7 @@ class MemoryMessageBus:
         return present
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Delete mailboxes and barriers."""
+        """Delete mailboxes and barriers, pairs (name, number of members); missing ones are fine."""
         self._traffic.count("remove")
         with self._state.lock:
             for mailbox in mailboxes:
@@ -243,8 +241,8 @@ class MemoryMessageBus:
 
 
 def _find_declared(declared: dict[str, T], name: str, what: str) -> T:
-    """Return the mailbox or barrier `name`. Raises Refused if it was not declared. `what`: "mailbox" or "barrier", for
-    the error.
+    """Return the value of the mailbox or barrier `name` in `declared`. Raises Refused if it was not declared. `what`: "mailbox" or
+    "barrier", for the error.
     """
     try:
         return declared[name]

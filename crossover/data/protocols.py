@@ -22,8 +22,8 @@ _SCHEME = re.compile(r"(\w+://)?")
 
 
 def redact_url(url: str) -> str:
-    """Return `url` for a message: unchanged if it has only scheme, host, port and path, else its scheme and `***`,
-    since it may hold a secret.
+    """Return `url` for a message: unchanged if it has only scheme, host, port and path; otherwise its scheme and `***`, since it
+    may contain a password.
     """
     if _HARMLESS.fullmatch(url):
         return url
@@ -36,10 +36,10 @@ def redact_url(url: str) -> str:
 
 
 class Traffic:
-    """Thread-safe counter of what a step reads from and writes to its stores.
+    """Thread-safe counter of the requests and bytes of a step or program at its stores and bus.
 
-    `bytes_in`: payload bytes received by the step; `bytes_out`: sent by it. `operations` counts requests by name
-    (`get`, `put`, `list`, ...).
+    `bytes_in`: payload bytes received; `bytes_out`: payload bytes sent. `operations` counts requests by name (`get`, `put`, `list`,
+    ...).
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Traffic:
             self._bytes_out += bytes_out
 
     def reset(self) -> None:
-        """Set bytes and operations to zero, for the next record of a program."""
+        """Set bytes and requests to zero, so that the next record of a program counts from there."""
         with self._lock:
             self._bytes_in = self._bytes_out = 0
             self._operations.clear()
@@ -68,7 +68,7 @@ class Traffic:
             return dict(self._operations)
 
     def as_record(self) -> dict[str, int]:
-        """Return bytes received, bytes sent and the number of requests, as a step's record holds them."""
+        """Return {"bytes_in", "bytes_out", "requests"}: payload bytes received and sent, and the number of requests."""
         with self._lock:
             return {
                 "bytes_in": self._bytes_in,
@@ -94,7 +94,9 @@ class ReadableObjects(Protocol):
 
 
 class ObjectStore(ReadableObjects, Protocol):
-    """Protocol of an object store: S3, a folder, or memory. Keys are relative paths. Training steps never list keys."""
+    """Protocol of an object store: S3, a folder, or memory. Keys are relative paths. Training steps never list keys. All stores
+    raise Refused for a request that is not allowed and Unavailable if they do not answer.
+    """
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
         """Store `data` under `key`, replacing an older object; several buffers are joined in order, without a copy if
@@ -134,10 +136,10 @@ class ObjectStore(ReadableObjects, Protocol):
 
 
 class ConnectedObjectStore(ObjectStore, Protocol):
-    """Protocol of an object store that has been opened and can count requests separately for each invocation."""
+    """Protocol of an opened object store that can make further clients, each with its own count of requests."""
 
     def with_traffic(self, traffic: Traffic) -> ObjectStore:
-        """Return a client of this store, on the same connections, whose requests are counted into `traffic`."""
+        """Return a client of this store, on the same connections, whose requests are counted in `traffic`."""
 
 
 class TensorStore(Protocol):
@@ -152,10 +154,10 @@ class TensorStore(Protocol):
         """
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store all `vectors` (key, vector) at once unless the first key exists. Returns whether this call stored them.
+        """Store all `vectors`, pairs (key, vector), unless the first key exists. Returns whether this call stored them.
 
-        A reader who finds the first key finds all of them. Object stores have no such command and create the first key
-        last.
+        A reader who finds the first key finds all of them: either they appear at once, or, in object stores, the first key is
+        created last.
         """
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
@@ -171,10 +173,10 @@ class TensorStore(Protocol):
 
 
 class ConnectedTensorStore(TensorStore, Protocol):
-    """Protocol of a tensor store that has been opened and can count requests separately for each invocation."""
+    """Protocol of an opened tensor store that can make further clients, each with its own count of requests."""
 
     def with_traffic(self, traffic: Traffic) -> TensorStore:
-        """Return a client of this store, on the same connections, whose requests are counted into `traffic`."""
+        """Return a client of this store, on the same connections, whose requests are counted in `traffic`."""
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
@@ -182,7 +184,7 @@ class ConnectedTensorStore(TensorStore, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateKeys:
-    """Keys of a worker's whole state in one round: `model` [P parameters | B buffers], and the `optimizer`'s vectors
+    """Keys of one worker's training state in one round: of the `model` [P parameters | B buffers], and of the `optimizer`'s vectors
     (SGD: velocity; Adam: two moments).
     """
 
@@ -194,28 +196,28 @@ class StateKeys:
 class TensorCompute(Protocol):
     """Protocol of arithmetic on stored float32 vectors, in the database or by fetching, computing and storing.
 
-    Every `out` is created: if it exists already nothing changes, so a finished step can be repeated. Means are
-    sample-weighted and bitwise as docs/correctness.md defines them; robust rules are unweighted. The samples of `out`
-    are the sum over the combined vectors.
+    Results are created: if the key `out` exists, nothing changes, so a step can be repeated. Means are weighted by samples and
+    bitwise as docs/correctness.md defines them; robust rules are unweighted. The samples of a result are the sum over the combined
+    vectors.
     """
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
-        """Store the weighted mean of the vectors under `keys` as `out`. Values that are not finite are averaged like
-        others.
+        """Store the mean of the vectors under `keys`, weighted by their samples, under the key `out`. NaN and infinity are averaged
+        like other values.
         """
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
-        """Store the combination by `rule` of the workers' vectors under `keys`, in rank order, as `out`.
+        """Store the aggregate of the workers' vectors under `keys` (in rank order), by `rule`, under the key `out`.
 
-        `agree`: takes the indices of vectors that are not finite, returns those that all workers drop. Raises Refused
-        if the rule refuses such vectors.
+        `agree`: takes the indices of vectors that are not finite, returns those that all workers drop. Raises Refused if there are
+        any and `rule.non_finite` is "refuse".
         """
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step: read the vectors of `state` and the `gradient`, and create the new state under
-        `out`, all of it or nothing.
+        """Take one optimizer step: read the vectors under the keys in `state` and the `gradient`'s key, and create the new ones
+        under the keys in `out`, all or none.
 
-        `update`: the step's settings. The model's buffers follow their own rule (algorithms/updates.py).
+        `update`: settings of the step. The model's BatchNorm statistics follow their own rule (algorithms/updates.py).
         """
 
     def is_finite(self, key: str) -> bool:
@@ -223,14 +225,12 @@ class TensorCompute(Protocol):
 
 
 class MessageBus(Protocol):
-    """Protocol of a message bus, RabbitMQ or memory: mailboxes that keep the latest message, and barriers of distinct
-    members.
+    """Protocol of a message bus, RabbitMQ or memory. A mailbox keeps only its latest message. A barrier collects which of its
+    members have reached a round.
     """
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Create the mailboxes and barriers that a run uses; repeating it is harmless. A barrier is (name, number of
-        members).
-        """
+        """Create the mailboxes and the barriers, pairs (name, number of members), that a run uses; existing ones are left as they are."""
 
     def replace(self, mailbox: str, body: Buffer) -> None:
         """Put `body` into `mailbox` as its only message; an older one is dropped."""
@@ -242,16 +242,16 @@ class MessageBus(Protocol):
         """Report to every member of `barrier` that `member` has reached `round`; repeating it is harmless."""
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members of `barrier` that have reached `round`, as far as the member `reader` knows. Messages of
-        earlier rounds are discarded.
+        """Return the members of `barrier` that have reached `round`, according to the messages that the member `reader` has
+        received. Messages of earlier rounds are deleted.
         """
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Delete the mailboxes and barriers that `declare` created."""
+        """Delete mailboxes and barriers, pairs (name, number of members)."""
 
     def close(self) -> None:
-        """Close the connection; the next call opens a new one. Every Lambda invocation ends so, because a frozen
-        process misses heartbeats.
+        """Close the connection; the next call opens a new one. Each Lambda invocation does so at its end, because a frozen function
+        cannot answer heartbeats.
         """
 
 
@@ -260,8 +260,8 @@ class MessageBus(Protocol):
 
 
 def check_optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> None:
-    """Raise Refused unless `out`, and after the first step `state`, has one key for each vector of the optimizer that
-    `update` names.
+    """Raise Refused unless `out` has one key for each vector that the optimizer of `update` keeps; the same for `state`, except at
+    the first step.
     """
     needed = len(OPTIMIZERS[update.optimizer].vectors(update.momentum))
     for name, keys in (("out", out), *(() if update.is_first else (("state", state),))):
@@ -279,7 +279,9 @@ MAX_BODY_BYTES = 15 * 2**20
 
 
 def check_body(name: str, body: Buffer) -> bytes:
-    """Return `body` as bytes. Raises Refused if it is too long for a message; `name`: mailbox or barrier for the error."""
+    """Return `body` as bytes. Raises Refused if it is longer than 15 MiB, the limit of a message. `name`: mailbox or barrier for
+    the error.
+    """
     bytes_ = memoryview(body).nbytes
     if bytes_ > MAX_BODY_BYTES:
         raise Refused(
@@ -290,11 +292,11 @@ def check_body(name: str, body: Buffer) -> bytes:
 
 
 def build_arrival(round_: int, member: int) -> bytes:
-    """Return the message by which `member` reports to a barrier that it has reached `round_`."""
+    """Return the JSON message which says that `member` has reached the round `round_` of a barrier."""
     return json.dumps({"round": round_, "member": member}).encode()
 
 
 def read_arrival(body: bytes, *, queue: str) -> tuple[int, int]:
-    """Return (round, member) of a barrier's message in `body`. Raises Corrupt, naming `queue`."""
+    """Return (round, member) from `body`, a message from `build_arrival`. Raises Corrupt, naming `queue`, if it is not such a message."""
     message = encoding.read_plain(body, {"round": int, "member": int}, key=queue)
     return message["round"], message["member"]

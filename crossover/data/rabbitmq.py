@@ -30,12 +30,11 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class RabbitMessageBus:
-    """MessageBus on a RabbitMQ broker, with one connection per thread, which is opened when needed and again when it
-    breaks.
+    """MessageBus on a RabbitMQ broker, with one connection per thread, opened at first use and again after it breaks.
 
-    A message that was being sent when a connection broke is sent again, so messages may come twice; every protocol here
-    bears that. Raises Refused (not declared, wrong login, too long), Unavailable (no broker for about a minute, or one
-    that takes no more messages).
+    A message that was being sent when a connection broke is sent again, so messages may arrive twice, which all users of the bus
+    allow for. Raises Refused (not declared, wrong login, too long), Unavailable (no broker for about a minute, or one that accepts
+    no messages).
     """
 
     def __init__(
@@ -48,6 +47,9 @@ class RabbitMessageBus:
         certificate: str | None = None,
         connect: Callable[[Any], Any] = pika.BlockingConnection,
     ) -> None:
+        """Prepare a bus without connecting. `url`: amqp:// or amqps://, without user and password. `certificate`: PEM text of the
+        authority for amqps, None for the system's. `connect`: opens a connection from pika's parameters.
+        """
         self._parameters = _build_parameters(url, username=username, password=password, certificate=certificate)
         self._where = url
         self._connect = connect
@@ -57,8 +59,8 @@ class RabbitMessageBus:
         self._known_filled: set[str] = set()
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Create queues for the mailboxes, and an exchange with one queue per member for each barrier (name, members);
-        repeating it is harmless.
+        """Create a queue for each mailbox, and for each barrier, a pair (name, number of members), an exchange with one queue per
+        member. Existing ones are left as they are.
         """
 
         def declare_all(channel: Any) -> None:
@@ -80,12 +82,12 @@ class RabbitMessageBus:
         self._known_filled.add(mailbox)
 
     def peek(self, mailbox: str) -> bytes | None:
-        """Return the message in `mailbox` without removing it; None if none is seen within a second, or 30 if the
-        mailbox is known to hold one.
+        """Return the message in `mailbox` without removing it. Polls for up to 1 s, or 30 s if the mailbox is known to have had a
+        message, because another reader may hold it; then returns None.
         """
 
         def look(channel: Any) -> bytes | None:
-            """Take the message from the queue and put it back at once; return its body, or None."""
+            """Take the message from the queue and put it back at once; return its body, or None if the queue shows none."""
             method, _, body = channel.basic_get(mailbox)
             if method is None:
                 return None
@@ -107,9 +109,9 @@ class RabbitMessageBus:
         self._send("arrive", "", build_arrival(round, member), exchange=barrier)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members that have reached `round` of `barrier`, as the queue of `reader` has them.
+        """Return the members that have reached `round` of `barrier`, according to the messages in the queue of the member `reader`.
 
-        Messages of earlier rounds are removed.
+        Messages of earlier rounds are removed; all others stay in the queue.
         """
         inbox = _inbox_name(barrier, reader)
 
@@ -140,7 +142,7 @@ class RabbitMessageBus:
         return present
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Delete the queues and exchanges of mailboxes and barriers."""
+        """Delete the queues and exchanges of mailboxes and of barriers, pairs (name, number of members)."""
 
         def remove_all(channel: Any) -> None:
             """Delete all queues and exchanges on `channel`."""
@@ -155,14 +157,14 @@ class RabbitMessageBus:
         self._run_on_channel("remove", remove_all)
 
     def close(self) -> None:
-        """Close every connection; the next call makes a new one. Not while other threads are using the bus."""
+        """Close the connections of all threads; the next call opens a new one. Do not call it while other threads use the bus."""
         connections, self._connections = self._connections, []
         self._own = runtime.local()
         for connection in connections:
             _close(connection)
 
     def _send(self, operation: str, queue: str, body: bytes, *, exchange: str = "") -> None:
-        """Publish `body` to a queue or exchange, confirmed by the broker. `operation`: name in the traffic."""
+        """Publish `body` to the queue or the `exchange`, wait until the broker confirms it, and count it as `operation`."""
 
         def send(channel: Any) -> None:
             """Publish the message on `channel` and wait for the broker's confirmation."""
@@ -173,8 +175,8 @@ class RabbitMessageBus:
         self._traffic.count(operation, bytes_out=len(body))
 
     def _run_on_channel(self, name: str, work: Callable[[Any], T]) -> T:
-        """Call `work` with this thread's channel and return its result; after a broken connection repeat it on a new
-        one. `name`: queue for errors.
+        """Call `work` with this thread's channel and return its result; if the connection breaks, repeat it on a new one for up to
+        a minute. Converts pika's errors to Refused or Unavailable. `name`: queue for errors.
         """
         try:
             result: T = runtime.BROKER.build_retrying(retry_if_exception(_is_retryable))(self._attempt, work)
@@ -197,7 +199,7 @@ class RabbitMessageBus:
             raise Unavailable(f"{self._where}: {name}: {str(error) or type(error).__name__}") from None
 
     def _attempt(self, work: Callable[[Any], T]) -> T:
-        """Call `work` with this thread's channel once; close the channel's connection if it fails."""
+        """Call `work` once with this thread's channel and return its result; if it raises, close the channel's connection."""
         try:
             return work(self._get_channel())
         except BaseException:  # whatever is half done is undone by the broker when the channel's connection goes
@@ -227,8 +229,8 @@ class RabbitMessageBus:
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt may succeed: connections break, but a wrong password or certificate and a full
-    disk stay.
+    """Return whether another attempt may succeed after `error`: yes for a broken connection, no for a wrong password or
+    certificate, or a broker short of disk or memory.
     """
     lasting = amqp.ProbableAuthenticationError | amqp.ProbableAccessDeniedError | amqp.ConnectionBlockedTimeout
     if isinstance(error, lasting) or _is_certificate_error(error):
@@ -249,7 +251,7 @@ def _inbox_name(barrier: str, member: int) -> str:
 
 
 def _close(connection: Any) -> None:
-    """Close the connection; one that is broken already is fine."""
+    """Close the connection, ignoring errors of one that is already broken."""
     try:
         if connection.is_open:
             connection.close()
@@ -258,8 +260,8 @@ def _close(connection: Any) -> None:
 
 
 def _build_parameters(url: str, *, username: str, password: str, certificate: str | None) -> Any:
-    """Return pika's parameters for a connection to the broker at `url`. `certificate`: PEM text for amqps. Raises
-    ConfigError.
+    """Return pika's connection parameters for the broker at `url`. `certificate`: PEM text of the authority for amqps, None for the
+    system's. Raises ConfigError if the URL is malformed or contains a password.
     """
     try:
         parts = urlsplit(url)

@@ -38,8 +38,8 @@ class RedisAddress:
         return f"unix://{self.path}" if self.path else f"redis{'s' if self.tls else ''}://{self.host}:{self.port}"
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """Return a connected socket, encrypted and verified if the address asks for TLS. Raises OSError (ssl.SSLError
-        among them).
+        """Return a socket connected to the server; with `tls` it is encrypted and the certificate verified. `timeout_s`: limit for
+        the connection and later for each wait. Raises OSError.
         """
         if self.path:
             client = socket.socket(socket.AF_UNIX)
@@ -103,8 +103,8 @@ _HUGE_FROM = 4 * 2**20  # bytes: from here on, few large pages instead of thousa
 
 
 class ErrorReply(Exception):
-    """Error for an error reply of the server; the connection stays usable. `text` begins with a code such as ERR,
-    NOKEY, WRONGTYPE.
+    """Error that the server's error reply raises; the connection stays usable. `text`: the reply, which begins with a code such as
+    ERR, NOKEY or WRONGTYPE.
     """
 
     def __init__(self, text: str) -> None:
@@ -130,10 +130,10 @@ def allocate_memory(bytes_: int) -> memoryview:
 
 
 class RedisConnection:
-    """One socket that speaks Redis's protocol RESP2; not thread-safe. After any exception except ErrorReply it must be
-    closed, since half a reply may be left in it.
+    """One connection that speaks Redis's protocol RESP2; not thread-safe. After any exception except ErrorReply it must be closed,
+    since part of a reply may still be unread.
 
-    Raises OSError: TimeoutError if the server is silent for `timeout_s`, ConnectionError if it hangs up.
+    Raises OSError: TimeoutError if the server sends nothing for `timeout_s`, ConnectionError if it closes the connection.
     """
 
     def __init__(self, address: RedisAddress, *, timeout_s: float) -> None:
@@ -160,11 +160,11 @@ class RedisConnection:
         self._socket.close()
 
     def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
-        """Send a command and return its reply: str for a status, int, bytes, None, or list. Raises ErrorReply,
+        """Send a command and return its reply: str for a status, int, bytes, None for nil, or list. Raises ErrorReply,
         TimeoutError.
 
-        `place`: takes a length and returns the memory for a payload, that is, a bulk string which is the whole reply or
-        its last element; the payload is then a memoryview.
+        `place`: takes a length in bytes and returns the memory into which the payload is received; the payload is a bulk string
+        that is the whole reply or its last element, and is returned as that memory.
         """
         try:
             self._send(_encode_command(arguments))
@@ -186,7 +186,9 @@ class RedisConnection:
                 parts[0] = parts[0][sent:]
 
     def _read_reply(self, place: Allocate | None) -> Any:
-        """Read one reply; `place` allocates its payload. Raises ErrorReply for an error."""
+        """Read one reply and return it, with the types of `command`. `place`: allocates memory for its payload, None for bytes.
+        Raises ErrorReply for an error reply.
+        """
         line = self._read_line()
         match line[:1]:
             case b"+":
@@ -205,7 +207,7 @@ class RedisConnection:
         raise ConnectionError(f"{line[:20]!r} is no reply of a Redis server")
 
     def _read_element(self, place: Allocate | None) -> Any:
-        """Read one element of an array reply. An error is returned, not raised, because the elements after it must
+        """Read one element of a list reply and return it. An ErrorReply is returned, not raised, because the elements after it must
         still be read.
         """
         try:
@@ -221,15 +223,17 @@ class RedisConnection:
         return line
 
     def _receive(self) -> bytes:
-        """Return the next bytes from the socket. Raises ConnectionResetError if the server closed the connection."""
+        """Wait for bytes from the socket and return up to 4,096 of them. Raises ConnectionResetError if the server closed the
+        connection.
+        """
         received = self._socket.recv(4096)
         if not received:
             raise ConnectionResetError("the server closed the connection")
         return received
 
     def _read_bulk(self, bytes_: int, place: Allocate | None) -> bytes | memoryview | None:
-        """Read a bulk string of `bytes_` bytes, into memory from `place` if given; None if the length is negative
-        (nil).
+        """Read a bulk string of `bytes_` bytes and return it: as bytes, or as the memory that `place` returned; None if the length
+        is negative (nil).
         """
         if bytes_ < 0:
             return None
@@ -250,7 +254,7 @@ class RedisConnection:
 
 
 def _encode_command(arguments: Sequence[Argument]) -> list[memoryview]:
-    """Return a command in RESP as few buffers; memoryview arguments are not copied."""
+    """Return a command's bytes in RESP as a list of buffers, as few as possible; memoryview arguments are not copied."""
     parts: list[memoryview] = []
     text = b"*%d\r\n" % len(arguments)
     for argument in arguments:
@@ -285,12 +289,11 @@ _RETRYABLE_CODES = (
 
 
 class RedisClient:
-    """Thread-safe client of one Redis server with a pool of connections, reused by later invocations.
+    """Thread-safe client of one Redis server with a pool of connections, which later invocations use again.
 
-    A connection that was idle for `idle_s` seconds must answer a PING before it is used again, because a frozen
-    function's connections may die. Every wait ends after `timeout_s`. A command whose reused connection breaks is sent
-    once more: every command may be repeated. Raises Unavailable (no answer), Missing (NOKEY), Refused (other error
-    replies), naming command and key, never payload or password.
+    A connection that was idle for `idle_s` seconds must answer a PING before it is used again. Every wait ends after `timeout_s`. A
+    command whose used connection breaks is sent once more on a new one, so every command must be repeatable. Raises Unavailable (no
+    answer), Missing (NOKEY), Refused (other error replies); messages name command and key, never payload or password.
     """
 
     def __init__(
@@ -312,7 +315,7 @@ class RedisClient:
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
         """Send the command `name` with `arguments` and return its reply.
 
-        `keys`: keys it uses, for errors. `place` and the reply's types: see RedisConnection.command.
+        `keys`: keys that the command uses, for errors. `place`, types of the reply: see RedisConnection.command.
         """
         for attempt in range(1 + REDIS.again):
             connection, reused = self._take_connection(fresh=attempt > 0)
@@ -346,7 +349,9 @@ class RedisClient:
             connection.close()
 
     def _take_connection(self, *, fresh: bool) -> tuple[RedisConnection, bool]:
-        """Return a connection, and whether it was used before. `fresh`: open a new one in any case."""
+        """Return (connection, whether it was used before): one from the pool that still works, or a new one. `fresh`: always open a
+        new one.
+        """
         while not fresh:
             with self._lock:
                 if self._pid != os.getpid():  # a fork: these connections belong to the parent
@@ -367,8 +372,8 @@ class RedisClient:
     def _is_alive(self, connection: RedisConnection, *, idle_s: float) -> bool:
         """Return whether the connection still works.
 
-        One that has been idle for less than the client's limit is trusted; any other is asked with a PING. `idle_s`:
-        seconds since its last use.
+        It is assumed to if it was last used less than the client's `idle_s` ago; otherwise it must answer a PING within 2 seconds.
+        `idle_s`: seconds since its last use.
         """
         if idle_s < self._idle_s:
             return True
@@ -381,7 +386,9 @@ class RedisClient:
         return alive
 
     def _connect_and_login(self) -> RedisConnection:
-        """Open a new connection and log in. Raises Unavailable, or Refused if password or certificate are wrong."""
+        """Return a new connection, logged in if the address has a password. Raises Unavailable, or Refused if password or
+        certificate are wrong.
+        """
         try:
             connection: RedisConnection = self._connect(self.address, timeout_s=_CONNECT_S)
         except ssl.SSLCertVerificationError as error:
@@ -406,9 +413,7 @@ class RedisClient:
 
 
 def _raise_error_reply(text: str, command: str, keys: Sequence[str]) -> NoReturn:
-    """Raise the error that the error reply `text` means: Missing, Unavailable or Refused. `command`, `keys`: for the
-    message.
-    """
+    """Raise Missing, Unavailable or Refused, whichever fits `text`, the server's error reply. `command`, `keys`: for the message."""
     code, _, rest = text.partition(" ")
     if code == "NOKEY":
         raise Missing(next((key for key in keys if f"'{key}'" in rest), keys[0] if keys else command))

@@ -34,7 +34,7 @@ return 1
 
 
 class RedisTensorStore:
-    """TensorStore on a Redis server with the tensor module. Every key that it writes expires after `time_to_live_s`."""
+    """TensorStore on a Redis server with this project's tensor module. Every key that it writes expires after `time_to_live_s` seconds."""
 
     def __init__(self, client: RedisClient, traffic: Traffic, *, time_to_live_s: float) -> None:
         self.client = client
@@ -42,7 +42,7 @@ class RedisTensorStore:
         self.traffic = traffic
 
     def with_traffic(self, traffic: Traffic) -> Self:
-        """Return a store on the same connections whose requests are counted into `traffic`."""
+        """Return a store on the same connections whose requests are counted in `traffic`."""
         return type(self)(self.client, traffic, time_to_live_s=self.time_to_live_ms / 1000)
 
     def close(self) -> None:
@@ -58,8 +58,8 @@ class RedisTensorStore:
         return bool(self._store(key, vector, "NX", operation="create"))
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store all `vectors` (key, vector) at once unless the first key exists: they are sent under temporary keys,
-        then renamed together. Returns whether this call stored them.
+        """Store all `vectors`, pairs (key, vector), at once, unless the first key exists: they are sent under temporary keys, then
+        renamed together. Returns whether this call stored them.
         """
         keys = [key for key, _ in vectors]
         if self.exists(keys[0]):
@@ -73,8 +73,8 @@ class RedisTensorStore:
         return bool(self.client.command("EVAL", APPEAR_TOGETHER, len(names), *names, self.time_to_live_ms, keys=keys))
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
-        """Return the vector under `key`, received into `out` if given. Raises Missing, or Corrupt if kind or length
-        differ.
+        """Return the vector under `key`, received into `out` if given, otherwise into new memory. `kind`: required kind, None for
+        any. Raises Missing, or Corrupt if kind or length differ.
         """
 
         def place(bytes_: int) -> memoryview:
@@ -102,8 +102,8 @@ class RedisTensorStore:
             self.client.command("UNLINK", *keys, keys=keys)
 
     def _store(self, key: str, vector: Vector, *options: str, operation: str) -> Any:
-        """Send the vector with AI.TENSORSET and return the reply. `options`: such as NX, only if the key is new.
-        `operation`: name in the traffic.
+        """Send the vector with AI.TENSORSET and return the reply, which is None if an option forbade storing it. `options`: of the
+        command, such as NX (only if the key is new). `operation`: name under which the request is counted.
         """
         self.traffic.count(operation, bytes_out=vector.data.nbytes)
         about: list[Argument] = ["KIND", vector.kind.value]
@@ -127,7 +127,9 @@ class RedisTensorStore:
 
 
 def _parse_vector(key: str, reply: Sequence[Any]) -> Vector:
-    """Return the vector in TENSOR.GET's `reply` [dtype, shape, kind, samples, blob]. Raises Corrupt, naming `key`."""
+    """Return the vector in `reply`, TENSOR.GET's list of dtype, shape, kind, samples and bytes. Raises Corrupt, naming `key`, if
+    dtype or kind is unknown.
+    """
     dtype, _, kind, samples, data = reply
     if decode_text(dtype) not in DTYPES:
         raise Corrupt(f"{key}: holds a tensor of {decode_text(dtype)}; vectors are FLOAT or UINT8")
@@ -137,7 +139,7 @@ def _parse_vector(key: str, reply: Sequence[Any]) -> Vector:
 
 
 def decode_text(word: Any) -> str:
-    """Return a word of a Redis reply as text, whether it was a status, a bulk string or nil."""
+    """Return a word of a Redis reply (str, bytes or None) as a str; "" for None."""
     return word.decode() if isinstance(word, bytes) else str(word or "")
 
 
@@ -148,17 +150,18 @@ _NO_VECTOR = "-"  # the module's word for a vector that does not exist (yet)
 
 
 class RedisCompute(RedisTensorStore):
-    """RedisTensorStore that also computes in the database, by the module's commands TENSOR.*. Every result is created
-    and expires like other keys.
+    """RedisTensorStore that also averages and updates vectors inside the database, by the tensor module's commands TENSOR.*. A
+    result is stored only if its key is new, and expires like other keys.
     """
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
-        """Store the weighted mean of the vectors under `keys` as `out`."""
+        """Store the mean of the vectors under `keys`, weighted by their samples, under the key `out`, unless that exists."""
         self._combine("MEAN", keys, out)
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
-        """Store the combination of the vectors under `keys` by `rule` as `out`. Vectors that are not finite are
-        refused, or dropped as all `agree`.
+        """Store the aggregate of the vectors under `keys` by `rule` under the key `out`, unless that exists. Vectors that are not
+        finite raise Refused, or are dropped if `rule.non_finite` says so. `agree`: takes the indices of vectors that this
+        process would drop, returns those that all workers drop.
         """
         options: list[Argument] = ["FINITE"]
         if rule.non_finite == "drop":
@@ -170,7 +173,9 @@ class RedisCompute(RedisTensorStore):
         self._combine(_require_command(found.command, rule.rule), keys, out, *found.options(rule), *options)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in the database, with the settings `update`: from `state` and `gradient` to the new state under `out`."""
+        """Take one optimizer step in the database, with the settings `update`: from the vectors under the keys in `state` and the
+        `gradient`'s key to new ones under the keys in `out`, unless these exist.
+        """
         check_optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]
         command, kind = _require_command(optimizer.command, update.optimizer), VectorKind(optimizer.kind)
@@ -191,14 +196,16 @@ class RedisCompute(RedisTensorStore):
         return bool(self.client.command("TENSOR.FINITE", key, keys=[key]))
 
     def _combine(self, rule: str, keys: Sequence[str], out: str, *options: Argument) -> None:
-        """Run the module's aggregation command `rule` on `keys` with its `options`; the result is stored as `out`."""
+        """Run the module's aggregation command TENSOR.`rule` on the vectors under `keys`, with its `options`; the result is stored
+        under the key `out`.
+        """
         self._run_command(rule, [len(keys), *keys, *options, "OUT", out], keys)
 
     def _update(
         self, rule: str, inputs: Sequence[tuple[str, VectorKind]], outputs: Sequence[str], options: Sequence[Argument]
     ) -> None:
-        """Check the kinds of the `inputs` (key, kind), then run the module's optimizer command `rule`, which stores the
-        `outputs`.
+        """Check that the vectors of `inputs`, pairs (key, kind), have these kinds, then run the module's optimizer command
+        TENSOR.`rule` with its `options`, which stores the results under the keys `outputs`.
         """
         present = [(key, kind) for key, kind in inputs if key != _NO_VECTOR]
         for key, kind in present:  # a gradient must never be taken for a model; the module knows no such roles
@@ -207,8 +214,8 @@ class RedisCompute(RedisTensorStore):
         self._run_command(rule, [*(key for key, _ in inputs), "OUT", *outputs, *options], keys)
 
     def _check_kind(self, key: str, kind: VectorKind) -> None:
-        """Raise Corrupt if the vector under `key` is of another kind. A missing key is fine: the step may have been
-        finished before.
+        """Raise Corrupt if the vector under `key` is of another kind. A missing key is not an error: an earlier attempt may have
+        finished the step.
         """
         self.traffic.count("info")
         about = self.client.command("TENSOR.INFO", key, keys=[key])
@@ -216,13 +223,15 @@ class RedisCompute(RedisTensorStore):
             raise Corrupt(f"{key}: holds a {decode_text(about[2]) or 'nameless'} vector where a {kind} was expected")
 
     def _run_command(self, rule: str, arguments: Sequence[Argument], keys: Sequence[str]) -> None:
-        """Run the module's command TENSOR.`rule`, which creates its outputs. `keys`: its input keys, for errors."""
+        """Run the module's command TENSOR.`rule` with `arguments`, such that outputs are stored only under new keys. `keys`: its
+        input keys, for errors.
+        """
         self.traffic.count(rule.lower())
         self.client.command(f"TENSOR.{rule}", *arguments, "NX", "PX", self.time_to_live_ms, keys=keys)
 
 
 def _require_command(command: str | None, name: str) -> str:
-    """Return `command`. Raises Refused if the database has none for the rule or optimizer `name`."""
+    """Return `command`. Raises Refused if it is None, that is, if the database has no command for the rule or optimizer `name`."""
     if command is None:
         raise Refused(
             f"{name}: has no command in the tensor database; database.compute: fetch computes it in the function"
@@ -235,10 +244,10 @@ def _require_command(command: str | None, name: str) -> str:
 
 
 class ObjectTensorStore:
-    """TensorStore in any ObjectStore, whose traffic it counts into. Keys live until the bucket's lifecycle rule deletes
-    them.
+    """TensorStore in an object store: each vector is an object of header and payload. Keys do not expire; requests are counted as
+    those of the object store are.
 
-    `prefix`: stands before every key in the object store.
+    `prefix`: put before every key.
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str = "") -> None:
@@ -253,8 +262,8 @@ class ObjectTensorStore:
         return self._objects.put_new(self._prefix + key, [build_header(vector), vector.data])
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store all `vectors` (key, vector), the first one last, so that a reader who finds it finds all. Returns
-        whether this call stored the first.
+        """Store all `vectors`, pairs (key, vector), the first one last, so that a reader who finds it finds all. Existing keys are
+        left as they are. Returns whether this call stored the first.
         """
         # Whoever finds the first key finds the others: it comes last. Another attempt writes the same bits.
         for key, vector in vectors[:0:-1]:
@@ -262,8 +271,8 @@ class ObjectTensorStore:
         return self.create(*vectors[0])
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
-        """Return the vector under `key`, copied into `out` if given. Raises Missing, or Corrupt if kind or length
-        differ.
+        """Return the vector under `key`, copied into `out` if given. `kind`: required kind, None for any. Raises Missing, or
+        Corrupt if kind or length differ.
         """
         try:
             body = self._objects.get(self._prefix + key)

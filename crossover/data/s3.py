@@ -49,17 +49,18 @@ _RETRYABLE_CODES = (
 
 
 class S3ObjectStore(ObjectStore):
-    """ObjectStore in an S3 bucket. boto3's thread-safe `client`, made with SETTINGS, lives as long as the process;
-    retries are made here.
-    """
+    """ObjectStore in an S3 bucket. Requests that fail for the moment are repeated for some seconds."""
 
     def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
+        """Open the bucket named `bucket`; requests are counted in `traffic`. `client`: boto3 client, thread-safe, made with
+        SETTINGS; None to make one.
+        """
         self._bucket = bucket
         self._traffic = traffic
         self._client = client or boto3.session.Session().client("s3", config=SETTINGS)
 
     def with_traffic(self, traffic: Traffic) -> "S3ObjectStore":
-        """Return a client of the same bucket whose requests are counted into `traffic`."""
+        """Return a client of the same bucket whose requests are counted in `traffic`."""
         return S3ObjectStore(self._bucket, traffic, client=self._client)
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
@@ -104,8 +105,8 @@ class S3ObjectStore(ObjectStore):
             self._request(keys[start], partial(self._delete, wish))
 
     def _delete(self, wish: Any) -> None:
-        """Send one DeleteObjects request with the body `wish`. Raises Unavailable or Refused for the first key that was
-        not deleted.
+        """Send one DeleteObjects request with the body `wish` (boto3's argument Delete). Raises Unavailable or Refused, naming the
+        first key that was not deleted.
         """
         for failure in self._client.delete_objects(Bucket=self._bucket, Delete=wish).get("Errors", ()):
             said = f"s3://{self._bucket}/{failure.get('Key')}: not deleted: {failure.get('Message')}"
@@ -115,7 +116,7 @@ class S3ObjectStore(ObjectStore):
         """Return all keys that begin with `prefix`, sorted."""
 
         def pages() -> list[str]:
-            """Return the sorted keys of all pages of the listing."""
+            """Return the keys on all pages of the listing, sorted."""
             keys: list[str] = []
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
                 self._traffic.count("list")
@@ -125,7 +126,9 @@ class S3ObjectStore(ObjectStore):
         return self._request(prefix, pages)
 
     def _put(self, key: str, data: Buffer | Sequence[Buffer], **condition: Any) -> None:
-        """Send `data` as the object `key`. `condition`: further arguments of put_object, such as IfNoneMatch."""
+        """Store `data` as the object `key`. `condition`: more arguments of put_object, such as IfNoneMatch. Raises _KeyExists if
+        that condition is not met.
+        """
         parts = to_views(data)
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
 
@@ -137,10 +140,12 @@ class S3ObjectStore(ObjectStore):
         self._request(key, send)
 
     def _request(self, key: str, request: Callable[[], T]) -> T:
-        """Call `request` and return its result; repeat it if S3 is busy or the connection broke. `key`: for errors."""
+        """Call `request` and return its result; repeat it for up to 12 seconds if S3 is busy or the connection broke. Botocore's
+        errors become Missing, Refused or Unavailable. `key`: for errors.
+        """
 
         def attempt() -> T:
-            """Call `request` once, with botocore's errors converted."""
+            """Call `request` once and return its result, with botocore's errors converted."""
             with self._translate_errors(key):
                 return request()
 
@@ -149,7 +154,7 @@ class S3ObjectStore(ObjectStore):
 
     @contextmanager
     def _translate_errors(self, key: str) -> Iterator[None]:
-        """Within the `with` block, convert botocore's errors to Crossover's, naming `key`."""
+        """Within the `with` block, turn botocore's errors into Missing, Refused or Unavailable, naming `key`."""
         where = f"s3://{self._bucket}/{key}"
         try:
             yield
@@ -166,12 +171,12 @@ class S3ObjectStore(ObjectStore):
 
 
 class _KeyExists(Refused):
-    """Refused because the key exists (HTTP status 412)."""
+    """Error for an object that was not stored because its key exists (HTTP status 412)."""
 
 
 def _translate_error(error: ClientError, *, code: str, status: int, key: str, where: str) -> Exception:
-    """Return the error of Crossover that a ClientError with this `code` and HTTP `status` means. `where`: URL of the
-    object, for the message.
+    """Return the error to raise for a ClientError: Missing, _KeyExists, Unavailable if it is worth a retry, otherwise Refused.
+    `code`, `status`: S3's error code and HTTP status; `where`: URL of the object, for the message.
     """
     if code in _MISSING:
         return Missing(key)
@@ -186,7 +191,7 @@ def _translate_error(error: ClientError, *, code: str, status: int, key: str, wh
 
 
 class JoinedBuffers(io.RawIOBase):
-    """Seekable file over several buffers, so that a header and a payload are sent without being joined first."""
+    """Readable, seekable file object over several buffers, so that they can be uploaded as one without being joined in memory."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self._parts = parts
@@ -206,13 +211,13 @@ class JoinedBuffers(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, as in io.IOBase.seek, and return it."""
+        """Set the position, as io.IOBase.seek does, and return it, in bytes from the start."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
         self._at = max(0, origin + offset)
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return up to `size` bytes from the position on; all of the rest if `size` is None or negative."""
+        """Return up to `size` bytes from the current position on, and advance it; all of the rest if `size` is None or negative."""
         end = self._length if size is None or size < 0 else min(self._at + size, self._length)
         pieces = []
         start = 0
