@@ -14,25 +14,29 @@ from crossover.user_code import COMPUTING, FIRST_PARTY, PROJECT, Dependencies, O
 
 
 def list_user_code(experiment: Experiment) -> dict[str, str]:
-    """Return {field: `package.module:name`} of the user code that functions and programs use."""
+    """Return {field: `package.module:name`} of all user code in the experiment's section `training` (model, loss, metric), which
+    functions and programs run.
+    """
     return dict(_find_names("training", experiment.to_plain()["training"]))
 
 
 def _list_user_code_with_architecture(experiment: Experiment) -> dict[str, str]:
-    """Return the result of `list_user_code`, plus the user's own architecture if the experiment names one."""
+    """Return the result of `list_user_code`, and under "architecture" the user's own architecture if the experiment has one."""
     own = {"architecture": f"{experiment.module}:ARCHITECTURE"} if experiment.outside else {}
     return own | list_user_code(experiment)
 
 
 def list_user_code_with_loader(experiment: Experiment) -> dict[str, str]:
-    """Return the result of `list_user_code`, plus the data set's loader, which only this machine runs."""
+    """Return the result of `list_user_code`, and under "data.dataset" the data set's loader if it is user code; the loader runs on
+    this machine only.
+    """
     dataset = experiment.data.dataset
     return {**({"data.dataset": dataset} if ":" in dataset else {}), **list_user_code(experiment)}
 
 
 def _find_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (field, `package.module:name`) for each such name in `value`, a section of an experiment. `field`: the
-    section's name.
+    """Yield (field, value) for every text with a colon in `value`, a section of an experiment or a part of it. `field`: name of
+    `value` itself.
     """
     if isinstance(value, dict):
         for name, each in value.items():
@@ -42,7 +46,8 @@ def _find_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str]:
-    """Import all user code that the experiment names. Returns notes that are no errors. Raises OwnCodeError.
+    """Import all user code that the experiment names. Raises OwnCodeError if that fails, or if the code (other than the loader)
+    reads data files meanwhile. Returns notes, in words, on what is unusual but no error.
 
     `travels`: whether functions or programs will hold the code, so that its dependencies are checked too.
     """
@@ -55,8 +60,8 @@ def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str
 
 
 def collect_files(experiment: Experiment) -> Dependencies:
-    """Return the user's files that functions and programs must hold. Raises OwnCodeError if they could not be imported
-    there; the error names the line and what would help.
+    """Return the user's files, and what they import, that functions and programs must hold. Raises OwnCodeError, with line and
+    remedy, if a module is missing, or if a file imports a package that functions do not have.
     """
     found = Dependencies()
     for field, name in _list_user_code_with_architecture(experiment).items():
@@ -76,8 +81,8 @@ def collect_files(experiment: Experiment) -> Dependencies:
 
 
 def hash_files(experiment: Experiment) -> dict[str, str]:
-    """Return {path: hash} of the user's files that functions and programs use. Two runs with equal hashes trained with
-    the same user code.
+    """Return {path in the bundle: first 16 hexadecimal digits of its SHA-256} of the user's files that functions and programs use,
+    so without the loader. Equal results mean equal user code.
     """
     files = {
         path: file
@@ -88,7 +93,7 @@ def hash_files(experiment: Experiment) -> dict[str, str]:
 
 
 def hash_all_files(experiment: Experiment) -> dict[str, str]:
-    """Return {path: SHA-256} of every user file that the experiment reaches, the data set's loader included."""
+    """Return {path in the bundle: SHA-256} of all the user's files that the experiment uses, those of the data set's loader included."""
     files = dict[Path, Path]()
     for field, name in {
         **_list_user_code_with_architecture(experiment),
@@ -99,20 +104,22 @@ def hash_all_files(experiment: Experiment) -> dict[str, str]:
 
 
 def find_files(name: str, *, field: str) -> Mapping[Path, Path]:
-    """Return {path in the bundle: file} of the user's files that importing `package.module:name` reads; nothing is
-    imported. `field`: the field for errors. Raises OwnCodeError for a file that is not Python.
+    """Return {path in the bundle: path here} of the user's files that importing `name` (`package.module:name`) would read; nothing
+    is imported. Raises OwnCodeError, naming `field`, for a file that is not valid Python.
     """
     return find_dependencies(name, field=field).files
 
 
 def compute_fingerprint(experiment: Experiment) -> str:
-    """Return one hash over all of `hash_files`; empty if there is no user code."""
+    """Return one hash (16 hexadecimal digits) over the result of `hash_files`; "" if there is no user code."""
     found = hash_files(experiment)
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else ""
 
 
 def _describe_oddities(found: Dependencies) -> list[str]:
-    """Return notes on `found`: which of two files of one name was taken, and imports that may fail later in functions."""
+    """Return notes, in words, on user code: which of two files of one name is used, and imports inside functions that would fail in
+    deployed functions. `found`: result of `collect_files`.
+    """
     lines = [
         f"{user_code.place_in_file(taken, None)} is taken, not {user_code.place_in_file(other, None)}"
         for taken, other in found.passed_over.items()
@@ -126,7 +133,7 @@ def _describe_oddities(found: Dependencies) -> list[str]:
 
 
 def _explain_unavailable(wanted: OutsideImport) -> str | None:
-    """Return why functions could not import the package of `wanted` and what would help; None if they can."""
+    """Return in words why deployed functions cannot import the package of `wanted`, and what to do; None if they can."""
     top = wanted.module.split(".")[0]
     if top in COMPUTING or top in FIRST_PARTY or top in sys.stdlib_module_names:
         return None
@@ -141,8 +148,8 @@ IMPORT_IN_LOADER = "import it inside the loader of data.dataset if that alone ne
 
 
 def _suggest_help(top: str, file: Path) -> str:
-    """Return advice on how the installed package `top` could be used in functions, as a clause to append; "" if it is
-    not installed here. `file`: the user's file that imports it.
+    """Return a clause, to append to an error, on how user code could do without the package `top` or take it along; "" if it is not
+    installed here. `file`: the user's file that imports it.
     """
     where = _find_installed(top)
     if where is None:
@@ -153,7 +160,7 @@ def _suggest_help(top: str, file: Path) -> str:
 
 
 def _find_installed(top: str) -> Path | None:
-    """Return the folder of the installed package `top`, or its only file; None if it is not installed."""
+    """Return the folder of the installed package `top`, or its file if it is a single module; None if it is not installed."""
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # something that is no package stands under its name

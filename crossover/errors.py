@@ -24,8 +24,8 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # what an OSError says of a dis
 
 
 class CrossoverError(Exception):
-    """Base class of every error that Crossover raises on purpose. `exit_code`: the exit status of the command line, 1
-    here.
+    """Base class of all errors that Crossover raises on purpose. `exit_code`: status with which the command line exits, 1 unless a
+    subclass says otherwise.
     """
 
     exit_code = 1
@@ -42,15 +42,11 @@ class ConfigError(UserError):
 
 
 class OwnCodeError(ConfigError):
-    """Error for user code that a field names and that cannot be found, imported or used, or that failed while it
-    trained.
-    """
+    """Error for user code that a field of the experiment names: it cannot be found, imported or used, or it failed while it ran."""
 
 
 class NoProjection(ConfigError):
-    """Error for an experiment that can be run but not simulated, because its sizes or the requests of its steps are
-    unknown.
-    """
+    """Error for an experiment that can be run but not simulated, because its data sizes or the requests of its steps are not known."""
 
 
 class DataError(UserError):
@@ -62,13 +58,11 @@ class MissingTool(UserError):
 
 
 class StaleAttempt(CrossoverError):
-    """Error that ends a superseded attempt: a later attempt of the run has done its work or removed its inputs. It is
-    never retried.
-    """
+    """Error that ends an attempt of a run because a later attempt has taken its place. It is never retried."""
 
 
 class Missing(CrossoverError):
-    """Error for a key that does not exist, or not yet, in a store. `key` names it."""
+    """Error for a `key` that does not exist in a store, perhaps not yet."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"{key}: no such key")
@@ -92,7 +86,7 @@ class Unavailable(CrossoverError):
 
 
 class Lost(CrossoverError):
-    """Error for a local server of the run that ended although nobody stopped it."""
+    """Error for a server on this machine, such as Redis, that ended during a run although nobody stopped it."""
 
 
 class RunFailed(CrossoverError):
@@ -100,10 +94,10 @@ class RunFailed(CrossoverError):
 
 
 def rebuild_error(kind: str, words: str) -> CrossoverError:
-    """Return an exception for a run that failed in another process. `kind`: the name of the error's class there;
-    `words`: its message.
+    """Return an exception for a run that failed in another process, for the caller to raise. `kind`: name of the error's class
+    there; `words`: its message.
 
-    The exception has the UserError class that `kind` or `words` names, otherwise it is a RunFailed.
+    It has the UserError class that `kind` or `words` names; without one it is a RunFailed.
     """
     for mendable in (OwnCodeError, ConfigError, DataError, UserError):
         if kind == mendable.__name__ or f"{mendable.__name__}: " in words:
@@ -115,7 +109,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 
 def quote_controls(text: str) -> str:
-    """Return `text` with control characters written out (`\\x1b`), so that text from elsewhere cannot command a
+    r"""Return `text` with control characters replaced by escapes such as `\x1b`, so that text from elsewhere cannot control a
     terminal. Line ends and tabs stay.
     """
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -19,7 +19,7 @@ LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that c
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Measure of the model on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or
+    """Measure of the model's quality on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or a user function,
     package.module:name.
     """
 
@@ -28,12 +28,12 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """Readable name: `mean absolute error` of `houses:mean_absolute_error`."""
+        """Name in words: `mean absolute error` for `houses:mean_absolute_error`."""
         return self.name.rpartition(":")[2].replace("_", " ")
 
     @property
     def is_share(self) -> bool:
-        """True if the metric lies between 0 and 1 and is read as a percentage."""
+        """True if the metric lies between 0 and 1 and is read as a percentage: for accuracy only."""
         return self.name == "accuracy"
 
     @property
@@ -42,8 +42,8 @@ class Metric:
         return self.name not in LOWER_IS_BETTER if self.higher_is_better is None else self.higher_is_better
 
     def explain_unreachable(self, value: float) -> str:
-        """Return why no run can reach the target `value`, or "" if one can. For a share, a value above 1 is taken for a
-        percentage.
+        """Return in words why no run can reach the target `value`: accuracy must be above 0 and at most 1 (a larger value was
+        perhaps meant as a percentage). "" if it can be reached, or for other metrics.
         """
         if not self.is_share or 0 < value <= 1:
             return ""
@@ -55,19 +55,17 @@ class Metric:
         return value >= goal if self.higher_wins else value <= goal
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best of `values`; None if there are none."""
+        """Return the best of `values`: the highest, or the lowest if lower is better; None if there are none."""
         return max(values, default=None) if self.higher_wins else min(values, default=None)
 
     def worst(self, values: Iterable[float]) -> float | None:
-        """Return the worst of `values`; None if there are none."""
+        """Return the worst of `values`: the lowest, or the highest if lower is better; None if there are none."""
         return min(values, default=None) if self.higher_wins else max(values, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize:
-    """Settings of progressive image size: training begins with smaller images, which cost less, and ends with full
-    ones.
-    """
+    """Settings of progressive image size: the first epochs train on smaller images, which cost less, the last ones on full-size images."""
 
     begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epochs; null: as they are throughout
     step: Positive = 8  # pixels by which they grow, each size for as many epochs
@@ -76,9 +74,7 @@ class ImageSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Settings of low-rank adapters (LoRA) beside Linear layers of a user's model; they are trained in place of these
-    layers.
-    """
+    """Settings of low-rank adapters (LoRA), which are added to Linear layers of a user's model and trained instead of these layers."""
 
     rank: Positive = 8
     alpha: Annotated[float, Gt(0.0)] = 16.0  # what they add counts alpha / rank times
@@ -87,8 +83,8 @@ class Adapters:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """Setting of gradient clipping: the longest gradient that a step follows. It applies to the mean gradient; with
-    local steps, to each step.
+    """Setting of gradient clipping: `norm` is the largest L2 norm of a gradient that an optimizer step uses; a longer one is
+    shortened. It applies to the workers' mean gradient, or with local steps to each worker's.
     """
 
     norm: Annotated[float, Gt(0.0)] | None = None  # L2, of all that is trained; null: as long as it is
@@ -96,7 +92,7 @@ class Clip:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Pretrained weights that a user's model begins from: a safetensors file, which every process reads once."""
+    """Pretrained weights from which a user's model begins: `file`, in safetensors format, and its `sha256`."""
 
     # Beside the YAML or in the current folder, package:path of an installed package, or s3://bucket/key; null: none.
     file: str | None = None
@@ -105,7 +101,7 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of training, the same for every architecture."""
+    """Settings of the section `training`: model, optimizer, schedule, loss and metric. They do not depend on the architecture."""
 
     model: str = "small_cnn"  # a name of the registry, or package.module:factory
     weights: Weights = field(default_factory=Weights)
@@ -140,7 +136,9 @@ class Training:
     threads: Annotated[int, Ge(1), Le(MAX_THREADS)] | Literal["auto"] = 1
 
     def with_epochs(self, epochs: int) -> "Training":
-        """Return these settings with another number of `epochs`, all of them complete."""
+        """Return these settings with another number of `epochs`; `steps`, which would end the last epoch early, is unset if the
+        number changes.
+        """
         return replace(self, epochs=epochs, steps=self.steps if epochs == self.epochs else None)
 
 
@@ -160,8 +158,8 @@ Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Settings for reading a CSV, used by the loader that `advise --data` writes; a field that is null is guessed, and
-    the guess reported.
+    """Settings by which the loader that `crossover advise --data` writes reads a CSV. A field that is null is guessed when the file
+    is read, and the guess is reported.
     """
 
     label: str | int | None = None  # a column's name, or its number, counted from 1
@@ -172,7 +170,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Settings of the data set: which one, how it is split, prepared and staged."""
+    """Settings of the section `data`: which data set, how it is split, preprocessed and staged."""
 
     dataset: str = "digits"  # digits, mnist, cifar10, those two with -generated, or package.module:loader
     directory: str | None = None  # where the files lie; --data sets it
@@ -192,7 +190,9 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """Settings of the rule that combines the workers' averages."""
+    """Settings of the section `aggregation`: the rule that combines the workers' contributions, such as mean or median, and its
+    parameters.
+    """
 
     rule: str = "mean"  # a name in crossover/algorithms/rules
     trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: how many are dropped at each end
@@ -201,13 +201,17 @@ class Aggregation:
     non_finite: Literal["refuse", "drop"] = "refuse"  # a worker's NaN or infinity ends the run, or leaves it out
 
     def with_fewer_workers(self, dropped: int) -> "Aggregation":
-        """Return the rule after `dropped` faulty workers have been left out: it trims and tolerates that many fewer."""
+        """Return these settings for a round from which `dropped` faulty workers have been left out: `trim` and `faulty` are that
+        much lower, at least 0.
+        """
         return replace(self, trim=max(0, self.trim - dropped), faulty=max(0, self.faulty - dropped))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Settings of workers that attack the training, to show what a robust rule is worth."""
+    """Settings of workers that are simulated as faulty, to show what a robust aggregation rule is worth: which `workers`, by rank,
+    do what (`attack`), how strongly (`scale`).
+    """
 
     attack: Attack = "none"
     workers: tuple[int, ...] = ()
@@ -216,7 +220,7 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """Settings of the tensor database and of where its arithmetic runs."""
+    """Settings of the section `database`: the workers' tensor databases, and whether vectors are averaged and updated in them."""
 
     compute: Literal["in_database", "fetch"] = (
         "in_database"  # fetch where the database lacks the optimizer's or rule's command
@@ -229,7 +233,9 @@ class Database:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Settings of the object store, and of the channel for exchanges if the architecture offers a choice."""
+    """Settings of the section `storage`: the object store, and through which store (`channel`) workers exchange vectors, if the
+    architecture has a choice.
+    """
 
     bucket_per_worker: bool = False
     channel: Literal["redis", "s3"] = "redis"
@@ -237,7 +243,7 @@ class Storage:
 
 @dataclass(frozen=True, kw_only=True)
 class Functions:
-    """Settings of Lambda functions; `memory_mb` by step name, `default` for the rest."""
+    """Settings of the section `functions`: Lambda functions. `memory_mb`: MB by step name, with "default" for all other steps."""
 
     memory_mb: Mapping[str, Annotated[int, Ge(128), Le(MAX_MEMORY_MB)]] = field(
         default_factory=lambda: {"default": 1_769}
@@ -248,8 +254,8 @@ class Functions:
     snap_start: bool = False
 
     def memory_of(self, step: str, *, torch: bool) -> int:
-        """Return the MB of memory of `step`: its own entry, else the default, but at most 512 for a step that does not
-        compute (`torch` is False).
+        """Return the memory of `step` in MB: its own entry of `memory_mb`, or the default; for a step without an entry that does
+        not use torch (`torch`), 512 at most.
         """
         default = self.memory_mb.get("default", 1_769)
         return self.memory_mb.get(step, default if torch else min(512, default))
@@ -257,8 +263,8 @@ class Functions:
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    """Settings of the outer optimizer with `exchange.what: delta`: its gradient is the workers' mean change of the
-    model. Defaults: DiLoCo's.
+    """Settings of the outer optimizer, used with `exchange.what: delta`: after local steps, it takes one step in which the workers'
+    mean change of the model is the gradient. Defaults: DiLoCo's.
     """
 
     learning_rate: Annotated[float, Gt(0.0)] = 0.7
@@ -271,8 +277,8 @@ What = Literal["gradients", "model", "delta"]
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """Settings of what the workers exchange, how often, and how it is compressed; docs/exchange.md says which
-    architecture supports what.
+    """Settings of the section `exchange`: what the workers exchange, how often, and how it is compressed. docs/exchange.md says
+    which architecture supports what.
     """
 
     every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; None: the architecture's own
@@ -290,7 +296,9 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerToPeer:
-    """Settings of the P2P architectures: synchronous or not, and where gradients are averaged."""
+    """Settings of the section `p2p`, for the peer-to-peer architectures: synchronous or not, and whether peers or Lambda functions
+    average gradients.
+    """
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     average_in: Literal["peer", "lambda"] = "peer"
@@ -304,7 +312,7 @@ class PeerToPeer:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """Settings of the GPU fleet, which has instances x gpus_per_instance workers."""
+    """Settings of the section `gpu`: the GPU instances, whose number times `gpus_per_instance` is the number of workers."""
 
     instances: Positive = 4
     gpus_per_instance: Positive = 1
@@ -319,7 +327,7 @@ BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Settings of the deployment's location and message broker."""
+    """Settings of the section `network`: availability zone and message broker of a deployment."""
 
     availability_zone: str | None = None
     broker_instance_type: str = "mq.m7g.medium"
@@ -327,7 +335,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """Settings of when a deployment or run ends by itself."""
+    """Settings of the section `lifetime`: when a deployment or run ends by itself, by time, budget (US dollars) or idleness."""
 
     ttl_hours: Annotated[float, Gt(0.0), Le(720.0)] = 8.0
     budget_usd: Annotated[float, Gt(0.0)] | None = None
@@ -338,7 +346,7 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Validated content of one YAML file of config/: everything that a run depends on."""
+    """Validated content of one experiment's YAML, with defaults filled in: everything that a run depends on."""
 
     name: str
     architecture: str
@@ -367,12 +375,14 @@ class Experiment:
     )  # architectures' own settings, as plain data
 
     def settings(self, kind: type[S]) -> S:
-        """Return an architecture's own settings as an instance of `kind`, with the class's defaults for what the YAML omits."""
+        """Return the YAML section of an architecture as an instance of its settings class `kind`, with the class's defaults for
+        fields that the YAML omits.
+        """
         found: S = _build(kind, self.sections.get(section_name(kind), {}))
         return found
 
     def with_settings(self, *settings: Any) -> "Experiment":
-        """Return a copy with the architectures' `settings` objects in place of those of their sections."""
+        """Return a copy in which each of `settings`, instances of architectures' settings classes, replaces its class's section."""
         return replace(self, sections={**self.sections, **{section_name(type(s)): _plain(asdict(s)) for s in settings}})
 
     @property
@@ -382,18 +392,18 @@ class Experiment:
 
     @property
     def outside(self) -> bool:
-        """True if the architecture is in a package of the user's own, as `my_package.mine` is."""
+        """True if the architecture is in a user's package, as the name `my_package.mine` with its dot shows."""
         return "." in self.architecture
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """Names of the baselines to run, without the experiment's own architecture."""
+        """Names of the baselines ("gpu", "single") to run besides the experiment's own architecture."""
         named = (self.baseline,) if isinstance(self.baseline, str) else self.baseline
         return tuple(name for name in dict.fromkeys(named) if name not in ("none", self.module))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return every field as plain JSON values, defaults included; `from_plain` reads it. Architectures' sections
-        stand beside the others.
+        """Return all fields, defaults included, as nested dicts and lists of JSON values, from which `from_plain` builds the
+        experiment again. The architectures' own sections are at the top level, like the others.
         """
         plain: dict[str, Any] = _plain(asdict(self))
         sections: dict[str, Any] = plain.pop("sections")
@@ -401,18 +411,18 @@ class Experiment:
 
 
 def section_name(settings: type) -> str:
-    """Return the name of the YAML section for an architecture's class of settings: its attribute `section`, else the
-    name of its module: `mine` for a class in functions/mine.py or functions/mine/settings.py.
+    """Return the name of the YAML section for an architecture's settings class: the class's attribute `section` if it has one,
+    otherwise the last part of its module's name, such as `mine` for functions/mine.py or functions/mine/settings.py.
     """
     names = settings.__module__.removesuffix(".settings").split(".")
     return str(getattr(settings, "section", names[-1]))
 
 
 def from_plain(plain: Mapping[str, Any]) -> Experiment:
-    """Return the Experiment that `Experiment.to_plain()` wrote as `plain`. Raises TypeError for an unknown field.
+    """Return the Experiment that `plain`, a result of `Experiment.to_plain`, describes. Raises TypeError for an unknown field.
 
-    An unknown section belongs to another architecture and stays plain data. Fields of earlier versions are moved to
-    their present places.
+    An unknown section is kept as plain data, for the architecture that it belongs to. Fields that earlier versions named otherwise
+    are renamed.
     """
     plain = move_renamed_fields(plain)
     known = {f.name for f in fields(Experiment)}
@@ -430,8 +440,8 @@ MOVED = {
 
 
 def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `plain`, written by `Experiment.to_plain()` of an earlier version, with renamed fields under their present
-    names.
+    """Return `plain`, an experiment as plain values that perhaps an earlier version wrote, with fields under their present sections
+    and names. The argument is not changed.
     """
     sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
     for old, new in MOVED.items():
@@ -444,7 +454,7 @@ def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten_fields(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (`training.epochs`, value) for every field of a nested mapping. `prefix`: stands before each name."""
+    """Yield (name with dots, such as `training.epochs`; value) for every field of a nested mapping. `prefix`: put before each name."""
     for key, value in plain.items():
         if isinstance(value, Mapping):
             yield from flatten_fields(value, f"{prefix}{key}.")
@@ -453,7 +463,7 @@ def flatten_fields(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def _plain(value: Any) -> Any:
-    """Return `value` with tuples turned into lists at every depth, as JSON has them."""
+    """Return `value` with all tuples, at every depth, replaced by lists, as JSON has no tuples."""
     match value:
         case dict():
             return {key: _plain(item) for key, item in value.items()}
@@ -466,8 +476,8 @@ _hints = cache(get_type_hints)  # reading annotations takes longer than all the 
 
 
 def _build(cls: Any, plain: Mapping[str, Any]) -> Any:
-    """Return an instance of the dataclass `cls` from plain values: nested dataclasses are built too, and lists become
-    tuples.
+    """Return an instance of the dataclass `cls` from `plain` values by field name. Nested dataclasses are built too, and lists
+    become tuples. Raises TypeError for an unknown field.
     """
     hints = _hints(cls)
     known = {f.name for f in fields(cls)}

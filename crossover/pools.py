@@ -16,13 +16,13 @@ PARENT_POLL_S = 0.25
 
 @dataclass
 class PooledJobs:
-    """Counters of the jobs that this process has given to its process pools: `given`, and `done` so far."""
+    """Counters of the jobs given to process pools by this process: `given` in total, and `done`, those that have ended."""
 
     given: int = 0
     done: int = 0
 
     def count(self, job: "Future[Any]") -> None:
-        """Count `job`, which has ended, as done."""
+        """Add 1 to `done`; the callback for a `job` that has ended."""
         self.done += 1
 
 
@@ -30,13 +30,11 @@ POOLED = PooledJobs()
 
 
 class _CountedPool(ProcessPoolExecutor):
-    """Process pool that counts its jobs in POOLED and terminates its processes at once if its `with` block is
-    interrupted.
-    """
+    """Process pool that counts its jobs in POOLED. If its `with` block is interrupted, its processes are terminated at once."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """Submit a call to the pool, as ProcessPoolExecutor.submit does, and count it in POOLED. Returns the job's
-        future.
+        """Submit the call `fn(*args, **kwargs)` to the pool, as ProcessPoolExecutor.submit does, and count it in POOLED. Returns
+        the call's future.
         """
         job = super().submit(fn, *args, **kwargs)
         POOLED.given += 1
@@ -46,8 +44,8 @@ class _CountedPool(ProcessPoolExecutor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shut the pool down. If the block was interrupted (no ordinary exception), its processes are terminated at
-        once.
+        """Shut the pool down and wait for its processes. If the block raised, jobs that have not begun are cancelled; if it was
+        interrupted (KeyboardInterrupt or the like), the processes are terminated first.
         """
         if kind is not None and not issubclass(kind, Exception):
             for process in list((self._processes or {}).values()):
@@ -56,31 +54,31 @@ class _CountedPool(ProcessPoolExecutor):
 
 
 class _ProcessEndingWithParent(SpawnProcess):
-    """Spawned process that watches its parent and exits when the parent is gone, from before its own imports on."""
+    """Spawned process that exits as soon as its parent process is gone; the check starts before its own imports."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the process such that unpickling it, in the new process, starts the watch of the parent first."""
+        """Return the pickled form, which, when the new process unpickles it, first starts the thread that watches the parent."""
         return _start_watched_process, (os.getpid(),), self.__dict__
 
 
 class _WatchedSpawnContext(SpawnContext):
-    """Multiprocessing context that spawns processes which end with their parent."""
+    """Multiprocessing context whose processes exit when their parent process is gone."""
 
     Process = _ProcessEndingWithParent  # the same, and it ends
 
 
 def start_pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:
-    """Return a pool of `processes` spawned processes that never outlive this one. `begin`: called first in each
-    process, with `given`.
+    """Return a pool of `processes` spawned processes, which exit when this process does, however it ends. `begin`: called first in
+    each process, with the arguments `given`.
 
-    Processes are spawned, not forked: a fork would copy torch's threads and the caller's only in part.
+    Processes are spawned, not forked, because a fork copies only the calling thread, not torch's others.
     """
     return _CountedPool(processes, mp_context=_WatchedSpawnContext(), initializer=begin, initargs=given)
 
 
 def _start_watched_process(parent: int) -> _ProcessEndingWithParent:
-    """Start the thread that watches the process `parent`, and return a process object to unpickle into. Ctrl-C gets its
-    default action.
+    """Start the thread that exits this new process when the process `parent` is gone, and restore the default action of Ctrl-C.
+    Returns an empty process object, which pickle then fills.
     """
     # The process that asked says what is to be said of Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -89,7 +87,7 @@ def _start_watched_process(parent: int) -> _ProcessEndingWithParent:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Poll until the process `parent` is no longer this process's parent, then exit this process with status 1."""
+    """Poll every 0.25 s until the process with the id `parent` is no longer this process's parent; then exit this process with status 1."""
     while os.getppid() == parent:
         time.sleep(PARENT_POLL_S)
     os._exit(1)

@@ -17,7 +17,9 @@ RESEND_DELAY_S = 0.02
 
 
 class Interrupted(KeyboardInterrupt):
-    """KeyboardInterrupt for SIGTERM or SIGHUP: handled as Ctrl-C is. `number`: the signal."""
+    """KeyboardInterrupt that is raised for the signal SIGTERM or SIGHUP, so that it is handled as Ctrl-C is. `number`: the
+    signal's. `ignored`: whether Python ignored the exception once, so that the signal was sent again.
+    """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
         super().__init__()
@@ -25,7 +27,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class EndedBySignal(SystemExit):
-    """SystemExit for SIGTERM or SIGHUP that ends the process with status 128 + `number`, the signal."""
+    """SystemExit that is raised for the signal SIGTERM or SIGHUP and ends the process with status 128 + `number`, the signal's.
+    `ignored`: whether Python ignored the exception once, so that the signal was sent again.
+    """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
         super().__init__(128 + number)
@@ -34,13 +38,13 @@ class EndedBySignal(SystemExit):
 
 @contextmanager
 def resend_ignored_signals() -> Iterator[None]:
-    """Within the `with` block, send a signal to this process again if its exception was raised where Python ignores
-    exceptions.
+    """Within the `with` block, handle interrupts that Python drops: if the exception for a signal was raised where Python ignores
+    exceptions, such as in a destructor, send the signal to this process again.
     """
     before = sys.unraisablehook
 
     def report(ignored: Any) -> None:
-        """Send the signal of an ignored exception again; pass other exceptions to the earlier hook."""
+        """Send the signal again if the ignored exception stands for one; pass other exceptions to the earlier hook."""
         error = ignored.exc_value
         if isinstance(error, Interrupted | EndedBySignal):
             number, error.ignored = error.number, True
@@ -71,9 +75,10 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """Call that runs on a thread of its own from its creation on."""
+    """Call of a function on a new daemon thread, which starts when the object is created."""
 
     def __init__(self, call: Callable[[], T], *, name: str | None = None) -> None:
+        """Start the thread, which runs `call`. `name`: name of the thread."""
         self._call = call
         self._results: list[T] = []
         self._failure: BaseException | None = None
@@ -88,7 +93,7 @@ class BackgroundCall(Generic[T]):
         return self._results[0]
 
     def _run(self) -> None:
-        """Make the call and keep its result or its exception for `result`."""
+        """Run the call and store its result or its exception for `result`."""
         try:
             self._results.append(self._call())
         except BaseException as failure:
@@ -96,15 +101,16 @@ class BackgroundCall(Generic[T]):
 
 
 def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[int, T], dict[int, BaseException]]:
-    """Run all `calls` in threads, at most `slots` at a time, and wait for them.
+    """Call all `calls` in threads, at most `slots` at a time, and wait for them.
 
-    Returns two dicts by the call's index: the results of those that returned, and the exceptions of those that raised.
+    Returns (results, exceptions), two dicts by the index of the call: it is in the first if it returned, in the second if it
+    raised.
     """
     waiting = deque(enumerate(calls))
     results, failures = dict[int, T](), dict[int, BaseException]()
 
     def call_what_waits() -> None:
-        """Make waiting calls, one after another, until none is left."""
+        """Take calls from the queue and run them, one after another, until the queue is empty."""
         while waiting:
             try:
                 number, call = waiting.popleft()
@@ -122,13 +128,13 @@ def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dic
 
 
 def has_running_threads() -> bool:
-    """Return whether any thread that the runtime started has not ended."""
+    """Return whether a thread that was started by `runtime.thread` is still running."""
     return any(isinstance(thread, runtime.ProcessThread) for thread in threading.enumerate())
 
 
 def exit_at_once(status: int) -> NoReturn:
-    """Flush the output streams and end the process with `status`, without exit handlers and without waiting for
-    threads.
+    """Flush standard output and standard error and end the process with the exit `status`, without exit handlers and without
+    waiting for threads.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # its reader has left, or it is closed

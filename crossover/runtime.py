@@ -59,12 +59,12 @@ class Lock(Protocol):
 
 
 class ProcessThread(threading.Thread):
-    """Daemon thread of this process, as `ThisProcess.thread` makes it."""
+    """Daemon thread of this process. It has a class of its own so that `has_running_threads` recognises the runtime's threads."""
 
 
 class ThisProcess:
-    """Runtime that answers from the real process: its clock, waits, threads and random numbers. A simulated runtime
-    derives from it.
+    """The real runtime: clock, waits, threads and random numbers of this process. A simulated runtime derives from it; the
+    functions of this module call the one that is installed.
     """
 
     simulated = False
@@ -76,31 +76,31 @@ class ThisProcess:
         )  # environments restored from one snapshot share the state of all others
 
     def time(self) -> float:
-        """Return unix seconds by the clock of this machine."""
+        """Return this machine's time in unix seconds."""
         return clock.time()
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back; only differences mean something."""
         return clock.monotonic()
 
     def perf_counter(self) -> float:
-        """Return the seconds of the finest clock, for measurements."""
+        """Return the seconds of the clock with the highest resolution, for measurements; only differences mean something."""
         return clock.perf_counter()
 
     def processor_s(self) -> float:
-        """Return the processor seconds that the calling thread has used."""
+        """Return the CPU seconds that the calling thread has used."""
         return clock.thread_time()
 
     def process_s(self) -> float | None:
-        """Return the processor seconds of the whole process; None if the caller is not its main thread."""
+        """Return the CPU seconds that all threads of the process have used; None if the caller is not its main thread."""
         return clock.process_time() if threading.current_thread() is threading.main_thread() else None
 
     def peak_memory_mb(self) -> float:
-        """Return the process's peak resident memory, in MB."""
+        """Return the most memory that the process has had resident so far, in MB."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def started_at(self) -> float:
-        """Return when the process began, in unix seconds."""
+        """Return when the process started, in unix seconds."""
         return self._started_at
 
     def sleep(self, seconds: float) -> None:
@@ -108,11 +108,11 @@ class ThisProcess:
         clock.sleep(seconds)
 
     def pause(self, seconds: float, *, calm_s: float) -> None:
-        """Sleep for `seconds` between two polls. `calm_s` is a hint for virtual clocks; the real process ignores it."""
+        """Sleep for `seconds` between two polls. `calm_s`: only simulated runtimes use it."""
         self.sleep(seconds)
 
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> Thread:
-        """Return a daemon thread, not yet started, that calls `target(*args)`."""
+        """Return a new daemon thread that calls `target(*args)` once it is started. `name`: name of the thread."""
         return ProcessThread(target=target, args=args, name=name, daemon=True)
 
     def event(self) -> EventFlag:
@@ -124,7 +124,7 @@ class ThisProcess:
         return threading.Lock()
 
     def local(self) -> Any:
-        """Return an object whose attributes are separate for each thread."""
+        """Return a new object whose attributes each thread has for itself."""
         return threading.local()
 
     def entropy(self, count: int) -> bytes:
@@ -140,7 +140,9 @@ class ThisProcess:
         return os.environ
 
     def state(self) -> dict[str, Any]:
-        """Return the dict of values that the process keeps between invocations, by name."""
+        """Return the dict of values, by name, that live as long as the process, so longer than one invocation of a function. The
+        caller may change it.
+        """
         return self._state
 
 
@@ -149,7 +151,7 @@ _installed = ThisProcess()
 
 @contextmanager
 def use(runtime: ThisProcess) -> Iterator[None]:
-    """Within the `with` block, let `runtime` answer every function of this module, for all threads of the process."""
+    """Within the `with` block, install `runtime` as the one that the functions of this module call, for all threads of the process."""
     global _installed
     before, _installed = _installed, runtime
     try:
@@ -159,7 +161,7 @@ def use(runtime: ThisProcess) -> Iterator[None]:
 
 
 def is_simulated() -> bool:
-    """Return whether a simulated runtime answers in place of this process."""
+    """Return whether a simulated runtime is installed instead of the real one."""
     return _installed.simulated
 
 
@@ -167,39 +169,39 @@ def is_simulated() -> bool:
 
 
 def time() -> float:
-    """Return unix seconds by the clock of this process; the clocks of two machines differ."""
+    """Return the time in unix seconds; the clocks of two machines differ."""
     return _installed.time()
 
 
 def monotonic() -> float:
-    """Return the seconds of a clock that never goes back, for waits and timeouts."""
+    """Return the seconds of a clock that never goes back, for waits and timeouts; only differences mean something."""
     return _installed.monotonic()
 
 
 def perf_counter() -> float:
-    """Return the seconds of the finest clock that never goes back, for measurements."""
+    """Return the seconds of the clock with the highest resolution, for measurements; only differences mean something."""
     return _installed.perf_counter()
 
 
 def processor_s() -> float:
-    """Return the processor seconds that the calling thread has used."""
+    """Return the CPU seconds that the calling thread has used."""
     return _installed.processor_s()
 
 
 def process_s() -> float | None:
-    """Return the processor seconds that all threads of the process have used; None if the caller is not its main thread
-    but one of many workers in it.
+    """Return the CPU seconds that all threads of the process have used; None if the caller is not its main thread, because the
+    figure then includes other workers.
     """
     return _installed.process_s()
 
 
 def peak_memory_mb() -> float:
-    """Return the process's peak memory, in MB."""
+    """Return the most memory that the process has had resident so far, in MB."""
     return _installed.peak_memory_mb()
 
 
 def started_at() -> float:
-    """Return when the process began, in unix seconds."""
+    """Return when the process started, in unix seconds."""
     return _installed.started_at()
 
 
@@ -212,14 +214,16 @@ def sleep(seconds: float) -> None:
 
 
 def pause(seconds: float, *, calm_s: float) -> None:
-    """Sleep for `seconds` between two polls. `calm_s`: seconds in which only what others write can change the polled
-    value, so that a virtual clock may skip polls until then.
+    """Sleep for `seconds` between two polls. `calm_s`: seconds during which only other workers can change the polled value, so that
+    a simulated clock may skip polls.
     """
     _installed.pause(seconds, calm_s=calm_s)
 
 
 def thread(target: Callable[..., object], *args: Any, name: str | None = None) -> Thread:
-    """Return a thread, not yet started, that calls `target(*args)` once it is started, and ends with its process at the latest."""
+    """Return a new daemon thread that calls `target(*args)` once it is started. It does not keep the process alive. `name`: name of
+    the thread.
+    """
     return _installed.thread(target, *args, name=name)
 
 
@@ -234,7 +238,7 @@ def lock() -> Lock:
 
 
 def local() -> Any:
-    """Return an object whose attributes are separate for each thread."""
+    """Return a new object whose attributes each thread has for itself."""
     return _installed.local()
 
 
@@ -247,12 +251,12 @@ def identifier() -> str:
 
 
 def entropy(count: int) -> bytes:
-    """Return `count` random bytes that nobody can predict."""
+    """Return `count` random bytes that cannot be predicted."""
     return _installed.entropy(count)
 
 
 def uniform(low: float, high: float) -> float:
-    """Return a random number from `low` to `high`: a pause that keeps many clients from returning at once."""
+    """Return a random number from `low` to `high`, such as a pause that keeps many clients from returning at the same time."""
     return _installed.uniform(low, high)
 
 
@@ -265,14 +269,12 @@ def environment() -> Mapping[str, str]:
 
 
 def state() -> dict[str, Any]:
-    """Return the values that the process keeps between invocations, by name."""
+    """Return the dict of values, by name, that live as long as the process, so longer than one invocation of a function."""
     return _installed.state()
 
 
 def get_or_make(name: str, make: Callable[[], T]) -> T:
-    """Return the value that the process keeps under `name` between invocations; the first time, keep the result of
-    `make`.
-    """
+    """Return the value that the process keeps under `name` between invocations. If there is none, call `make` and keep its result."""
     values = state()
     found: T = values[name] if name in values else values.setdefault(name, make())
     return found
@@ -284,10 +286,11 @@ def get_or_make(name: str, make: Callable[[], T]) -> T:
 
 @dataclass
 class Pauses:
-    """Pauses of one polling loop, each a `share` of the time waited so far, between `first_s` and `last_s` seconds (0:
-    all of `first_s`).
+    """Pauses of one polling loop. Each lasts a fraction `share` of the time waited so far, but at least `first_s` and otherwise at
+    most `last_s` seconds; a `last_s` of 0 makes all pauses `first_s` long.
 
-    So polling costs little, and an event is noticed at most that share too late. `within_s`: timeout of the whole wait.
+    So polling costs little, and an event is noticed at most that fraction too late. `within_s`: timeout of the whole wait, in
+    seconds.
 
         pause = Pauses(0.01, 1.0, within_s=60.0)
         while not there():
@@ -302,7 +305,7 @@ class Pauses:
     _began_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Remember when the wait began."""
+        """Record the time at which the wait began."""
         self._began_s = monotonic()
 
     @property
@@ -316,8 +319,8 @@ class Pauses:
         return max(self.first_s, min(self.share * self.waited_s, self.last_s))
 
     def __call__(self, *, calm_s: float = 0.0) -> bool:
-        """Pause, and return True if there is to be another poll; return False without a pause once `within_s` have
-        passed. The last poll is at the timeout. `calm_s`: seconds in which only others can change what is polled.
+        """Pause and return True, after which the caller polls again; return False at once if `within_s` seconds have passed. The
+        last pause ends at the timeout. `calm_s`: seconds during which only other workers can change the polled value.
         """
         left_s = self.within_s - self.waited_s
         if left_s < 1e-6:  # nothing that a clock could tell apart
@@ -327,36 +330,38 @@ class Pauses:
 
 
 class Backoff:
-    """Wait strategy of a tenacity.Retrying: each pause is a random share of a limit that doubles from `first_s` up to
-    `most_s` seconds.
+    """Wait strategy for tenacity.Retrying: each pause is random, between 0 and a limit that doubles from `first_s` up to `most_s`
+    seconds.
     """
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s, self._most_s = first_s, most_s
 
     def __call__(self, state: Any) -> float:
-        """Return the seconds to wait after the attempt of tenacity's `state`."""
+        """Return the seconds to wait after an attempt. `state`: tenacity's, which has the attempt's number."""
         return uniform(0.0, min(self._first_s * 2.0 ** (state.attempt_number - 1), self._most_s))
 
 
 class Patience:
-    """Stop condition of a tenacity.Retrying: give up `within_s` seconds after the first failure. There are at least two
-    attempts.
+    """Stop condition for tenacity.Retrying: give up once `within_s` seconds have passed since the first failure; so there are at
+    least two attempts.
     """
 
     def __init__(self, within_s: float) -> None:
         self._within_s, self._until_s = within_s, math.inf
 
     def __call__(self, state: Any) -> bool:
-        """Return whether to stop retrying now. The time counts from the first call."""
+        """Return whether to stop retrying now. tenacity calls it after each failure; the time counts from the first call. `state`:
+        not used.
+        """
         now_s = monotonic()
         self._until_s = min(self._until_s, now_s + self._within_s)
         return now_s >= self._until_s
 
 
 class PeriodicTimer:
-    """Timer that is due `first_s` seconds after its creation and then every `every_s` seconds. Calling it asks whether
-    it is due.
+    """Timer that is due for the first time `first_s` seconds after its creation, then every `every_s` seconds. Call it to ask
+    whether it is due.
     """
 
     def __init__(self, first_s: float, every_s: float) -> None:
@@ -368,7 +373,7 @@ class PeriodicTimer:
         return self._at_s - monotonic()
 
     def __call__(self) -> bool:
-        """Return whether the timer is due; if it is, start its next period."""
+        """Return whether the timer is due. If it is, the next period of `every_s` seconds begins now."""
         now_s = monotonic()
         if now_s < self._at_s:
             return False
@@ -385,9 +390,9 @@ class PeriodicTimer:
 
 @dataclass(frozen=True, kw_only=True)
 class Retries:
-    """Retry policy. `again`: retries after the first attempt. Each pause is a random share of a limit that doubles from
-    `first_s` up to `most_s` seconds. `within_s`: seconds after the first failure within which further attempts may
-    begin.
+    """Policy for repeating what failed. `again`: number of retries after the first attempt. Each pause is random, between 0 and a
+    limit that doubles from `first_s` up to `most_s` seconds. `within_s`: seconds after the first failure within which attempts
+    may begin. A user of the policy may need only some fields.
     """
 
     again: int = 0
@@ -396,8 +401,8 @@ class Retries:
     within_s: float = inf
 
     def build_retrying(self, retry: Any) -> Any:
-        """Return a tenacity.Retrying with this policy's pauses and time limit. `retry`: tenacity's condition on the
-        exception.
+        """Return a tenacity.Retrying with this policy's pauses and time limit; `again` is not used. `retry`: tenacity's condition
+        on the exception.
         """
         from tenacity import Retrying
 

@@ -59,8 +59,8 @@ own_top_names: set[str] = set()  # top-level names that are looked for in the fo
 
 
 def set_folders(*where: str | Path) -> None:
-    """Set the folders searched for user code, in order. If they change, modules loaded from the earlier folders are
-    unloaded.
+    """Set the folders in which user code is searched, in order. If they differ from before, modules that were loaded from the
+    earlier folders are unloaded.
     """
     global _folders
     chosen = tuple(dict.fromkeys(Path(each).resolve() for each in where))
@@ -75,20 +75,20 @@ def set_folders(*where: str | Path) -> None:
 
 
 def list_folders() -> tuple[Path, ...]:
-    """Return the folders searched for user code. In a function or on an instance, where none were set, it is the folder
-    of the code.
+    """Return the folders in which user code is searched. If `set_folders` was not called, as in a function or on an instance, it is
+    the folder of the function's code, or the current one.
     """
     return _folders or (Path(os.environ.get("LAMBDA_TASK_ROOT") or os.getcwd()),)
 
 
 def has_folders() -> bool:
-    """Return whether `set_folders` was called in this process; in functions and programs it is not."""
+    """Return whether `set_folders` has been called in this process with a folder; in deployed functions and programs it is not."""
     return bool(_folders)
 
 
 def locate(module: str) -> list[Path]:
-    """Return the files of a user module, one per folder that has it, in the order of the folders; a folder without __init__.py is returned
-    itself. Empty if no folder has the module.
+    """Return the paths that a user module (dotted name) has in the search folders, at most one per folder, files first. For a
+    package without __init__.py it is the package's folder. Empty if no folder has the module.
     """
     base = Path(*module.split("."))
     found: list[Path] = []
@@ -104,7 +104,7 @@ def locate(module: str) -> list[Path]:
 
 
 def is_own_file(file: str | Path) -> bool:
-    """Return whether `file` is one of the user's own, not of this project or an installed package."""
+    """Return whether `file` belongs to the user: it is in a search folder, and not part of this project or an installed package."""
     relative = _relative_to_folders(file)
     if relative is None or {"site-packages", "dist-packages"} & set(relative.parts):
         return False
@@ -113,16 +113,16 @@ def is_own_file(file: str | Path) -> bool:
 
 
 def is_own_module(module: str) -> bool:
-    """Return whether `module`, a dotted name, is the user's own. False in a process that has no folders set and is no
-    function.
+    """Return whether `module`, a dotted name, belongs to the user. False in a process for which no folders were set, unless it is a
+    Lambda function.
     """
     top = module.split(".")[0]
     return top in own_top_names if _folders else "LAMBDA_TASK_ROOT" in os.environ and top not in PROJECT
 
 
 def display_path(file: str | Path) -> str:
-    """Return the path of `file` for messages: relative to the current folder if it is below it, else to the folder in
-    which it was found.
+    """Return the path of `file` for messages: relative to the current folder, or else to the search folder that holds it; the mere
+    name if neither does.
     """
     path = Path(file)
     if path.is_relative_to(Path.cwd()):
@@ -137,7 +137,9 @@ def _relative_to_folders(file: str | Path) -> Path | None:
 
 
 def find_name_owner(top: str) -> str | None:
-    """Return whose name `top` is ("a package of this project", ...) if user modules may not use it, else None."""
+    """Return in words to whom the top-level module name `top` belongs, such as "a package of this project", if user modules may not
+    have that name; otherwise None.
+    """
     return next((whose for whose, names in _RESERVED_NAMES.items() if top in names), None)
 
 
@@ -147,11 +149,11 @@ def find_name_owner(top: str) -> str | None:
 
 @dataclass(frozen=True)
 class Imports:
-    """Modules that a Python file imports, each with the line of its first import. Of `from a import b`, `a.b` is listed
-    too.
+    """Modules that a Python file imports, each with the line of its first import. For `from a import b`, both `a` and `a.b` are
+    listed, since `b` may be a module.
 
-    `at_once`: imported with the module itself. `deferred`: imported inside functions, or where an ImportError is
-    caught.
+    `at_once`: imported when the file is imported. `deferred`: imported only inside functions, or in a `try` that catches an
+    ImportError.
     """
 
     at_once: dict[str, int] = field(default_factory=dict)
@@ -159,8 +161,8 @@ class Imports:
 
 
 def read_imports(text: str, *, package: str) -> Imports:
-    """Return the imports in `text`, the source of a module of `package`; parents of each name are included. Nothing is
-    executed. Raises SyntaxError.
+    """Return the imports in `text`, the source code of a module in `package`, with the parent packages of each name. The code is
+    not run. Raises SyntaxError.
     """
     found = Imports()
     _collect_imports(ast.parse(text).body, package, found)
@@ -170,8 +172,8 @@ def read_imports(text: str, *, package: str) -> Imports:
 
 
 def _collect_imports(body: list[ast.stmt], package: str, found: Imports) -> None:
-    """Add the imports of module-level statements to `found`. Imports inside functions count as deferred; those under
-    TYPE_CHECKING are left out.
+    """Add the imports in `body`, statements of a module, to `found`. Those inside functions, or in a `try` that catches an
+    ImportError, count as deferred; those under `if TYPE_CHECKING` are left out. `package`: package of the module.
     """
     for statement in body:
         match statement:
@@ -189,20 +191,22 @@ def _collect_imports(body: list[ast.stmt], package: str, found: Imports) -> None
 
 
 def _add_imports_below(names: dict[str, int], statement: ast.stmt, package: str) -> None:
-    """Add the imports of all nodes below `statement` to `names` {module: line}."""
+    """Add the imports of `statement` and everything inside it to `names`, {module: line}. `package`: package of the module."""
     for node in ast.walk(statement):
         _add_imports(names, node, package)
 
 
 def _add_imports(names: dict[str, int], node: ast.AST, package: str) -> None:
-    """Add the imports of one syntax node to `names` {module: line}; lines that are known stay."""
+    """Add the modules that one syntax `node` imports to `names`, {module: line}; a module that is there keeps its line. `package`:
+    package of the module.
+    """
     for name in _list_imported_modules(node, package):
         names.setdefault(name, getattr(node, "lineno", 0))
 
 
 def _list_imported_modules(node: ast.AST, package: str) -> Iterator[str]:
-    """Yield the modules that an import statement may name, and their parents; nothing for other nodes. `package`:
-    resolves relative imports.
+    """Yield the modules that an import statement may name, and their parent packages; nothing for other nodes. `package`: package
+    of the module, to resolve relative imports.
     """
     if isinstance(node, ast.Import):
         found = [alias.name for alias in node.names]
@@ -225,11 +229,10 @@ _HOME = Path(__file__).parents[1]  # of this project's packages
 
 
 def build_failure_error(field: str, name: str, error: BaseException, *, what: Any = None) -> OwnCodeError:
-    """Return the OwnCodeError that reports `error`, raised by the user code `name` in the field `field`, with file and
-    line.
+    """Return the OwnCodeError for `error`, which the user code `name` in the field `field` raised; its message has file and line.
 
-    If no line of user code is in the traceback, as in the backward pass of torch's layers, the place is where `what` is
-    defined.
+    The line is the last one of user code in the traceback, or, if there is none, the line at which `what` is defined. If the error
+    was raised in this project's code that user code called, the message says so.
     """
     place = find_line_in_traceback(error.__traceback__) or find_definition_line(what)
     said = " ".join(str(error).split()) or "no message"
@@ -242,14 +245,16 @@ def build_failure_error(field: str, name: str, error: BaseException, *, what: An
 
 
 def build_user_code_error(field: str, name: str, problem: str, *, place: str | None) -> OwnCodeError:
-    """Return the OwnCodeError `training.model: 'mytask:factory': your code, mytask.py, line 3: ValueError: ...`.
-    `problem`: its last part; `place`: file and line, or None.
+    """Return an OwnCodeError with a message like `training.model: 'mytask:factory': your code, mytask.py, line 3: it fails`.
+    `field`: name of the YAML field; `name`: its value; `problem`: last part of the message; `place`: file and line, or None.
     """
     return OwnCodeError(f"{field}: {name!r}: your code{f', {place}' if place else ''}: {problem}")
 
 
 def report_note(words: str, *, place: str | None) -> None:
-    """Print a note on user code to standard error, once per process. `place`: file and line, or None."""
+    """Print to standard error a note about user code; an equal one is printed once per process. `words`: the note; `place`: file
+    and line, or None.
+    """
     line = f"note: your code{f', {place}' if place else ''}: {words}"
     said = runtime.get_or_make("notes on own code", set[str])
     if line not in said:
@@ -258,7 +263,7 @@ def report_note(words: str, *, place: str | None) -> None:
 
 
 def find_line_in_traceback(trace: TracebackType | None) -> str | None:
-    """Return the innermost line of user code in a traceback, or None: `mytask.py, line 3, in forward`."""
+    """Return the innermost line of user code in a traceback, such as `mytask.py, line 3, in forward`; None if it has none."""
     found = None
     while trace is not None:
         found = _describe_frame(trace.tb_frame, trace.tb_lineno) or found
@@ -267,8 +272,8 @@ def find_line_in_traceback(trace: TracebackType | None) -> str | None:
 
 
 def _find_project_line(trace: TracebackType | None) -> str | None:
-    """Return the line of this project that user code called and that failed, perhaps inside other packages' functions:
-    `crossover/training/gradients.py, line 3`. None if the traceback goes back into user code after it.
+    """Return the line of this project's code that user code has called and in which the error was raised, perhaps by way of other
+    packages: such as `crossover/training/gradients.py, line 3`. None if the traceback ends in user code, or has no user code.
     """
     found, theirs = None, False
     while trace is not None:
@@ -282,8 +287,8 @@ def _find_project_line(trace: TracebackType | None) -> str | None:
 
 
 def find_calling_line() -> str | None:
-    """Return the innermost line of user code on the call stack, perhaps behind other packages' functions; None if another package's module
-    is being imported.
+    """Return the innermost line of user code on the call stack, such as `mytask.py, line 3, in forward`. None if there is none, or
+    if Python is importing another package's module for it.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -296,8 +301,8 @@ def find_calling_line() -> str | None:
 
 
 def find_definition_line(what: Any) -> str | None:
-    """Return where the function, class or object `what` is defined, such as `mytask.py, line 3`; None if that is not in
-    user code.
+    """Return the file and line at which the function, class or object `what` is defined, such as `mytask.py, line 3`; None if that
+    is not user code.
     """
     what = inspect.unwrap(what) if callable(what) else what
     code = getattr(what, "__code__", None) or getattr(getattr(what, "__init__", None), "__code__", None)
@@ -305,12 +310,12 @@ def find_definition_line(what: Any) -> str | None:
 
 
 def place_in_file(file: str | Path, line: int | None) -> str:
-    """Return `mytask.py, line 3` for a message; without `line`, the file alone."""
+    """Return `mytask.py, line 3` for a message; only the file's path if `line` is None."""
     return f"{display_path(file)}, line {line}" if line else display_path(file)
 
 
 def _describe_frame(frame: FrameType, line: int) -> str | None:
-    """Return `mytask.py, line 3, in forward` for a stack frame in user code; None for any other frame."""
+    """Return `mytask.py, line 3, in forward` for a stack `frame` in user code that is at `line`; None for any other frame."""
     code = frame.f_code
     if not is_own_file(code.co_filename):
         return None
@@ -330,8 +335,9 @@ _watched = threading.local()
 
 @contextmanager
 def forbid_data_files(field: str, name: str) -> Iterator[None]:
-    """Within the `with` block, raise OwnCodeError if user code on this thread opens a data file, even if the code
-    catches the error: functions hold Python files alone. `field`, `name`: the user code for the message.
+    """Within the `with` block, raise OwnCodeError if user code on this thread opens a data file to read it, even if the code
+    catches the error: deployed functions have only the Python files. Has no effect in deployed functions and programs. `field`,
+    `name`: the user code, for the message.
     """
     if not has_folders():  # a function or program: whoever started the run has watched
         yield
@@ -349,14 +355,14 @@ def forbid_data_files(field: str, name: str) -> Iterator[None]:
 
 
 class _Watch:
-    """State of one `forbid_data_files` block: `field` and `name` of the user code, and the error `found`, if any."""
+    """State of one `forbid_data_files` block: `field` and `name` of the user code, and `found`, the first error, or None."""
 
     def __init__(self, field: str, name: str) -> None:
         self.field, self.name = field, name
         self.found: OwnCodeError | None = None
 
     def check_opened_file(self, path: Any, flags: Any) -> None:
-        """Raise OwnCodeError if user code opens the data file `path`. `flags`: as for os.open."""
+        """Store and raise an OwnCodeError if `path` is a data file that user code opens to read. `flags`: as for os.open."""
         if (file := _find_data_file(path, flags)) and (place := find_calling_line()):
             self.found = self.found or build_user_code_error(
                 self.field,
@@ -375,7 +381,9 @@ def _install_audit_hook() -> None:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Check each file that Python opens on a thread within `forbid_data_files`. Arguments are those of an audit hook."""
+    """Check the file that Python is opening if this thread is within `forbid_data_files`; an audit hook for all events of the
+    process. `event`, `arguments`: from Python.
+    """
     watch: _Watch | None = getattr(_watched, "watch", None)
     if watch is None or event != "open":
         return
@@ -387,8 +395,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _find_data_file(path: Any, flags: Any) -> Path | None:
-    """Return the resolved path if it is a data file of the user; None for code, the system's or Python's own files, and files opened for
-    writing.
+    """Return the absolute path of a file that is being opened, if it is a data file of the user. None for Python code, files of the
+    system or of Python, and files opened for writing. `flags`: as for os.open.
     """
     if not isinstance(path, str | bytes | os.PathLike) or (
         isinstance(flags, int) and flags & (os.O_WRONLY | os.O_CREAT)
@@ -417,8 +425,8 @@ _is_own = threading.local()  # `depth`: how often this thread is within
 
 @contextmanager
 def border() -> Iterator[None]:
-    """Run user code in the `with` block so that nothing it changes of the process stays: folder, sys.stdout, warnings,
-    torch's defaults. Its prints go to standard error.
+    """Within the `with` block, run user code such that its changes to the process are undone at the end: current folder,
+    sys.stdout, warning filters, torch's defaults. What it prints goes to standard error.
     """
     torch = _get_torch()
     mine = _read_thread_settings(torch) if torch else None
@@ -437,11 +445,11 @@ def border() -> Iterator[None]:
 
 @contextmanager
 def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
-    """Within the `with` block, convert what the user code `name` raises to OwnCodeError with file and line, and run it
-    behind the border.
+    """Within the `with` block, run the user code `name` as in `border`, and turn any exception into an OwnCodeError with `field`,
+    file and line.
 
-    Names of the project itself (no colon) run as they are. Crossover's own errors and out-of-memory errors pass
-    unchanged. `what`: the object that is called, for its place of definition.
+    Names without a colon belong to the project: nothing is changed for them. Crossover's own errors and out-of-memory errors pass
+    unchanged. `what`: the object that is called, whose definition is named if no line of user code is in the traceback.
     """
     try:
         with border() if ":" in name else nullcontext():
@@ -455,26 +463,26 @@ def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
 
 
 def _get_torch() -> Any:
-    """Return the torch module if it has been imported completely, else None: functions that do not compute lack it."""
+    """Return the torch module if it has been imported completely, otherwise None; it is never imported here."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "compile") else None
 
 
 def _read_thread_settings(torch: Any) -> tuple[bool, int, Any]:
-    """Return this thread's torch settings: whether gradients are on, the number of threads, the default device's
-    context.
+    """Return (whether gradients are on, the number of threads, the context of the default device or None), torch's settings for the
+    calling thread.
     """
     return torch.is_grad_enabled(), torch.get_num_threads(), _default_device(torch)
 
 
 def _default_device(torch: Any) -> Any:
-    """Return the context that torch.set_default_device has entered, or None; asking torch for the device takes 20 microseconds."""
+    """Return the context that torch.set_default_device has entered, None if none; quicker than torch's own function."""
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
 
 def _restore_thread_settings(torch: Any, before: tuple[bool, int, Any] | None) -> None:
-    """Restore this thread's torch settings. `before`: result of `_read_thread_settings`, or None for torch's own
-    defaults.
+    """Set torch's settings for the calling thread back to `before`, a result of `_read_thread_settings`; to gradients on and no
+    default device if it is None.
     """
     grad, threads, device = before or (True, torch.get_num_threads(), None)
     if torch.is_grad_enabled() != grad:
@@ -486,16 +494,16 @@ def _restore_thread_settings(torch: Any, before: tuple[bool, int, Any] | None) -
 
 
 class _ProcessSettings:
-    """Process-wide settings as they are outside user code: folder, standard output, warning filters, torch's dtype and
-    compile. `within`: threads that run user code now.
+    """Settings of the process as they are outside user code, to be restored: current folder, standard output, warning filters,
+    torch's dtype and compile. `within`: number of threads that are running user code.
     """
 
     def __init__(self) -> None:
         self.within = 0
 
     def enter(self, torch: Any) -> None:
-        """Count one more thread in user code. The first one saves the settings; a later one restores them. `torch`: the
-        module or None.
+        """Record that one more thread runs user code. The first one saves the settings and replaces sys.stdout and torch.compile;
+        for a later one, they are restored. `torch`: the module, or None.
         """
         self.within += 1
         if self.within > 1:
@@ -511,12 +519,14 @@ class _ProcessSettings:
             torch.compile = _skip_compile
 
     def leave(self) -> None:
-        """Count one thread fewer in user code, and restore the settings."""
+        """Record that a thread has left user code, and restore the settings."""
         self.within -= 1
         self._put_back()
 
     def _put_back(self) -> None:
-        """Restore every saved setting that user code has changed."""
+        """Restore every saved setting that user code has changed; sys.stdout and torch.compile stay replaced while other threads
+        run user code.
+        """
         if self.folder and _get_current_folder() != self.folder:
             with suppress(OSError):  # it was removed meanwhile
                 os.chdir(self.folder)
@@ -537,13 +547,13 @@ _outside = _ProcessSettings()
 
 
 class _Diverted:
-    """Replacement of sys.stdout: threads in user code write to standard error, all others to the real standard output."""
+    """Replacement of sys.stdout: what threads in user code write goes to standard error, all else to the real standard output."""
 
     def __init__(self, outside: Any) -> None:
         self._outside = outside.outside() if isinstance(outside, _Diverted) else outside
 
     def outside(self) -> Any:
-        """Return the standard output of threads that are not in user code."""
+        """Return the real standard output."""
         return self._outside
 
     def __getattr__(self, name: str) -> Any:
@@ -560,8 +570,8 @@ def _get_current_folder() -> str | None:
 
 
 def _skip_compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Stand in for torch.compile, because functions have no compiler: report a note and return `model` as it is; without a model, return a
-    decorator that does so. `options`: ignored.
+    """Print a note and return `model` uncompiled: the replacement of torch.compile in user code, since deployed functions have no
+    compiler. Without a `model`, return a decorator that returns its argument. `options`: ignored.
     """
     words = "torch.compile is left out: functions have no compiler, and the saved names are those of the plain module"
     report_note(words, place=find_calling_line())
@@ -574,8 +584,8 @@ def _skip_compile(model: Callable[..., Any] | None = None, **options: Any) -> An
 
 @dataclass(frozen=True)
 class OutsideImport:
-    """Import in user code of a `module` that is not the user's own. `at_once`: needed to import the file at all, not
-    only inside a function.
+    """Import, in a `file` of user code, of a `module` that is not the user's. `at_once`: whether it happens when the file is
+    imported, rather than inside a function.
     """
 
     module: str
@@ -586,8 +596,8 @@ class OutsideImport:
 
 @dataclass
 class Dependencies:
-    """Everything that user code reaches: `files` by path in the bundle, imports of other packages (`wanted`), and
-    `passed_over`: by taken file, another folder's file of that name.
+    """Everything that user code imports. `files`: the user's files, {path in the bundle: path here}. `wanted`: imports of other
+    packages. `passed_over`: {file that is used: file of the same module in a later folder, which is not}.
     """
 
     files: dict[Path, Path] = field(default_factory=dict)
@@ -596,18 +606,19 @@ class Dependencies:
 
     @property
     def first_party(self) -> set[str]:
-        """Modules of this project that own code imports, and perhaps names that those define."""
+        """Names that user code imports from this project: modules, and perhaps what they define."""
         return {each.module for each in self.wanted if each.module.split(".")[0] in FIRST_PARTY}
 
     @property
     def tops(self) -> set[str]:
-        """Top-level module names of the files."""
+        """Top-level module names of the user's files."""
         return {path.parts[0].removesuffix(".py") for path in self.files}
 
 
 def find_dependencies(*names: str, field: str = "training.model") -> Dependencies:
-    """Return the files and imports that the given `package.module:name`s reach. A module that does not exist is left
-    out. Raises OwnCodeError for a file that is not Python, with the line; `field` names it.
+    """Return all files and imports of the user's modules in `names`, each `package.module:name`, and of the user's modules that
+    they import. A module that does not exist is left out. Nothing is imported. Raises OwnCodeError, naming `field`, for a file
+    that is not valid Python.
     """
     found, todo, seen = Dependencies(), [name.partition(":")[0] for name in names], set[str]()
     while todo:
@@ -623,8 +634,8 @@ def find_dependencies(*names: str, field: str = "training.model") -> Dependencie
 
 
 def _find_own_files(module: str) -> list[Path]:
-    """Return the files of the user's `module`; none if its name belongs to Python or this project, or if an installed
-    package has that name and the user only a folder without modules.
+    """Return the paths of the user's `module`, as `locate` does. Empty if its name belongs to Python or this project, or if the
+    user has only a folder of that name and there is an installed package.
     """
     top = module.split(".")[0]
     if find_name_owner(top):
@@ -642,8 +653,8 @@ def _is_installed(top: str) -> bool:
 
 
 def _add_module(found: Dependencies, module: str, files: list[Path], *, field: str, named: str) -> Iterator[str]:
-    """Add the first of `files`, those of `module`, and its imports to `found`. Returns the user modules that it
-    imports. Raises OwnCodeError, naming `field` and `named`, if the file is not Python.
+    """Add `module` (the first of its `files`) and the imports in it to `found`. Returns an iterator over the user's modules that it
+    imports. Raises OwnCodeError, naming `field` and its value `named`, if the file is not valid Python.
     """
     path = files[0]
     if path.is_dir():
@@ -678,10 +689,11 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def load(name: str, *, field: str, kind: Any = Callable) -> Any:
-    """Import and return the object `name` (`package.module:name`) that the field `field` names. `kind`: required type,
-    by default any callable.
+    """Import and return the object `name` (`package.module:name`), which the YAML field `field` names. `kind`: type that it must
+    have; by default anything callable.
 
-    Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type.
+    Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type; ConfigError if the
+    name is malformed.
     """
     if kind is Callable:
         with suppress(ImportError):
@@ -691,12 +703,12 @@ def load(name: str, *, field: str, kind: Any = Callable) -> Any:
 
 
 def find_file(name: str) -> Path:
-    """Return the file of `name`, a `package.module:name` that was loaded before."""
+    """Return the file of the module of `name` (`package.module:name`), which must have been loaded."""
     return Path(str(sys.modules[name.partition(":")[0]].__file__))
 
 
 def _load(name: str, field: str, kind: Any) -> Any:
-    """Import and return the object `name`, as `load` does, without the border around user code."""
+    """Import and return the object `name`, as `load` does, but without undoing what its code changes in the process."""
     check_name(name, field)
     module_name, _, attribute = name.partition(":")
     _make_findable(name, field)
@@ -722,12 +734,14 @@ def _load(name: str, field: str, kind: Any) -> Any:
 
 
 def is_name(text: str) -> bool:
-    """Return whether `text` has the form of `package.module:name`."""
+    """Return whether `text` has the form `package.module:name`."""
     return bool(_NAME.fullmatch(text))
 
 
 def check_name(name: str, field: str) -> None:
-    """Check a `package.module:name`. Raises ConfigError if it is malformed, or if its first part is a name that is already taken."""
+    """Raise ConfigError, naming `field`, if `name` does not have the form `package.module:name`, or if its first part is reserved
+    for Python or this project.
+    """
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{field}: {name!r} is no package.module:name, such as mytask:factory for a function in mytask.py"
@@ -738,7 +752,9 @@ def check_name(name: str, field: str) -> None:
 
 
 def _make_findable(name: str, field: str) -> None:
-    """Let Python's import find the modules that `name` reaches. In functions they are on the path already."""
+    """Register the user's modules that `name` reaches with an import finder, so that Python can import them. Does nothing in
+    deployed functions and programs, which have them on Python's path. `field`: for errors.
+    """
     if not has_folders() or name.partition(":")[0].split(".")[0] in own_top_names:
         return
     own_top_names.update(find_dependencies(name, field=field).tops)
@@ -747,12 +763,12 @@ def _make_findable(name: str, field: str) -> None:
 
 
 class _Finder:
-    """Import finder for the top-level user modules in the search folders."""
+    """Import finder for the user's top-level modules, which it searches in the search folders only."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec of the user module `name`; None for a name that is not the user's or lies in a package.
-        Arguments are importlib's.
+        """Return the spec of the user's top-level module `name`; None for any other name, and for modules inside packages. `path`,
+        `target`: as importlib gives them.
         """
         if path is not None or name not in own_top_names:
             return None  # what lies in a package is found through the package
@@ -760,7 +776,9 @@ class _Finder:
 
 
 def _explain_failed_import(name: str, field: str, error: BaseException) -> CrossoverError:
-    """Return the error to raise if importing the module of `name` raised `error`."""
+    """Return the error to raise after importing the module of `name` (in the YAML field `field`) raised `error`: OwnCodeError with
+    the reason and, if known, the line.
+    """
     module = name.partition(":")[0]
     if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
         return build_missing_error(field, name)
@@ -774,7 +792,7 @@ def _explain_failed_import(name: str, field: str, error: BaseException) -> Cross
 
 
 def build_missing_error(field: str, name: str) -> OwnCodeError:
-    """Return the OwnCodeError for `name`, whose module is in none of the search folders."""
+    """Return the OwnCodeError which says that the module of `name` (in the YAML field `field`) is in none of the search folders."""
     looked = " and ".join(dict.fromkeys(_describe_folder(each) for each in list_folders()))
     return build_user_code_error(
         field, name, f"there is no module {name.partition(':')[0]}; looked in {looked}", place=None
@@ -782,13 +800,13 @@ def build_missing_error(field: str, name: str) -> OwnCodeError:
 
 
 def _describe_folder(folder: Path) -> str:
-    """Return `folder` for a message: "the current folder", or its path."""
+    """Return `folder` for a message: "the current folder", its path relative to that, or its whole path."""
     if folder == Path.cwd():
         return "the current folder"
     return str(folder.relative_to(Path.cwd())) if folder.is_relative_to(Path.cwd()) else str(folder)
 
 
 def _describe_file(module: ModuleType) -> str | None:
-    """Return the file of `module` for a message; None if it has none."""
+    """Return the path of the file of `module` for a message; None if it has none."""
     file = getattr(module, "__file__", None)
     return display_path(file) if file else None
