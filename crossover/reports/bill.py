@@ -26,8 +26,9 @@ GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from 
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """A group of EC2 instances of one type, billed from their start. `setting`: the YAML field that holds the type; `busy`: number of vCPUs
-    of an instance that compute all the time; `boot_s`: seconds from their start until the program works.
+    """A group of EC2 instances of one type that is billed from its start. `purpose`: what the instances are for, in words; `count`: number
+    of instances; `busy`: number of vCPUs of an instance that compute all the time; `volume_gb`: size of its disk; `boot_s`: seconds from
+    its start until the program works; `setting`: the YAML field that holds the type.
     """
 
     purpose: str
@@ -43,7 +44,9 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True)
 class Infrastructure:
-    """Everything that is billed by the hour while a run lasts, and the functions' memory in MB by step."""
+    """What a run needs besides calls that are billed singly: instances, broker, endpoints and secrets, which are billed by the hour.
+    `memory_mb`: memory size of each step's function.
+    """
 
     fleets: tuple[Fleet, ...] = ()
     broker_instance_type: str | None = None
@@ -53,8 +56,8 @@ class Infrastructure:
 
 
 def infrastructure_of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
-    """Return the infrastructure that an experiment deploys and that is billed by the hour. `architecture`: by default the experiment's.
-    Raises ConfigError for an architecture that does not exist.
+    """Return the infrastructure that an experiment deploys: instances, broker, endpoints, secrets, and the functions' memory sizes.
+    `architecture`: by default the experiment's. Raises ConfigError for an architecture that does not exist.
     """
     architecture = architecture or architecture_of(experiment)
     found = steps(architecture)
@@ -73,7 +76,7 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
 
 
 def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
-    """Return the EC2 instances on which the architecture's programs run; an empty list if it has none."""
+    """Return the group of EC2 instances on which the architecture's programs run, in a list; an empty list if it has no programs."""
     if architecture.program is None:
         return []
     asked = architecture.program.instances(experiment)
@@ -103,7 +106,7 @@ GB = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of an AWS bill: item, quantity, unit, dollars, and date of the price."""
+    """One line of an AWS bill: an item in words, its quantity, unit and dollars, and the date of the price."""
 
     item: str
     quantity: float
@@ -117,8 +120,8 @@ class Line:
 
 
 def line(prices: Prices, price_item: str, quantity: float, *, item: str) -> Line:
-    """Return the line of the bill for `quantity` units of `price_item`. `item`: name of the line for people; unverified prices are marked
-    in it. Raises ConfigError if there is no price.
+    """Return the line of an AWS bill for `quantity` units of `price_item`, a key of the price list. `item`: name of the line for people; it
+    is marked if the price is not verified. Raises ConfigError if there is no price.
     """
     price = prices.of(price_item)
     name = item if price.verified else f"{item} (price not verified)"
@@ -143,8 +146,8 @@ def lambda_requests(prices: Prices, invocations: int) -> Line:
 
 
 def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
-    """Return the line of the bill for Step Functions transitions. `counted`: whether `count` comes from the executions' histories;
-    otherwise it is a lower bound, one per invocation.
+    """Return the line of the bill for Step Functions state transitions. `count`: number of transitions; `counted`: False if that is only a
+    lower bound, which the line then says.
     """
     item = "Step Functions transitions" if counted else "Step Functions transitions, at least"
     return line(prices, "stepfunctions.transition", count, item=item)
@@ -159,14 +162,14 @@ def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Lin
 
 
 def object_storage_line(prices: Prices, bytes_: int, *, seconds: float) -> Line:
-    """Return the line of the bill for S3 storage: `bytes_` that the run wrote, kept for its duration of `seconds`."""
+    """Return the line of the bill for S3 storage of `bytes_` bytes for `seconds` seconds, as a share of a month."""
     return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage")
 
 
 def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
-    """Return the lines of the bill for the EC2 instances of one fleet: the instances, their public addresses, their root volumes, and the
-    CPU credits beyond a burstable type's baseline. The credits are an upper bound: as if the instance never waited; T2 instances earn
-    nothing at their start in unlimited mode. `seconds`: from their start, boot included.
+    """Return the lines of the bill for a group of EC2 instances: the instances, their public addresses, their disks, and the CPU credits
+    that they use beyond the baseline of a burstable type. The credits are an upper bound, as if the instances never waited. `of`: the
+    instances; `seconds`: time from their start, boot included.
     """
     hours = instance_hours(count=of.count, seconds=seconds)
     price_item = f"ec2.{of.instance_type}.spot" if of.spot else f"ec2.{of.instance_type}"
@@ -186,8 +189,8 @@ def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
 
 
 def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
-    """Return the billed hours of `count` EC2 instances: every instance from its start, boot included, and at least one minute. `seconds`:
-    time in which each instance works; `boot_s`: seconds of booting before that.
+    """Return the hours for which `count` EC2 instances are billed in all. `seconds`: time in which each of them works; `boot_s`: seconds of
+    booting before that, which are billed too. Each is billed for at least one minute.
     """
     return count * max(MINIMUM_INSTANCE_S, seconds + boot_s) / 3_600
 
@@ -204,7 +207,7 @@ def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
 
 def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
     """Return the lines of the bill for `count` secrets that exist for `seconds` seconds (a share of a month), and for `calls` calls that
-    read them: one per secret and cold start.
+    read one of them.
     """
     return [
         line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets"),
@@ -213,7 +216,7 @@ def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> 
 
 
 def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
-    """Return the line of the bill for CloudWatch Logs. `bytes_each`: bytes that each of `invocations` logs."""
+    """Return the line of the bill for CloudWatch Logs: `invocations` invocations that write `bytes_each` bytes each."""
     return line(
         prices,
         "logs.ingested_gb",
@@ -223,7 +226,7 @@ def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
 
 
 def _months(prices: Prices, seconds: float) -> float:
-    """Return a time in seconds as a share of a month, as the price list counts months."""
+    """Return `seconds` in months, whose length in hours the price list defines."""
     return seconds / 3_600 / prices.hours_per_month
 
 
@@ -240,8 +243,8 @@ PEER_USD_PER_S = {"t2.small": 0.00000639, "t2.large": 0.00002578}  # 2023, Table
 
 
 def lambda_usd(seconds: float, *, memory_mb: float, usd_per_gb_s: float = X86_USD_PER_GB_S) -> float:
-    """Return the dollars of one Lambda invocation by the 2025 paper's formula: seconds x GB x price, where a GB is 1,000 MB. AWS bills
-    differently: see `gb_seconds`. `memory_mb`: the function's memory; `usd_per_gb_s`: price, by default that of x86 in the paper.
+    """Return the dollars of one Lambda invocation by the 2025 paper's formula: seconds x GB x price, with 1,000 MB to a GB. AWS itself
+    counts 1,024, see `gb_seconds`. `memory_mb`: the function's memory; `usd_per_gb_s`: price, by default the paper's for x86.
     """
     return seconds * memory_mb / 1_000 * usd_per_gb_s
 
@@ -252,20 +255,22 @@ def gpu_usd(seconds: float, *, instances: int = 1, usd_per_hour: float = GPU_USD
 
 
 def lambda_usd_per_s(memory_mb: float, *, usd_per_gb_s: float = ARM64_USD_PER_GB_S) -> float:
-    """Return the dollars of one second of a Lambda function by the 2023 paper, Table II. A GB is 1,024 MB there."""
+    """Return the dollars of one second of a Lambda function with `memory_mb` MB by the 2023 paper, Table II, with 1,024 MB to a GB."""
     return memory_mb / 1_024 * usd_per_gb_s
 
 
 def peer_serverless_usd(seconds: float, *, batches: int, lambda_usd_per_s: float, ec2_usd_per_s: float) -> float:
-    """Return the dollars of a peer with functions by the 2023 paper, equation 1: the function of every batch, and the instance, is charged
-    for the peer's whole computation time of `seconds`. `batches`: number of functions, one per batch; `lambda_usd_per_s`, `ec2_usd_per_s`:
-    prices of a function and of the instance.
+    """Return the dollars of one peer that computes with functions, by equation 1 of the 2023 paper: a function for each batch, and the
+    peer's instance, are charged for its whole computation time of `seconds`. `batches`: number of batches; `lambda_usd_per_s`,
+    `ec2_usd_per_s`: price of a function and of the instance.
     """
     return (lambda_usd_per_s * batches + ec2_usd_per_s) * seconds
 
 
 def peer_instance_usd(seconds: float, *, ec2_usd_per_s: float) -> float:
-    """Return the dollars of a peer without functions by the 2023 paper, equation 2: the instance alone."""
+    """Return the dollars of one peer that computes on its instance, by equation 2 of the 2023 paper: `seconds` of computation time at
+    `ec2_usd_per_s`.
+    """
     return ec2_usd_per_s * seconds
 
 
@@ -282,15 +287,15 @@ COMPUTING = ("compute gradients", "compute")  # a peer's stage: the 2023 paper's
 
 @dataclass(frozen=True)
 class Memory:
-    """Configured memory of the functions that left records: the record's own if the platform reported it, otherwise what was deployed,
-    otherwise what the experiment would deploy.
-    """
+    """The memory sizes of the functions of a run, found by record. `experiment`: the run's; `infrastructure`: what was deployed for it."""
 
     experiment: Experiment
     infrastructure: Infrastructure
 
     def of(self, record: Record) -> int:
-        """Return the memory in MB of the function that left the record."""
+        """Return the memory size in MB of the function that wrote the record: as the platform reported it, else as it was deployed, else as
+        the experiment would deploy it.
+        """
         known: Mapping[str, int] = self.infrastructure.memory_mb
         deployed = known.get(record["step"]) or self.experiment.functions.memory_of(record["step"], torch=True)
         return int(record.get("memory_mb") or deployed)
@@ -304,9 +309,9 @@ def paper_method(
     prices: Prices,
     duration_s: float,
 ) -> tuple[str, float]:
-    """Return the name of the papers' formula for this run and its dollars: the 2023 paper's formula for peers, the 2025 paper's for
-    functions and for GPUs. `records`: records of the run; `duration_s`: its seconds. `infrastructure`: deployed memory and instances;
-    `prices`: today's prices of instances.
+    """Return (name, dollars): the papers' cost formula that applies to this run, and its result. The 2023 paper's applies to peers, the
+    2025 paper's to functions and to GPUs. `records`: records of the run; `infrastructure`: deployed memory sizes and instances; `prices`:
+    today's prices, for instance types that the papers do not have; `duration_s`: seconds of the run.
     """
     fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
     memory = Memory(experiment, infrastructure)
@@ -323,8 +328,9 @@ def paper_method(
 
 
 def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: float) -> float:
-    """Return the dollars of peers by equations 1 and 2 of the 2023 paper. Computation time is the peer's stage of that name; batches are
-    the functions' invocations of that peer and epoch. `ec2_usd_per_s`: price of an instance.
+    """Return the dollars of all peers of a run by equations 1 and 2 of the 2023 paper. A peer's computation time is the time of its stage
+    for gradients; its batches are the invocations of functions for the same peer and epoch. `memory`: memory sizes of the functions;
+    `ec2_usd_per_s`: price of a peer's instance.
     """
     seconds: dict[tuple[int, int], float] = defaultdict(float)
     batches: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -353,20 +359,21 @@ def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: floa
 
 
 def begin(record: Record) -> float:
-    """Return the time at which the invocation of a record began to be billed, INIT included, in unix seconds."""
+    """Return the unix time in seconds from which the invocation of a record is billed: its start, or that of its INIT."""
     return float(record["started_at"]) - init_s(record)
 
 
 def under_way(mark: Record, now: float) -> Record:
-    """Return a record for an invocation that has not ended, from its latest usage snapshot `mark`. It is counted as working from then until
-    `now`.
+    """Return a record for an invocation that has not ended. It is made from the invocation's latest usage snapshot `mark`, as if the
+    invocation had been working from then until `now` (unix seconds).
     """
     return {**mark, "wall_s": float(mark["wall_s"]) + max(0.0, now - end(mark))}
 
 
 def record_until(record: Record, moment: float) -> Record | None:
-    """Return the part of an invocation's record until `moment` (unix seconds), or None if it had not begun. No figure ever falls as
-    `moment` rises.
+    """Return the record as it would be if its invocation had been stopped at `moment` (unix seconds): seconds, requests and bytes are
+    interpolated between its usage snapshots. Returns the record itself if it had ended by then, None if it had not begun. No figure falls
+    as `moment` rises.
     """
     if end(record) <= moment:
         return record
@@ -388,7 +395,7 @@ def record_until(record: Record, moment: float) -> Record | None:
 
 
 def _reduce_record(record: Record, until: Mapping[str, Any]) -> Record:
-    """Return the record with the figures of `until`; billed time and stages are reduced in proportion."""
+    """Return the record with some figures replaced by those in `until`; billed time and stages are reduced in proportion to `wall_s`."""
     part = {**record, **until, "slot_wait_s": 0.0, "marks": ()}
     wall_s, billed = float(record["wall_s"]), record.get("billed_ms")
     share = float(part["wall_s"]) / wall_s if wall_s else 0.0
@@ -400,8 +407,8 @@ def _reduce_record(record: Record, until: Mapping[str, Any]) -> Record:
 
 
 def _interpolate_counts(before: Any, after: Any, share: float) -> Any:
-    """Return the counts between two snapshots, interpolated, in mappings of any depth. `share`: position between them, 0 to 1. Counts
-    that only the later snapshot has start from 0.
+    """Return counts interpolated between two snapshots, in nested mappings of any depth. `before`, `after`: counts of both snapshots; a
+    count that only `after` has starts at 0; `share`: position between them, 0 to 1.
     """
     if isinstance(after, Mapping):
         return {
@@ -422,7 +429,9 @@ PROJECTED = "projected from local seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The dollars of a run, or of the part of it until some moment: by the papers' formula, and as lines of the AWS bill."""
+    """The dollars of a run, or of the part of it until some moment. `paper_method`: name of the papers' formula that applies; `lines`:
+    lines of the AWS bill.
+    """
 
     paper_method: str
     paper_method_usd: float
@@ -434,8 +443,8 @@ class Cost:
         return sum(line.usd for line in self.lines)
 
     def as_json(self, *, where: str) -> dict[str, Any]:
-        """Return the cost block of result.json. `where`: `aws` if the run was on AWS, so that the seconds are billed
-        rather than projected.
+        """Return the cost as it is written in result.json, labelled as measured or projected. `where`: inline, local or aws; only the
+        seconds of a run on AWS were billed.
         """
         measured = where == "aws"
         return {
@@ -450,10 +459,11 @@ class Cost:
 
 @dataclass(kw_only=True)
 class BilledRun:
-    """The billed usage of a run. Every attempt counts, failed and superseded ones too, because AWS bills them. Invocations that were
-    killed before they left a record are in the bill if they are known (`unrecorded`), never in the papers' formulas. `started_at`:
-    unix seconds; `duration_s`: from then to the end, or to now if the run is going on. `transitions`: of the whole run; None if not
-    counted, then at least one per invocation.
+    """A run and all that it is billed for. Records of failed and superseded attempts count too, because AWS bills them.
+
+    `infrastructure`: what existed during the run; `started_at`: unix seconds; `duration_s`: seconds from then until the end, or until now.
+    `transitions`: state transitions of the whole run, None if they were not counted (at least one per invocation is billed then);
+    `unrecorded`: invocations that were killed before they wrote a record; the papers' formulas ignore them.
     """
 
     experiment: Experiment
@@ -466,19 +476,19 @@ class BilledRun:
     unrecorded: Unrecorded | None = None
 
     def __post_init__(self) -> None:
-        """Sort the records by their end, and sum up their quantities in that order."""
+        """Sort the records by their end, and compute the running sums of what they are billed for, which `until` uses."""
         self._by_end = sorted(self.records, key=end)
         self._ends = [end(record) for record in self._by_end]
         self._sums = list(accumulate(map(self._used, self._by_end), initial=Quantities()))
         self._formula, _ = self._by_paper((), duration_s=0.0)
 
     def cost(self) -> Cost:
-        """Return the dollars of the whole run. Raises ConfigError if a price is missing."""
+        """Return the cost of the whole run. Raises ConfigError if a price is missing."""
         return self.until(self.started_at + self.duration_s)
 
     def until(self, moment: float) -> Cost:
-        """Return the dollars if the run had been stopped at `moment` (unix seconds). They never fall with time or with a further record,
-        and at the run's end they are the whole cost. Raises ConfigError if a price is missing.
+        """Return the cost that the run would have had if it had been stopped at `moment` (unix seconds). The cost never falls with time;
+        from the run's end on it is that of the whole run. Raises ConfigError if a price is missing.
         """
         elapsed_s = min(max(0.0, moment - self.started_at), self.duration_s)
         over = elapsed_s >= self.duration_s
@@ -505,11 +515,13 @@ class BilledRun:
         )
 
     def _used(self, record: Record) -> "Quantities":
-        """Return the quantities that one record of the run is billed for."""
+        """Return what AWS bills for one record of the run."""
         return Quantities.of(record, memory_mb=Memory(self.experiment, self.infrastructure).of(record))
 
     def _by_paper(self, records: Sequence[Record], *, duration_s: float) -> tuple[str, float]:
-        """Return the name of the paper's formula for this run, and its dollars for these records."""
+        """Return (name, dollars): the papers' cost formula that applies to this run, and its result for these records. `duration_s`:
+        seconds of the run.
+        """
         return paper_method(
             self.experiment,
             records,
@@ -521,7 +533,9 @@ class BilledRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantities:
-    """Quantities that AWS bills by use: those of one invocation, of a whole run, or of invocations that left no record."""
+    """Quantities of what AWS bills by use: those of one invocation, or sums over many. `gb_s`: GB-seconds of Lambda; `writes`, `reads`:
+    requests to S3; `stored_bytes`: bytes written to S3.
+    """
 
     gb_s: float = 0.0
     mb_s: float = 0.0  # seconds times memory without INIT: what the 2025 paper's formula takes
@@ -533,8 +547,8 @@ class Quantities:
 
     @classmethod
     def of(cls, record: Record, *, memory_mb: int) -> "Quantities":
-        """Return the quantities that one record is billed for. `memory_mb`: memory of its function. A program's seconds are not counted,
-        because its instance is billed by the hour.
+        """Return the quantities that one record is billed for. `memory_mb`: memory size of its function. For a record of a program on an
+        instance, only its requests to S3 and bytes count, because the instance is billed by the hour.
         """
         writes, reads = object_requests(record)
         stored = traffic([record])["object_store"]["bytes_out"]
@@ -551,7 +565,7 @@ class Quantities:
         )
 
     def __add__(self, other: "Quantities") -> "Quantities":
-        """Return the sums of both quantities."""
+        """Return the sum of both, field by field."""
         return Quantities(
             gb_s=self.gb_s + other.gb_s,
             mb_s=self.mb_s + other.mb_s,
@@ -571,8 +585,9 @@ def bill(
     duration_s: float,
     transitions: int | None,
 ) -> list[Line]:
-    """Return every line of the AWS bill of a run, including those of zero quantity. `used`: quantities billed by use; `duration_s`: seconds
-    for which the infrastructure is billed; `transitions`: None if they were not counted. Raises ConfigError if a price is missing.
+    """Return all lines of the AWS bill of a run, including those with quantity zero. `used`: quantities billed by use; `infrastructure`:
+    what is billed by the hour; `duration_s`: seconds for which it is billed; `transitions`: number of state transitions, None if they were
+    not counted. Raises ConfigError if a price is missing.
     """
     lines = [
         lambda_duration(prices, used.gb_s),

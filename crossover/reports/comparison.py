@@ -31,9 +31,9 @@ UNEVEN = 0.8  # and so much of what the best of those compared had
 
 @dataclass(frozen=True, kw_only=True)
 class RaceEntry:
-    """One run's row in a comparison. `goal_*`: values at the first epoch that reached the comparison's goal, None if no epoch did.
-    `setting`: digest, equal for runs that differ only in their seed. `cpu_share`: processor seconds of computing divided by its seconds;
-    None if nothing was computed.
+    """One run's row in a comparison. `goal_*`: seconds and dollars until the first epoch whose metric reached the comparison's goal, None
+    if no epoch did. `setting`: digest that is equal for runs that differ only in their seed; `cpu_share`: processor seconds of computing
+    divided by its wall seconds, None if nothing was computed; `cost_label`: whether the dollars are measured or projected.
     """
 
     name: str
@@ -69,7 +69,9 @@ class RaceEntry:
 
     @property
     def to_goal(self) -> list[str]:
-        """The run's time, dollars by the papers' method, and total AWS bill until the goal, as text."""
+        """Three texts: the run's time, dollars by the papers' method, and total AWS bill until it reached the goal; a dash each if it did
+        not.
+        """
         return [display.seconds(self.goal_s), display.usd(self.goal_paper_usd), display.usd(self.goal_full_usd)]
 
     @property
@@ -84,8 +86,9 @@ def _values(result: Result) -> list[float]:
 
 
 def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float | None, str]:
-    """Return the metric's value at which runs are compared, and its origin in words: `at`, or the target that all finished runs' files
-    share; (None, '') if there is neither. The goal is fixed before results are seen. Raises ConfigError if the metric cannot reach `at`.
+    """Return (value, origin): the value of the metric that compared runs must reach, and where it comes from, in words. It is `at`, or else
+    the target that the experiments of all finished runs share; (None, "") if there is neither. Raises ConfigError if the metric cannot
+    reach `at`.
     """
     if at is not None:
         if why := display.metric_of(results[0]).explain_unreachable(at):
@@ -97,8 +100,8 @@ def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float
 
 
 def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
-    """Return a run's row in the comparison. `result`: its result.json; `goal`: the metric's value to reach, or None. `name`: the run's name
-    in the comparison.
+    """Return a run's row in a comparison. `result`: content of its result.json; `name`: the run's name in the comparison; `goal`: value of
+    the metric to reach, or None.
     """
     metric = display.metric_of(result)
     known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
@@ -134,8 +137,8 @@ def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
 
 
 def setting_of(result: Result) -> str:
-    """Return a digest of everything except the seed: experiment, label, where the run was, versions and code. Runs with the same
-    digest are repetitions of one setting.
+    """Return a digest of all that makes up a run except its seed: experiment, label, place, versions and code. Runs with the same digest
+    are repetitions with different seeds. `result`: content of result.json.
     """
     experiment = {name: value for name, value in result["experiment"].items() if name != "seed"}
     told = [experiment, *(result.get(name) for name in ("label", "where", "versions", "code"))]
@@ -143,7 +146,9 @@ def setting_of(result: Result) -> str:
 
 
 def _cpu_share(result: Result) -> float | None:
-    """Return the processor seconds of the run's computing divided by its wall seconds, or None if nothing was computed."""
+    """Return the processor seconds of a run's computing divided by its wall seconds, None if nothing was computed. A low share means that
+    the run waited for a CPU core. `result`: content of result.json.
+    """
     computing = [stage for stage in result["stages"] if stage["stage"] == "compute" and stage["wall_s"] > 0]
     return computing[0]["cpu_s"] / computing[0]["wall_s"] if computing else None
 
@@ -152,8 +157,9 @@ def _cpu_share(result: Result) -> float | None:
 
 
 def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, dollars: bool = True) -> str:
-    """Return the verdict of a comparison in one line: the run that won and by how much, or why there is no winner. `entries`: rows of the
-    compared runs; `goal`: the metric's value to reach; `why`: origin of the goal; `dollars`: whether dollars may be compared too.
+    """Return the verdict of a comparison as text: which setting reached the goal first and at the lowest cost, with confidence intervals
+    over common seeds; or why there is no winner; and which runs were left out. `entries`: rows of the compared runs; `goal`: value of the
+    metric to reach; `why`: origin of the goal, in words; `dollars`: whether dollars may be compared too.
     """
     if goal is None:
         return "no winner by measured time: the runs have no common target and --at is not given (such as --at 0.85)."
@@ -191,7 +197,9 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
     )
 
     def draws(of: Callable[[RaceEntry], float | None]) -> dict[str, list[float]]:
-        """Return for each setting the mean logarithm of a figure by seed. `of`: returns the figure of a run."""
+        """Return {setting: values}: for each common seed, in ascending order, the mean logarithm of a figure over the setting's runs. `of`:
+        returns the figure of a run.
+        """
         return {name: [_mean_log(runs[seed], of) for seed in seeds] for name, runs in settings.items()}
 
     soonest = _compare_settings(draws(lambda entry: entry.goal_s), "soonest", "sooner", OF_TIME)
@@ -207,13 +215,13 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
 
 
 def _left_out_sentence(left: Mapping[str, str]) -> str:
-    """Return a sentence that names the runs left out and why; empty if there are none."""
+    """Return a sentence that names the runs left out; "" if there are none. `left`: by run the reason as text in brackets, or ""."""
     return f" Left out: {', '.join(f'{name}{why}' for name, why in left.items())}." if left else ""
 
 
 def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
-    """Return the runs on this machine whose computing waited for a core, by name: for each the share of its computing time that it had a
-    core.
+    """Return {run: share} for the runs on this machine that often waited for a CPU core: the share of its computing time in which the run
+    had one, below STARVED, or well below the best of the compared runs.
     """
     shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
     least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
@@ -221,7 +229,7 @@ def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
 
 
 def _raced_settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[RaceEntry]]]:
-    """Return the runs of each setting by seed. A setting is named after its first run."""
+    """Return {setting: {seed: runs}}. A setting, which is the runs that differ only in their seed, is named after its first run."""
     found: dict[str, dict[int, list[RaceEntry]]] = {}
     for entry in racers:
         found.setdefault(entry.setting, {}).setdefault(entry.seed, []).append(entry)
@@ -234,13 +242,18 @@ def _name_of_several(runs: Sequence[RaceEntry]) -> str:
 
 
 def _mean_log(runs: Sequence[RaceEntry], of: Callable[[RaceEntry], float | None]) -> float:
-    """Return the mean logarithm of a figure over runs of one seed, minus infinity if it is zero. `of`: returns the figure of a run."""
+    """Return the mean natural logarithm of a figure over `runs`, minus infinity if the figure of one is zero or missing. `of`: returns the
+    figure of a run.
+    """
     return fmean(log(value) if (value := of(run) or 0.0) > 0 else -inf for run in runs)
 
 
 def _compare_settings(draws: Mapping[str, Sequence[float]], what: str, better: str, student: Sequence[float]) -> str:
-    """Return in words which setting is first, and the confidence interval of its lead over the closest other; empty if a figure is zero.
-    `draws`: logarithms by seed; `what`, `better`: words such as soonest and sooner; `student`: critical values.
+    """Return in words which setting has the smallest mean, and by what factor the closest other one is larger, with its confidence
+    interval; or that it is too close to call. "" if a figure is zero.
+
+    `draws`: logarithms of a figure by setting, paired by seed; `what`, `better`: words such as soonest and sooner; `student`: critical
+    values of Student's t, as for `interval`.
     """
     if any(value == -inf for values in draws.values() for value in values):
         return ""
@@ -259,7 +272,7 @@ def _compare_settings(draws: Mapping[str, Sequence[float]], what: str, better: s
 def interval(differences: Sequence[float], student: Sequence[float] = OF_TIME) -> tuple[float, float, float]:
     """Return (lower end, mean, upper end) of Student's confidence interval for the mean.
 
-    `differences`: SEEDS or more. `student`: critical values for SEEDS, SEEDS + 1, ... differences; the last one holds for more.
+    `differences`: SEEDS or more values. `student`: critical values for SEEDS, SEEDS + 1, ... values; the last one is used for more.
     """
     count, middle = len(differences), fmean(differences)
     half = student[min(count - SEEDS, len(student) - 1)] * stdev(differences) / sqrt(count)
@@ -294,7 +307,7 @@ ELSEWHERE = {
 
 
 def run_names(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the runs' folder names; where two are equal, with the parent folder's name."""
+    """Return a name for each run: its folder's name, with the parent folder's name in front if two are equal."""
     short = [run.name for run in runs]
     return [
         name if short.count(name) == 1 else f"{run.path.resolve().parent.name}/{name}"
@@ -303,7 +316,9 @@ def run_names(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def list_mismatches(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return why the runs must not be compared: one sentence for each difference in data or model. Empty if they may be compared."""
+    """Return a sentence for each difference in data, model or metric because of which the runs must not be compared. `names`: the runs'
+    names.
+    """
     found = [mark for path in MUST_AGREE if (mark := _describe_difference(runs, names, *path))]
     rises = _group_names(
         runs, names, lambda r: str(display.metric_of(r).higher_wins)
@@ -317,7 +332,9 @@ def same_prices(results: Sequence[Result]) -> bool:
 
 
 def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return the caveats of a comparison, one sentence each: what is wrong with single runs, and how the runs differ."""
+    """Return the caveats of a comparison, one sentence each: runs that failed or are incomplete, and differences in label, seeds, settings,
+    prices or versions. `names`: the runs' names.
+    """
     found = [mark for run, name in zip(runs, names, strict=True) for mark in _state(run, name)]
     labels = _group_names(runs, names, lambda r: str(r["label"]))
     if len(labels) > 1:
@@ -335,7 +352,9 @@ def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
 
 
 def _state(run: RunFolder, name: str) -> list[str]:
-    """Return what is wrong with a single run, one sentence each: failed, incomplete, or records lost."""
+    """Return a sentence for each thing that is wrong with a run called `name`: it failed, is incomplete, was not checked, or
+    lost records.
+    """
     result, found = run.result, []
     if result["outcome"] != "finished":
         found.append(f"{name} failed: {result.get('failure') or 'no cause was recorded'}")
@@ -349,7 +368,7 @@ def _state(run: RunFolder, name: str) -> list[str]:
 
 
 def lost_records(run: RunFolder) -> str:
-    """Return in words how a run's metrics.jsonl differs from the records that its result.json was made from; empty if it does not."""
+    """Return in words how a run's metrics.jsonl differs from the records that its result.json was made from; "" if it does not."""
     counted, there = int(run.result["invocations"]["count"]), len(run.records)
     if counted != there:
         return f"metrics.jsonl has {there} records, but result.json was computed from {counted}"
@@ -358,7 +377,7 @@ def lost_records(run: RunFolder) -> str:
 
 
 def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return a sentence, in a list, if the settings were run with different sets of seeds; otherwise an empty list."""
+    """Return a sentence on the runs' seeds, in a list, if not all settings were run with the same set of seeds; otherwise an empty list."""
     by_setting: dict[str, set[int]] = {}
     for run in runs:
         by_setting.setdefault(setting_of(run.result), set()).add(run.result["experiment"].get("seed", 0))
@@ -367,7 +386,7 @@ def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
 
 
 def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return one sentence for each marked field of the experiments in which the runs differ."""
+    """Return a sentence for each field of the experiments, of those that a reader must know about, in which the runs differ."""
     paths: list[tuple[str, ...]] = [(key,) for key in MARKED]
     one = {run.result["architecture"] for run in runs}
     own = {key for run in runs for key in run.result["experiment"].keys() - COMMON} if len(one) == 1 else set()
@@ -378,12 +397,12 @@ def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
 
 
 def _describe_difference(runs: Sequence[RunFolder], names: Sequence[str], *path: str) -> str | None:
-    """Return a sentence such as `training.model differs: a in spirt, b in gpu`, or None if all runs agree. `path`: keys in
-    result.json.
+    """Return a sentence such as `training.model differs: a in spirt, b in gpu`, None if all runs have the same value. `names`: the runs'
+    names; `path`: keys that lead to the value in result.json.
     """
 
     def at_path(value: Any, key: str) -> Any:
-        """Return the value under the key, or None if there is none."""
+        """Return the value under `key`, None if `value` is no mapping or lacks the key."""
         return value.get(key) if isinstance(value, Mapping) else None
 
     values = _group_names(runs, names, lambda result: str(reduce(at_path, path, result)))
@@ -394,7 +413,9 @@ def _describe_difference(runs: Sequence[RunFolder], names: Sequence[str], *path:
 
 
 def _group_names(runs: Sequence[RunFolder], names: Sequence[str], of: Callable[[Result], str]) -> dict[str, list[str]]:
-    """Return the runs' names grouped by the value that `of` returns for their results."""
+    """Return {value: names of the runs that have it}. `names`: the runs' names; `of`: returns the value for the content of a run's
+    result.json.
+    """
     grouped: dict[str, list[str]] = {}
     for run, name in zip(runs, names, strict=True):
         grouped.setdefault(of(run.result), []).append(name)
@@ -402,7 +423,7 @@ def _group_names(runs: Sequence[RunFolder], names: Sequence[str], of: Callable[[
 
 
 def _list_groups(groups: Mapping[str, Sequence[str]]) -> str:
-    """Return groups as text: each value with the names of its runs."""
+    """Return groups of runs as text: `a (run1 and run2), b (run3)`. `groups`: names of the runs by value."""
     return ", ".join(f"{value} ({' and '.join(names)})" for value, names in groups.items())
 
 
@@ -412,7 +433,9 @@ def _list_groups(groups: Mapping[str, Sequence[str]]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several compared runs, with their rows, caveats and verdict."""
+    """Several compared runs. `entries`: a row for each; `goal`: value of the metric to reach, or None; `marks`: caveats, a sentence each;
+    `verdict`: who won, in words; `on_aws`: projections on AWS by run name, of the runs that could be simulated.
+    """
 
     runs: tuple[RunFolder, ...]
     entries: tuple[RaceEntry, ...]
@@ -423,12 +446,12 @@ class Comparison:
 
     @property
     def to_goal(self) -> str:
-        """The goal of the comparison in words, for column heads; empty if there is no goal."""
+        """The goal as text for column heads, such as `to 85.0 %`; "" if there is no goal."""
         return "" if self.goal is None else f"to {display.format_metric(self.goal, self.metric)}"
 
     @property
     def metric(self) -> Metric:
-        """The metric by which the runs are compared: that of the first run, if they differ."""
+        """The metric of the first run, by which all runs are compared."""
         return self.entries[0].metric
 
 
@@ -438,8 +461,8 @@ Simulate = Callable[[Sequence[Mapping[str, Any]]], Sequence[OnAws | None]]
 def compare_folders(
     paths: Sequence[Path], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
-    """Return the comparison of the runs in the folders `paths`; `at`, `mixed` and `simulated` are those of `compare_runs`. Raises DataError
-    for a folder that holds no run, ConfigError if the runs are not comparable.
+    """Read the runs in the folders `paths` and return their comparison; `at`, `mixed` and `simulated` are those of `compare_runs`. Raises
+    DataError for a folder that holds no run, ConfigError if the runs are not comparable.
     """
     return compare_runs([folder.read(path) for path in paths], at=at, mixed=mixed, simulated=simulated)
 
@@ -447,11 +470,11 @@ def compare_folders(
 def compare_runs(
     runs: Sequence[RunFolder], *, at: float | None = None, mixed: bool = False, simulated: Simulate | None = None
 ) -> Comparison:
-    """Return the comparison of `runs`. If prices differ in date or region, the verdict ignores dollars.
+    """Return the comparison of `runs`. If their prices differ in date or region, the verdict ignores dollars.
 
-    `at`: the metric's value that a run must reach; `mixed`: show different data or models side by side, without a verdict; `simulated`:
-    takes result.json contents and returns what the runs would take on AWS, in the same draws. Raises ConfigError for no run, the same run
-    twice, or different data or models.
+    `at`: value of the metric that a run must reach, by default the runs' common target; `mixed`: accept runs with different data or models,
+    which get no verdict; `simulated`: function that takes contents of result.json and returns for each run its projection on AWS, with the
+    same random draws for all. Raises ConfigError for no run, the same run twice, or different data or models.
     """
     if not runs:
         raise ConfigError("compare: no run given; give the folder of at least one run")
@@ -481,7 +504,9 @@ def compare_runs(
 
 
 def _build_entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
-    """Return the run's row in the comparison. A run that lost records is marked as incomplete."""
+    """Return the run's row in the comparison, marked as incomplete if the run lost records. `name`: the run's name; `goal`: value of the
+    metric to reach, or None.
+    """
     entry = race_entry(run.result, name, goal)
     return replace(entry, complete=entry.complete and not lost_records(run))
 
@@ -498,7 +523,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """Return the comparison as CSV text, one row per run with raw figures: seconds, dollars, bytes, values of the metric."""
+    """Return the comparison as CSV text with one row for each run: seconds, dollars, bytes and values of the metric as plain numbers."""
     text = io.StringIO()
     columns = [field.name for field in fields(RaceEntry)]
     projected = [f"on_aws_{figure}_{name}" for figure in ("seconds", "usd") for name in Band._fields]

@@ -13,7 +13,9 @@ GAP = "\u00a0"  # a unit stays on its figure's line
 
 
 def usd(value: float | None) -> str:
-    """Return dollars as text: three significant digits below a dollar, cents above; never in powers of ten. None becomes a dash."""
+    """Return dollars as text: with cents from a dollar on, with three significant digits below, never in powers of ten. None becomes a
+    dash.
+    """
     if value is None:
         return DASH
     if value == 0:
@@ -29,17 +31,17 @@ def usd(value: float | None) -> str:
 
 
 def rounded_usd(value: float) -> float:
-    """Return the dollars that `usd` shows, as a number."""
+    """Return the dollars rounded as `usd` shows them, as a number."""
     return float(usd(value).lstrip("< $").replace(",", ""))
 
 
 def rounded_seconds(value: float) -> float:
-    """Return the seconds that `seconds` shows, as a number."""
+    """Return the seconds rounded as `seconds` shows them, as a number."""
     return float(round(value)) if value >= 120 else float(f"{value:.3g}" if value < 10 else f"{value:.1f}")
 
 
 def usd_tick(value: float) -> str:
-    """Return dollars for an axis, with no more digits than needed."""
+    """Return dollars as text for the tick of an axis, without trailing zeros."""
     text = f"{value:.9f}".rstrip("0").rstrip(".")
     return f"${text}"
 
@@ -84,12 +86,14 @@ def _two_digits(value: float) -> str:
 
 
 def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> str:
-    """Return a projection as text: its median `p50`, with `p5` and `p95` in brackets. `shown`: formats one value."""
+    """Return a median with its percentiles as text: `$1.20 ($1.00 to $1.50)`. `shown`: formats one value."""
     return f"{shown(p50)} ({shown(p5)} to {shown(p95)})"
 
 
 def spread(p5: float, p50: float, p95: float) -> str:
-    """Return how far `p5` and `p95` are from the median `p50`, in percent, short enough for a table's cell; empty if the median is 0."""
+    """Return how far `p5` and `p95` lie from the median `p50` in percent, short enough for a table's cell: `(-8/+12%)`; "" if the median is
+    0.
+    """
     if not p50:
         return ""
     below, above = (round(100 * (end / p50 - 1)) for end in (p5, p95))
@@ -97,7 +101,7 @@ def spread(p5: float, p50: float, p95: float) -> str:
 
 
 def bytes_(value: float | None) -> str:
-    """Return bytes as text in decimal units, as network traffic and prices count."""
+    """Return a number of bytes as text in decimal units, such as `1.2 MB`. None becomes a dash."""
     if value is None:
         return DASH
     for unit in ("B", "kB", "MB", "GB"):
@@ -108,22 +112,24 @@ def bytes_(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share as text in percent; a dash for None."""
+    """Return a share from 0 to 1 as text in percent, such as `91.2 %`. None becomes a dash."""
     return DASH if value is None else f"{100 * value:.1f}{GAP}%"
 
 
 def metric_of(result: Mapping[str, Any]) -> Metric:
-    """Return the metric by which a run is judged, from its result.json."""
+    """Return the metric by which a run is judged. `result`: content of its result.json."""
     return Metric(**result["experiment"].get("training", {}).get("metric", {}))
 
 
 def format_metric(value: float | None, metric: Metric) -> str:
-    """Return a value of `metric` as text: a share in percent, anything else as a number. None becomes a dash."""
+    """Return a value of `metric` as text: in percent if the metric is a share, else as a number. None becomes a dash."""
     return percent(value) if metric.is_share else number(value)
 
 
 def number(value: float | None) -> str:
-    """Return a quantity of a bill, or a loss, as text: four significant digits, thousands separated. None becomes a dash."""
+    """Return a number as text with four significant digits and separated thousands; whole numbers have all their digits. None becomes a
+    dash.
+    """
     if value is None:
         return DASH
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
@@ -137,43 +143,49 @@ def count(number: int, noun: str) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return a ratio as text, such as `1.52x`."""
+    """Return a ratio as text, such as `1.52x` or `12x`."""
     return f"{ratio:.2f}x" if ratio < 9.95 else f"{ratio:.0f}x"
 
 
 def sum_moved_bytes(traffic: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the bytes that a run received and sent over all channels. `traffic`: as in result.json."""
+    """Return the bytes that a run received and sent, summed over all channels. `traffic`: {channel: {"bytes_in", "bytes_out", ...}}, as in
+    result.json.
+    """
     return sum(channel["bytes_in"] + channel["bytes_out"] for channel in traffic.values())
 
 
 def describe_subject(result: Mapping[str, Any]) -> str:
-    """Return a run's model and data set in words, such as `mobilenet on cifar10`."""
+    """Return a run's model and data set in words, such as `mobilenet on cifar10`. `result`: content of its result.json."""
     experiment = result["experiment"]
     return f"{experiment['training']['model']} on {experiment['data']['dataset']}"
 
 
 def epochs_of(result: Mapping[str, Any]) -> int:
-    """Return how many epochs a run trained: the highest epoch number in the rows of its result.json, because a round may span several
-    epochs. Rows without a number are counted in their order.
+    """Return the number of epochs that a run trained: the highest epoch number in the rows of its result.json, since a row may stand for
+    several epochs. Rows without a number are counted.
     """
     return max((int(row.get("epoch", number)) for number, row in enumerate(result["epochs"], 1)), default=0)
 
 
 def describe_run(result: Mapping[str, Any]) -> str:
-    """Return in words a run's model, data set, number of workers, number of epochs, and where it ran."""
+    """Return in words a run's model, data set, number of workers, number of epochs, and place. `result`: content of its result.json."""
     size = f"{result['experiment']['workers']} workers, {epochs_of(result)} epochs"
     return f"{describe_subject(result)}, {size}, {result['where']}"
 
 
 def describe_attempts(result: Mapping[str, Any]) -> str:
-    """Return in words how many of the run's invocations were cold, failed, superseded (stale), retried or killed."""
+    """Return in words how many of a run's invocations were cold starts, failed, were superseded (stale), were retried, or were killed.
+    `result`: content of its result.json.
+    """
     made, lost = result["invocations"], result.get("unrecorded") or {"count": 0}
     killed = f", {lost['count']} killed and billed without a record" if lost["count"] else ""
     return f"{made['cold']} cold, {made['error']} failed, {made['stale']} stale, {made['retried']} retried{killed}"
 
 
 def describe_dropped(result: Mapping[str, Any]) -> dict[int, str]:
-    """Return by worker the rounds from which the worker's contribution was excluded, in words. `result`: the run's result.json."""
+    """Return {worker: text}: the rounds of training from which the worker's contribution was left out because it was not finite, such as
+    `round 3`. `result`: content of the run's result.json.
+    """
     rounds: dict[int, list[int]] = {}
     for each in result.get("dropped", []):
         for worker in each["workers"]:
@@ -191,7 +203,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def escape_formula(cell: Any) -> Any:
-    """Return a table cell that a spreadsheet cannot take for a formula: such text gets an apostrophe in front. Numbers stay as they are."""
+    """Return a table cell that a spreadsheet cannot take for a formula: text that begins like one gets an apostrophe in front, unless it is
+    a number.
+    """
     if not isinstance(cell, str) or not cell.startswith(_FORMULA):
         return cell
     try:
@@ -215,7 +229,7 @@ OPEN = "too close to call"
 
 
 class Band(NamedTuple):
-    """Percentiles 5, 50 and 95 of a figure over the draws of a simulation."""
+    """The 5th, 50th and 95th percentile of a figure over the random draws of a simulation."""
 
     p5: float
     p50: float
@@ -227,15 +241,17 @@ class Band(NamedTuple):
 
 
 def band_of(values: Sequence[float]) -> Band:
-    """Return percentiles 5, 50 and 95 of the finite values; NaN if there are none. Values are interpolated by Hazen's rule, which
-    takes each value for the middle of its part.
+    """Return the 5th, 50th and 95th percentile of those values that are finite; NaN if there are none. Percentiles are interpolated by
+    Hazen's rule.
     """
     ordered = sorted(value for value in values if value < inf)
     return Band(*(_percentile(ordered, share) for share in (0.05, 0.5, 0.95)))
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """Return a percentile of ascending values by Hazen's rule; NaN if there are none. `share`: 0 to 1."""
+    """Return a percentile of the ascending values `ordered` by Hazen's rule, which puts the n-th of N values at (n - 0.5) / N; NaN if there
+    are none. `share`: 0 to 1.
+    """
     if not ordered:
         return nan
     at = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
@@ -244,25 +260,26 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def describe_error_spread(errors: Sequence[float]) -> str:
-    """Return the median, p90 and maximum of relative errors, as Markdown text."""
+    """Return the median, the 90th percentile and the maximum of relative errors as Markdown text."""
     ordered = sorted(errors)
     middle, most = (_percentile(ordered, share) for share in (0.5, 0.9))
     return f"median **{middle:.1%}**, p90 {most:.1%}, worst {ordered[-1]:.1%}"
 
 
 def count_wins(ours: Sequence[float], theirs: Sequence[float]) -> int:
-    """Return in how many paired draws the value of `ours` is smaller than that of `theirs`."""
+    """Return in how many paired draws the value in `ours` is smaller than the one in `theirs` at the same position."""
     return sum(mine < other for mine, other in zip(ours, theirs, strict=True))
 
 
 def is_sure(count: int, of: int) -> bool:
-    """Return True if `count` wins in `of` paired draws suffice to say which of two is ahead: 95 %."""
+    """Return whether `count` wins in `of` paired draws suffice to say which of two is ahead, that is 95 %."""
     return count >= SURE * of
 
 
 class Lead(NamedTuple):
-    """The lead of the first of several names by one figure over its closest competitor `second`. `wins`: in how many of the `of` paired
-    draws the first is ahead; `ratio`: median of the second divided by that of the first.
+    """The result of comparing a figure, such as cost, between several names over paired draws: `first` has the smallest median, `second` is
+    its closest competitor. `wins`: in how many of the `of` draws the first is smaller; `ratio`: median of the second divided by that of the
+    first.
     """
 
     first: str
@@ -273,13 +290,13 @@ class Lead(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """True if the first leads in at least 95 % of the draws, and by at least 1 %."""
+        """True if the first is smaller in at least 95 % of the draws, and its median is smaller by at least 1 %."""
         return is_sure(self.wins, self.of) and self.ratio >= LEVEL
 
 
 def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
-    """Return which name has the smallest median, and its lead over the closest other; None if there are fewer than two names. `draws`:
-    values of one figure by name, paired by position, infinite if a draw failed.
+    """Return which name has the smallest median, and its lead over the closest other one; None if there are fewer than two names. `draws`:
+    values of one figure by name, paired by position; infinite if a draw failed.
     """
     if len(draws) < 2:
         return None
@@ -293,8 +310,9 @@ def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
 
 
 def describe_winner(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
-    """Return in words which name won, by how much and how surely, or that it is too close to call; empty if there are fewer than two.
-    `draws`: values by name, paired by position; `what`, `better`: words such as cheapest and cheaper; `shown`: formats a value.
+    """Return in words which name has the smallest median, by what factor, and in how many paired draws; or that it is too close to call. ""
+    if there are fewer than two names. `draws`: values by name, paired by position; `what`, `better`: words such as cheapest and cheaper;
+    `shown`: formats a value.
     """
     led = lead(draws)
     if led is None:
@@ -308,8 +326,8 @@ def describe_winner(draws: Mapping[str, Sequence[float]], what: str, better: str
 
 
 def describe_leader(draws: Mapping[str, Sequence[float]], what: str, shown: Callable[[float], str]) -> str:
-    """Return in a few words which name leads, or that it is too close to call; empty if there are fewer than two. `draws`: values by name,
-    paired by position; `what`: a word such as cheapest; `shown`: formats a value.
+    """Return in a few words which name has the smallest median, or that it is too close to call; "" if there are fewer than two names.
+    `draws`: values by name, paired by position; `what`: a word such as cheapest; `shown`: formats a value.
     """
     led = lead(draws)
     if led is None:
@@ -341,8 +359,8 @@ PALETTE = (
 
 
 class SeriesLook(NamedTuple):
-    """The look of one series in plots. `colour`: index into PALETTE; `marker`: matplotlib's name of the marker; `sign`: the marker as a
-    letter, for text and for canvases.
+    """How one series of values looks in plots. `colour`: index into PALETTE; `marker`: matplotlib's name of the marker; `sign`: a character
+    that looks like the marker, for text.
     """
 
     colour: int
@@ -375,15 +393,15 @@ MACHINES = {"function": "functions", "instance": "instances", "gpu": "GPUs"}  # 
 
 
 def look_of(name: str, place: int = 0) -> SeriesLook:
-    """Return the look that an architecture or a kind of machine has in plots. `place`: index from which the look of an unknown name
-    follows.
+    """Return how an architecture or a kind of machine looks in plots. `place`: number by which a look is chosen for a name that has none of
+    its own.
     """
     return LOOKS.get(name) or PLAIN[place % len(PLAIN)]
 
 
 def look_of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
-    """Return the look that an experiment has in plots: that of its architecture; for a single worker, that of the kind of machine in its
-    section `single`. `sections`: the experiment's sections as plain data; `place`: index of an unknown name's look, as for `look_of`.
+    """Return how an experiment looks in plots: as its architecture; or, if it has a single worker, as the kind of machine that its section
+    `single` names. `sections`: the experiment's sections as plain data; `place`: number by which a look is chosen for an unknown name.
     """
     on = (sections.get("single") or {}).get("on", "function")
     return look_of(MACHINES.get(on, "") if architecture == "single" else architecture, place)
