@@ -37,8 +37,8 @@ from crossover.reports.usage import (
 
 
 def count_attempts(records: Sequence[Record]) -> dict[str, int]:
-    """Return the numbers of a run's invocations by outcome, of cold starts, and of pieces of work that succeeded only after a failed
-    attempt (`retried`).
+    """Return counts of a run's invocations: all (`count`), by outcome (`ok`, `error`, `stale` for superseded), cold starts (`cold`), and
+    pieces of work that succeeded after a failed attempt (`retried`).
     """
     outcomes = Counter(record["outcome"] for record in records)
     failed = {cell_of(record) for record in records if record["outcome"] == "error"}
@@ -61,19 +61,20 @@ def list_missing(
     span: int = 1,
     failed: bool = False,
 ) -> list[str]:
-    """Return what is missing from a run's records and epochs, one sentence each; empty if nothing is known to be missing.
+    """Return a sentence for everything that is missing from a run's records and epochs; empty if nothing is known to be missing.
 
-    `expected`: how often the state machines executed each step successfully (in a failed run the execution that ended it may be counted as
-    well); None if that was not counted, so that lost records cannot show and result.json says so. `span`: epochs from one evaluation to the
-    next; `failed`: whether the run failed.
+    `expected`: for each step the number of its successful executions, None if they were not counted, so that lost records cannot be
+    noticed. In a failed run they may include the execution that ended it. `epochs`: the evaluated epochs, as for `build`; `span`: number of
+    epochs between two evaluations; `failed`: whether the run failed.
     """
     found = _missing_records(records, expected=expected, failed=failed) if expected is not None else []
     return found + _missing_continuations(records) + _missing_epochs(epochs, span)
 
 
 def _missing_records(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
-    """Return a sentence for each step that has fewer records than `expected`, or records though it was not executed. `failed`: whether the
-    run failed.
+    """Return a sentence for each step that has fewer successful records than `expected` says, or that has records although it was not
+    executed. `expected`: number of executions by step; `failed`: whether the run failed; then its last step may have left a record of a
+    failure only.
     """
     by_step: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -95,8 +96,8 @@ def _missing_records(records: Sequence[Record], *, expected: Mapping[str, int], 
 
 
 def _describe_holes(records: Sequence[Record], *, shown: int = 3) -> str:
-    """Return which cells of the step's grid (round x worker x minibatch) have no record, in words: a hint where to look, not a proof.
-    `shown`: how many are named.
+    """Return in words which records of a step seem to be missing: combinations of epoch, round, worker and minibatch without one; "" if
+    there are none. It is a hint where to look, not a proof. `records`: of this step; `shown`: most combinations to name.
     """
     cells = {cell_of(record) for record in records if record["outcome"] == "ok"}
     rounds = sorted({(epoch, round) for _, _, epoch, round, _ in cells})
@@ -119,8 +120,9 @@ def _describe_holes(records: Sequence[Record], *, shown: int = 3) -> str:
 
 
 def _missing_continuations(records: Sequence[Record]) -> list[str]:
-    """Return a sentence for each missing record of a long worker. An invocation's record says where it ended (`until`: round,
-    minibatch), and the next must begin there. The first one begins at 0, or anywhere in a resumed attempt of the run.
+    """Return a sentence for each missing record of a worker that trains through several invocations, one after another. Each record says
+    where its invocation ended (`until`: round and minibatch), and the next one must begin there; in the run's first attempt the first must
+    begin at 0.
     """
     lives: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
     for record in records:
@@ -138,8 +140,8 @@ def _missing_continuations(records: Sequence[Record]) -> list[str]:
 
 
 def _missing_epochs(epochs: Sequence[Mapping[str, Any]], span: int) -> list[str]:
-    """Return a sentence, in a list, if epochs lack an evaluation, or if no epoch was finished. `span`: epochs from one evaluation to the
-    next.
+    """Return one sentence, in a list, that names the epochs without the evaluation that was due, or says that no epoch was finished; an
+    empty list if all are there. `span`: number of epochs between two evaluations.
     """
     numbers = sorted(int(epoch["epoch"]) for epoch in epochs)
     if not numbers:
@@ -206,7 +208,9 @@ _SHAPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One finished run as stored in a folder: its result.json and its records."""
+    """One run as stored in a folder. `path`: the folder; `result`: content of result.json; `records`: content of metrics.jsonl, one for
+    each invocation.
+    """
 
     path: Path
     result: Result
@@ -219,8 +223,9 @@ class RunFolder:
 
 
 def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], model: bytes | None = None) -> RunFolder:
-    """Write a run's files into the folder `path` and return the run. result.json is written last, so that a folder that has one is
-    complete. `records`: all records of the run, written to metrics.jsonl; `model`: the bytes of model.safetensors.
+    """Write a run's files into the folder `path` and return the run. result.json is written last, so that a folder that has it is complete.
+    `result`: content of result.json; `records`: records for metrics.jsonl; `model`: bytes of model.safetensors, None if there is no trained
+    model.
     """
     path.mkdir(parents=True, exist_ok=True)
     ordered = sorted(records, key=lambda record: float(record["started_at"]))
@@ -233,19 +238,24 @@ def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], m
 
 
 def is_ours(entry: Path) -> bool:
-    """Return True if a run wrote this entry of its folder. Temporary files are named `.<name>.<something>`."""
+    """Return whether the name of the file or folder `entry` is one that a run gives to entries of its results folder, temporary files
+    included.
+    """
     return entry.name.removeprefix(".").startswith(_OWN) or bool(_EARLIER.fullmatch(entry.name))
 
 
 def parts(path: Path) -> list[Path]:
-    """Return the files of the run in `path`, without the subfolders of earlier runs."""
+    """Return the entries of the results folder `path` that the run in it has written, without the subfolders in which earlier runs were
+    put.
+    """
     entries = path.iterdir() if path.is_dir() else ()
     return [each for each in entries if is_ours(each) and not _EARLIER.fullmatch(each.name)]
 
 
 def move_aside(path: Path, run: str = "") -> Path | None:
-    """Move the files of another run in `path` to the subfolder `path/<its id>`, before `run`, or a new run, writes there. Returns that
-    subfolder, or None if there was nothing to move. If the move is interrupted, the next call finishes it.
+    """Move the files of an earlier run in the folder `path` into the subfolder named after that run's id, so that another run can write
+    there. Returns the subfolder; None if there are no files, or if they are of the run with the id `run`. If the move is interrupted, the
+    next call finishes it.
     """
     found = parts(path)
     if not found or (run and run == _run_of(path)):
@@ -258,14 +268,16 @@ def move_aside(path: Path, run: str = "") -> Path | None:
 
 
 def _run_of(path: Path) -> str:
-    """Return the id of the run whose files are in `path`; empty if it is not known."""
+    """Return the id of the run whose files are in the folder `path`, "" if it is not known."""
     with contextlib.suppress(OSError, ValueError, KeyError), (path / METRICS).open(encoding="utf-8") as file:
         return str(json.loads(file.readline())["run"])
     return next((each.name for each in (path / UNFINISHED).glob("runs/*")), "")
 
 
 def read(path: Path) -> RunFolder:
-    """Return the run stored in the folder `path`. Raises DataError that names the file and what is wrong with it."""
+    """Return the run stored in the folder `path`. Raises DataError, with the file and what is wrong with it, if a file is missing, damaged
+    or of another version.
+    """
     result = _parse((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "not the result of a run" if result is not None else "no such file"
@@ -298,8 +310,8 @@ def read(path: Path) -> RunFolder:
 
 
 def experiment_of(result: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of a result.json, also of one that an earlier version wrote: fields that no longer exist do not affect
-    updates and are dropped.
+    """Return the experiment that a result.json contains, also one that an earlier version wrote: renamed fields are moved and fields that
+    no longer exist are dropped. `result`: content of result.json.
     """
     said, kinds = move_renamed_fields(result["experiment"]), get_type_hints(Experiment)
     for section, kind in kinds.items():
@@ -310,7 +322,7 @@ def experiment_of(result: Mapping[str, Any]) -> Experiment:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to the file `path` through a temporary file that is renamed: a reader sees the old file or the new one, also after a
+    """Write `data` to a temporary file and rename it to `path`, so that a reader sees the whole old file or the whole new one, also after a
     crash.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -328,7 +340,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
-    """Return the value, or raise DataError if it does not have the shape. `where`: file name for the error."""
+    """Return `value` if it has the keys and types that `shape` describes, otherwise raise DataError. `where`: file name for the error
+    message.
+    """
     for wrong in encoding.find_misfits(value, shape):
         said = wrong.removeprefix(".")
         raise DataError(f"{where}: {said}: the file is damaged, or another version wrote it; run again")
@@ -336,7 +350,7 @@ def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
 
 
 def _parse(text: bytes, *, where: str) -> Any:
-    """Return the value of a JSON text. Raises DataError if it is not JSON. `where`: file name for the error."""
+    """Return the value of a JSON text. Raises DataError if it is not JSON. `where`: file name for the error message."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -370,13 +384,16 @@ def build(
     damaged: Sequence[str] = (),
     span: int = 1,
 ) -> dict[str, Any]:
-    """Return result.json as a mapping. Raises ConfigError for an item without a price. `where`: inline, local or aws. `epochs`: one
-    mapping per epoch with `epoch` (from 1), `val_loss`, `val_metric` and either `at` (unix seconds when it was agreed) or `wall_s`;
-    `train_loss` if known, otherwise it is the sample-weighted mean of the records' `loss`. `final`: `val_metric`, `parameters_sha256`
-    and other results of the run's end. `expected`: how often each step was executed. `failure`: the cause in words, for a run that
-    failed. `data`: description of the staged data. `code`: digests of the code that computed, by file. `unrecorded`: None if the
-    platform was not asked. `dropped`: the `workers` excluded from a `round` because their contribution was not finite. `damaged`:
-    what a resumption had to do without, one sentence each. `span`: epochs between two evaluations.
+    """Return the content of result.json. Raises ConfigError if a price is missing.
+
+    `label`, `where`: origin of the figures, and inline, local or aws; `records`: of all invocations. `epochs`: one mapping for each
+    evaluated epoch with `epoch` (from 1), `val_loss`, `val_metric`, and either `at` (unix seconds of the evaluation) or `wall_s`;
+    `train_loss` is taken from the records if it is not there. `started_at`: unix seconds; `versions`: of software, by name; `final`:
+    results of the run's end, None if it did not finish. `expected`: number of executions by step, None if not counted; `transitions`:
+    number of state transitions, None if not counted; `infrastructure`: by default what the experiment deploys; `failure`: cause in words of
+    a failed run. `data`: description of the data; `code`: digests of the code; `unrecorded`: killed invocations, None if the platform was
+    not asked; `dropped`: for each round the workers left out because their values were not finite; `damaged`: sentences on data that a
+    resumed run had to do without; `span`: number of epochs between two evaluations.
     """
     began, ended = _span(records, epochs, started_at=started_at)
     run = bill.BilledRun(
@@ -410,7 +427,9 @@ def build(
 
 
 def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure: str | None) -> dict[str, Any]:
-    """Return the first fields of result.json: experiment, location, label and outcome. `failure`: cause of a failed run."""
+    """Return the first fields of result.json: format, architecture, place, label, outcome, and experiment. `where`: inline, local or aws;
+    `failure`: cause of a failed run, None if it did not fail.
+    """
     return {
         "format": FORMAT,
         "architecture": experiment.architecture,
@@ -423,8 +442,8 @@ def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure
 
 
 def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float) -> tuple[float, float]:
-    """Return the begin and end of a run in unix seconds. The configuration of a resumed run is newer than the records
-    of its first attempt.
+    """Return (begin, end) of a run in unix seconds, from its records and the evaluations of its epochs. `started_at`: time of the run's
+    configuration, which for a resumed run is later than the records of the first attempt.
     """
     began = min([started_at, *(float(record["started_at"]) for record in records)])
     agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
@@ -432,7 +451,7 @@ def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, sta
 
 
 def sum_records(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the figures of result.json that are sums over the records: invocations, stages, steps, traffic and staleness."""
+    """Return those fields of result.json that are sums over the records: invocations, stages, steps, traffic and staleness."""
     return {
         "invocations": count_attempts(records),
         "stages": stages(records),
@@ -443,8 +462,8 @@ def sum_records(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def staleness(records: Sequence[Record]) -> dict[str, float] | None:
-    """Return the mean and maximum age, in rounds, of the gradients that asynchronous peers averaged; None if peers wait for one
-    another.
+    """Return {"gradients", "mean", "max"}: how many gradients asynchronous peers averaged, and the mean and maximum of the gradients' age
+    in rounds. None if the records have no such figures, because the peers wait for one another.
     """
     found = [record for record in records if record.get("staleness") is not None]
     if not found:
@@ -459,7 +478,9 @@ def staleness(records: Sequence[Record]) -> dict[str, float] | None:
 
 
 def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return one row of time by stage, in order of first appearance; `other` is time of steps outside every named stage."""
+    """Return a row for each stage of the steps, such as compute, with its count, wall and processor seconds and peak memory in MB over all
+    records. Stages are in order of first appearance; the last row, `other`, is the time of steps outside all stages.
+    """
     table: dict[str, dict[str, Any]] = {}
     for record in sorted(records, key=lambda r: float(r["started_at"])):
         for stage in record["stages"]:
@@ -474,7 +495,7 @@ def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
-    """Add one stage of a record to the table's row of that stage."""
+    """Add one stage of a record to the row of this stage in `table`, which has the rows by name."""
     name = stage["stage"]
     row = table.setdefault(name, {"stage": name, "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0})
     # A long invocation adds its stages up.
@@ -484,14 +505,14 @@ def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Rec
 
 
 def _grow(row: dict[str, Any], **by: float) -> None:
-    """Add the numbers in `by` to the figures of a row with the same names."""
+    """Add each number in `by` to the field of the row that has its name."""
     for figure, more in by.items():
         row[figure] += more
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return one row of billed and other time by step. `slot_wait_s` is the wait for a free core of the local machine and is in no other
-    figure.
+    """Return a row for each step with its number of invocations, cold starts and failures, its seconds (wall, processor, INIT, billed) and
+    its peak memory in MB over all records. `slot_wait_s`, the wait for a free core of the local machine, is in no other field.
     """
     table: dict[str, dict[str, Any]] = {}
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
@@ -513,8 +534,8 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _epoch_rows(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> list[dict[str, Any]]:
-    """Return the rows of result.json for the epochs. `elapsed_s` and dollars are cumulative, so that the metric can be plotted against
-    both. `run`: gives the dollars at a moment.
+    """Return the rows of result.json for the epochs, in order. Elapsed seconds and dollars of a row are cumulative, from the run's start to
+    the end of the epoch. `epochs`: as for `build`; `run`: gives the dollars at a moment.
     """
     losses = train_losses(run.records)
     begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)
@@ -540,8 +561,9 @@ def _epoch_rows(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> lis
 
 
 def train_losses(records: Sequence[Record]) -> dict[int, float]:
-    """Return the mean training loss by epoch, weighted by answers; a cell that was computed twice counts once. A long invocation's
-    record has `losses`, (epoch, mean, answers) of every epoch it worked on, instead of one `loss`.
+    """Return the mean training loss by epoch, weighted by the number of samples (or predictions) behind each loss. Work that was done twice
+    counts once, and losses that are not finite are left out. A record has one `loss`, or `losses` as (epoch, mean, weight) if its
+    invocation worked on several epochs.
     """
     once = {cell_of(r): r for r in records if r["outcome"] == "ok"}
     total: dict[int, float] = defaultdict(float)
@@ -559,7 +581,7 @@ def train_losses(records: Sequence[Record]) -> dict[int, float]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with NaN and infinity replaced by None at any depth, because JSON has neither; the report then says `diverged`."""
+    """Return the value with every NaN and infinity in it, at any depth, replaced by None, because JSON has neither. Tuples become lists."""
     match value:
         case dict():
             return {key: _finite(item) for key, item in value.items()}

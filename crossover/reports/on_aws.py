@@ -10,8 +10,9 @@ from crossover.reports.display import Band, band_of
 
 @dataclass(frozen=True, kw_only=True)
 class OnAws:
-    """Projection of one run on AWS: simulated seconds and dollars by draw, infinite if AWS would not have run the draw. Runs that are
-    compared have the same draws. `words`: what was simulated.
+    """The projection of one run on AWS by repeated simulation. `seconds`, `usd`: time and total bill in each random draw, infinite if AWS
+    would not run it; `words`: what was simulated; `problems`: reasons why AWS would not run it; `outside`: assumptions beyond the measured
+    range. Compared runs have the same draws.
     """
 
     seconds: tuple[float, ...]
@@ -22,12 +23,12 @@ class OnAws:
 
     @property
     def time(self) -> Band:
-        """Percentiles of the projected seconds."""
+        """The 5th, 50th and 95th percentile of the projected seconds."""
         return band_of(self.seconds)
 
     @property
     def dollars(self) -> Band:
-        """Percentiles of the projected total AWS bill in dollars."""
+        """The 5th, 50th and 95th percentile of the projected total AWS bill in dollars."""
         return band_of(self.usd)
 
     @property
@@ -42,13 +43,13 @@ class OnAws:
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Projected time and dollars as two texts, each with its percentiles."""
+        """Two texts for people, time and dollars: each the median with its percentiles, or "would not run"."""
         if not self.would_run:
             return ("would not run", "would not run")
         return display.band(display.seconds, *self.time), display.band(display.usd, *self.dollars)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this projection as projection.json holds it."""
+        """Return this projection as it is written to projection.json."""
         return {
             "label": "projected",
             "words": self.words,
@@ -61,8 +62,8 @@ class OnAws:
 
 
 def describe_winners(known: Mapping[str, OnAws]) -> str:
-    """Return in words which of the runs would be cheapest and soonest on AWS, or that it is too close to call; empty if there are fewer
-    than two. `known`: projections by run name.
+    """Return a sentence on which of the runs would be cheapest and which soonest on AWS, or that it is too close to call; "" if fewer than
+    two would run. `known`: projections by run name.
     """
     running = {name: each for name, each in known.items() if each.would_run}
     parts = (

@@ -24,7 +24,10 @@ LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A headline figure, or two that belong together, such as a time and its dollars."""
+    """A headline figure at the top of a page. `name`: what it is; `value`: the figure as text; `beside`: a second figure that belongs to
+    it; `note`: small text below; `label`: origin of the figure, such as measured-local; `where`: a key of PLACES, the heading under which
+    it is shown.
+    """
 
     name: str
     value: str
@@ -41,8 +44,9 @@ PLACES = {AWS: "aws", HERE: "here"}  # with the style that marks each of them
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A figure with its caption; `svg` comes from the project's own plots only, which escape what they print. `choice`: the value of
-    each of the page's `choices` at which it is shown; empty if it is always shown.
+    """A picture of a page with its caption. `svg`: inline SVG made by this project, in which all texts are escaped; `wide`: whether it has
+    the page's full width; `label`: origin of the figures; `choice`: values of the page's choices for which it is shown, empty if it is
+    always shown.
     """
 
     title: str
@@ -54,13 +58,13 @@ class Plot:
 
     @property
     def download(self) -> str:
-        """Link to the plot as an SVG file; empty for a wide one, which may have a megabyte."""
+        """Link to the picture as an SVG file, which contains the file as data; "" for a wide picture, which may be large."""
         return "" if self.wide else _link("image/svg+xml", as_svg_file(str(self.svg)))
 
 
 def as_svg_file(svg: str) -> str:
-    """Return a page's inline plot as the text of a separate SVG file: with the name space, and with colours that do not
-    come from a page.
+    """Return the text of an SVG file for `svg`, the inline picture of a page: with the name space, and with fixed colours in place of the
+    page's.
     """
     for n, (colour, _) in enumerate(PALETTE):
         svg = svg.replace(f"var(--series-{n})", colour)
@@ -71,14 +75,15 @@ def as_svg_file(svg: str) -> str:
 
 
 def _link(kind: str, text: str) -> str:
-    """Return the text as a data URL of the media type `kind`."""
+    """Return a data URL that contains `text`. `kind`: media type, such as text/csv."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A table of a page. `words`: number of leading columns that are words (aligned left); the rest are figures (aligned right); `folded`:
-    whether it is closed at first; `where`: one of PLACES if all figures are of one machine.
+    """A table of a page. `head`, `rows`: texts; `note`: text below; `words`: number of leading columns with words (aligned left), the
+    others are figures (aligned right); `folded`: whether it is closed at first; `label`: origin of the figures; `where`: a key of PLACES if
+    all figures are from there.
     """
 
     title: str
@@ -92,7 +97,7 @@ class Sheet:
 
     @property
     def download(self) -> str:
-        """Link to the table as a CSV file."""
+        """Link to the table as a CSV file, which contains the file as data."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(
             [display.escape_formula(cell) for cell in row] for row in (self.head, *self.rows)
@@ -126,19 +131,21 @@ class Page:
 
     @property
     def groups(self) -> list[tuple[str, list[Tile]]]:
-        """The page's tiles grouped by where their figures come from, in their order."""
+        """The page's tiles grouped by the heading (`where`) under which they are shown: (heading, tiles), in their order."""
         return [(where, list(tiles)) for where, tiles in groupby(self.tiles, key=lambda tile: tile.where)]
 
 
 def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: str | None = None) -> Plot:
-    """Return a plot for a page. `svg`: output of `plots.svg`, in which matplotlib has escaped every text; `caption`: sentence below the
-    plot; `wide`: give the plot the page's full width; `label`: origin of the figures, such as measured-local.
+    """Return a picture for a page. `svg`: inline SVG from `plots.svg`, in which all texts are escaped; `caption`: sentence below it;
+    `wide`: whether it has the page's full width; `label`: origin of the figures, such as measured-local.
     """
     return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label)
 
 
 def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:
-    """Return the fields `plots` and `choices` of a page that shows one of several plots, chosen by its title."""
+    """Return values for the fields `plots` and `choices` of a Page that shows one of the plots at a time, chosen by its title. A single
+    plot is shown without a choice.
+    """
     if len(found) < 2:
         return {"plots": found}
     titles = [each.title for each in found]
@@ -149,8 +156,9 @@ def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:
 
 
 def shorten(sheet: Sheet, *, best: Sequence[Sequence[str]] | None = None, what: str = "that come first") -> list[Sheet]:
-    """Return a table of at most six rows, followed by the whole table, folded, if it has more. `best`: its rows in another order, whose
-    first six are shown; `what`: says in words which rows those are, after "the six of nine".
+    """Return the table in a list if it has at most MOST_ROWS rows; otherwise a table of the first MOST_ROWS rows, and the whole table,
+    folded. `best`: the rows in another order, from which the first table takes its rows; `what`: words for the chosen rows, which follow
+    "The 6 of 9".
     """
     if len(sheet.rows) <= MOST_ROWS:
         return [sheet]
@@ -161,12 +169,14 @@ def shorten(sheet: Sheet, *, best: Sequence[Sequence[str]] | None = None, what: 
 
 
 def place_of(result: Mapping[str, Any]) -> str:
-    """Return where a run's seconds were measured: on AWS or on this machine."""
+    """Return the heading for a run's figures: AWS if its seconds were measured there, else HERE. `result`: content of its result.json."""
     return AWS if result["label"] == "measured-aws" else HERE
 
 
 def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
-    """Return a table of every epoch's values, in a list; an empty list if the run has no epochs."""
+    """Return a table of the values of each epoch of a run, in a list; an empty list if the run has no epochs. `result`: content of
+    result.json.
+    """
     metric = display.metric_of(result)
     rows = [
         [
@@ -185,7 +195,9 @@ def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
 
 
 def stages_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return a table of a run's time, processor time and memory by stage: the rows of the 2023 paper's Table I."""
+    """Return a table with the count, time, processor use and peak memory of each stage of a run, as in the 2023 paper's Table I. `result`:
+    content of result.json.
+    """
     rows = [
         [
             row["stage"],
@@ -208,7 +220,7 @@ def stages_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def steps_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return a table of a run's invocations and time by step."""
+    """Return a table with the invocations, failures and times of each step of a run. `result`: content of result.json."""
     rows = [
         [
             row["step"],
@@ -228,7 +240,7 @@ def steps_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost by item") -> Sheet:
-    """Return a table of a run's bill, the most expensive line first."""
+    """Return a table of the lines of a run's AWS bill, the most expensive first, and their total. `result`: content of result.json."""
     cost = result["cost"]
     rows = [
         [line["item"], display.usd(line["usd"]), display.number(line["quantity"]), line["unit"], line["as_of"]]
@@ -244,7 +256,7 @@ def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost by item") -> She
 
 
 def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
-    """Return a table of a run's bytes and requests by channel."""
+    """Return a table with the bytes and requests of each channel of a run, such as the object store. `result`: content of result.json."""
     rows = [
         [
             channel.replace("_", " "),
@@ -261,8 +273,8 @@ def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, note: str = "") -> Sheet:
-    """Return a table of names and values titled `title`. Nested names in `facts` are joined by dots. `folded`: whether the table is closed
-    at first; `note`: text below it.
+    """Return a table of names and values. `facts`: the values by name; names of nested mappings are joined by dots; `folded`: whether the
+    table is closed at first; `note`: text below it.
     """
     rows = [[name, str(value)] for name, value in flatten_fields(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

@@ -65,7 +65,9 @@ PlotPoint = tuple[float, float]
 
 
 def series(n: int) -> str:
-    """Return the n-th colour of the page's palette as CSS. The colours begin again after the last."""
+    """Return the colour of the `n`-th series, as a placeholder that `svg` replaces by the CSS variable of the page's palette. After the
+    last colour they begin again.
+    """
     return SERIES[n % len(SERIES)]
 
 
@@ -86,7 +88,7 @@ def lines(
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     looks: Mapping[str, SeriesLook] | None = None,
 ) -> str:
-    """Return curves as one SVG, each with its label at its end. Points with x <= 0 are left out on a logarithmic axis.
+    """Return a chart of curves as inline SVG, each curve labelled at its end. On a logarithmic axis, points at 0 or below are left out.
 
     `curves`: points (x, y) by label; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `log_x`, `log_y`: use a
     logarithmic axis; `percent`: show y in percent; `format_x`: formats the ticks of the x axis; `dashed`: labels of dashed curves; `bands`:
@@ -128,13 +130,13 @@ def lines(
 
 
 def _wrap_label(label: str) -> list[str]:
-    """Return the lines of a curve's label."""
+    """Return a curve's label broken into short lines, at least one."""
     return WRAPPER.wrap(label) or [""]
 
 
 def _write_curve_labels(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]], *, line: float) -> None:
-    """Write each curve's label with its marker to the right of its end, shifted vertically if ends lie close together. `line`: height of
-    a line of text as a share of the axes.
+    """Draw each curve's label with its marker to the right of the curve's last point, shifted vertically if labels would overlap. `ends`:
+    (label, look, last point) of each curve; `line`: height of a line of text as a share of the axes.
     """
     axes.autoscale_view()
     place = axes.transScale + axes.transLimits
@@ -171,10 +173,11 @@ def bars(
     tick: Callable[[float], str] | None = None,
     looks: Sequence[SeriesLook] = (),
 ) -> str:
-    """Return a chart of horizontal bars as SVG.
+    """Return a chart of horizontal bars as inline SVG.
 
     `rows`: (label, value) of each bar; `x`: title of the axis; `name`: prefix that makes ids unique in a page; `shown`: formats the value
-    beside a bar; `title`: title for screen readers; `tick`: formats the axis, by default like `shown`; `looks`: colour of each bar.
+    beside a bar; `title`: title for screen readers; `tick`: formats the ticks of the axis, by default as `shown`; `looks`: looks from which
+    the bars take their colours.
     """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, 0.7 + 0.27 * max(1, len(rows))))
@@ -203,8 +206,8 @@ def bars(
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point of a chart with its band in both directions: (least, middle, most). `title`: text of the tooltip; `label`: text beside the
-    point.
+    """A point of a chart with an error bar in both directions. `x`, `y`: (low end, middle, high end); `title`: text of the tooltip;
+    `group`: points of one group have one colour and marker; `chosen`: whether it is emphasised; `label`: text beside the point, or "".
     """
 
     x: tuple[float, float, float]
@@ -225,7 +228,8 @@ def marks(
     log: bool = True,
     percent: bool = False,
 ) -> str:
-    """Return points with error bands in both directions as SVG. Groups differ in colour, and chosen points are ringed.
+    """Return a chart of points with error bars in both directions as inline SVG. Groups differ in colour and marker, and chosen points are
+    larger and outlined.
 
     `found`: the points; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `format_x`: formats the ticks of the
     x axis; `log`: use two logarithmic axes; `percent`: show y in percent.
@@ -265,8 +269,8 @@ def marks(
 
 
 def _label_marks(axes: Axes, found: Sequence[Mark]) -> None:
-    """Write the label of each point beside it, to the right of points in the left half. A label is moved up if another
-    one is in the way.
+    """Draw the label of each point beside it: to the right of a point in the left half of the chart, else to the left. A label is moved up
+    if another one is in the way.
     """
     axes.autoscale_view()
     place = axes.transScale + axes.transLimits
@@ -301,7 +305,9 @@ def _set_scales(
     percent: bool,
     format_x: Callable[[float], str] | None,
 ) -> None:
-    """Set the scale, limits and tick labels of both axes. `percent`: show y in percent; `format_x`: formats the x axis."""
+    """Set the scale, limits and tick labels of both axes to fit all points. `log_x`, `log_y`: use a logarithmic axis; `percent`: show y in
+    percent; `format_x`: formats the ticks of the x axis, None for plain numbers.
+    """
     points = [point for curve in curves.values() for point in curve]
     if log_x and any(a > 0 for a, _ in points):
         axes.set_xscale("log")
@@ -325,8 +331,8 @@ def _set_scales(
 def _set_log_ticks(
     axis: Axis, limit: Callable[[float, float], object], values: Sequence[float], shown: Callable[[float], str]
 ) -> None:
-    """Set at least three ticks among the values, as round as possible and few enough to read, each as a plain number. `limit`: sets
-    the axis limits; `shown`: formats a tick.
+    """Set the ticks of a logarithmic axis: at least LEAST_TICKS numbers within the range of `values`, about MOST_TICKS at most, as round as
+    possible. `limit`: sets the axis limits; `shown`: formats a tick.
     """
     low, high = min(values), max(values)
     if high < 1.2 * low:
@@ -346,7 +352,7 @@ def _set_log_ticks(
 
 
 def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
-    """Return a matplotlib formatter that calls `shown`."""
+    """Return a matplotlib formatter of ticks that calls `shown` with the value."""
     return FuncFormatter(lambda value, _: shown(value))
 
 
@@ -356,7 +362,9 @@ def _plain(value: float) -> str:
 
 
 def spread(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
-    """Return True if x spans more than a factor of 30, so that a log axis shows more. `points`: curves by label."""
+    """Return whether the positive x values of all curves span more than a factor of 30, so that a logarithmic axis shows more. `points`:
+    points (x, y) of the curves by label.
+    """
     values = [a for curve in points.values() for a, _ in curve if a > 0]
     return bool(values) and max(values) / min(values) > 30
 
@@ -367,8 +375,8 @@ COLOURS = {INK: "currentColor", FAINT: "var(--faint)", GROUND: "var(--card)"} | 
 
 
 def svg(figure: Figure, *, name: str, title: str) -> str:
-    """Return a matplotlib figure as an inline SVG element: transparent, without a fixed size, with a title for screen readers. `name`:
-    prefix that makes its ids unique.
+    """Return a matplotlib figure as an inline SVG element: transparent, with the page's colours, and without a fixed size. `name`: prefix
+    that makes its ids unique in a page; `title`: title for screen readers.
     """
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -415,8 +423,9 @@ COLUMNS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in one lane of a run's timeline. `kind`: a step's name, a cold start or a wait; times are seconds since the run
-    began.
+    """A stretch of time in a picture of all invocations of a run. `row`: name of the row, such as worker 0; `lane`: number of its line
+    within the row, for invocations that overlap; `begin_s`, `end_s`: seconds since the run began; `kind`: name of the step, or COLD or
+    WAIT.
     """
 
     row: str
@@ -428,8 +437,8 @@ class Span:
 
 
 def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
-    """Return the spans of each invocation of a run: INIT before the handler, then the wait for a core, then the step itself. `started_at`:
-    start of the run in unix seconds.
+    """Return the stretches of time of all invocations of a run: for each its INIT, then its wait for a core, then the step itself.
+    Invocations that overlap in one row are put into different lanes. `started_at`: start of the run in unix seconds.
     """
     rows: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -447,7 +456,9 @@ def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
 
 
 def _pieces(record: Record, row: str, lane: int, started_at: float) -> list[Span]:
-    """Return the spans of one invocation that are longer than zero."""
+    """Return the stretches of time of one invocation that are longer than zero: INIT, wait for a core, and step. `row`, `lane`: where they
+    are drawn; `started_at`: start of the run in unix seconds.
+    """
     handler_s = float(record["started_at"]) - started_at
     waited_s = busy_s(record) - float(record["wall_s"])
     pieces = [
@@ -460,8 +471,8 @@ def _pieces(record: Record, row: str, lane: int, started_at: float) -> list[Span
 
 
 def merge_to_limit(found: Sequence[Span], *, limit: int = DETAIL) -> list[Span]:
-    """Return about `limit` spans or fewer that look the same: neighbours of one lane and kind are merged if they touch, then if the
-    gap is too small for a screen, then with larger gaps. Failed spans are never left out.
+    """Return about `limit` spans or fewer that look the same when drawn: neighbours with the same lane, kind and failure are merged, first
+    if the gap between them is too small for a screen, then with larger gaps.
     """
     whole = list(found)
     grain_s = max((span.end_s for span in found), default=0.0) / COLUMNS
@@ -474,7 +485,7 @@ def merge_to_limit(found: Sequence[Span], *, limit: int = DETAIL) -> list[Span]:
 
 
 def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
-    """Return the spans with those of one lane and kind merged whose gap is below `grain_s` seconds."""
+    """Return the spans, with neighbours of the same lane, kind and failure merged if the gap between them is below `grain_s` seconds."""
     merged: list[Span] = []
     last: dict[tuple[str, int, str, bool], int] = {}
     for span in sorted(found, key=lambda s: s.begin_s):
@@ -490,8 +501,9 @@ def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
 
 
 def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mapping[str, float]], name: str) -> str:
-    """Return the timeline of a run's invocations as inline SVG. `records`: one per invocation; `started_at`: unix seconds at which the axis
-    begins; `epochs`: rows of result.json, whose ends are drawn as lines; `name`: prefix that makes ids unique in a page.
+    """Return a picture of all invocations of a run over time as inline SVG, with one row for each worker. `records`: of the invocations;
+    `started_at`: unix seconds at which the axis begins; `epochs`: rows of result.json, whose ends are drawn as dotted lines unless they are
+    too many; `name`: prefix that makes ids unique in a page.
     """
     found = merge_to_limit(spans(records, started_at=started_at))
     rows = sorted({span.row for span in found}, key=lambda row: (row != "run", len(row), row))
@@ -520,9 +532,9 @@ def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mappi
 def opening(
     records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
 ) -> list[Record]:
-    """Return the records of the invocations in a run's first epochs, as many epochs as one plot can show without merging; an empty list if
-    all records fit. `epochs`: rows of result.json; `started_at`: unix seconds at which the run began; `limit`: most invocations in one
-    plot.
+    """Return the records of a run's first epochs, as many epochs as fit into one picture without merging, at least one; an empty list if
+    all records of the run fit. `epochs`: rows of result.json; `started_at`: unix seconds at which the run began; `limit`: most spans in one
+    picture, two for each record.
     """
     if 2 * len(records) <= limit:
         return []
@@ -541,7 +553,9 @@ def _by_start(records: Sequence[Record]) -> list[Record]:
 
 
 def _draw_shapes(axes: Axes, found: Sequence[Span], base: Mapping[str, float], *, steps: Sequence[str]) -> list[Patch]:
-    """Draw one path per kind, so that thousands of rectangles stay a small file, and return the legend's handles."""
+    """Draw all spans, with a single path for each kind, so that thousands of rectangles make a small file, and outline the failed ones.
+    Returns the entries of the legend. `base`: lower edge of each row; `steps`: names of the steps in the order of their colours.
+    """
     fills = {COLD: (INK, ""), WAIT: (FAINT, "")}
     fills |= {step: (series(n), HATCHES[n % len(HATCHES)]) for n, step in enumerate(steps)}
     present = {span.kind for span in found}
@@ -561,7 +575,7 @@ def _draw_shapes(axes: Axes, found: Sequence[Span], base: Mapping[str, float], *
 
 
 def _box(span: Span, base: Mapping[str, float]) -> Shape:
-    """Return the corners of a span's rectangle in the timeline. `base`: lower edge of each row."""
+    """Return a span's rectangle as a closed matplotlib path. `base`: lower edge of each row."""
     top, bottom = base[span.row] + span.lane + 0.08, base[span.row] + span.lane + 0.92
     corners = [
         (span.begin_s, top),

@@ -15,7 +15,9 @@ STALE_AFTER = 180  # days, if the file does not say
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Price of one item in AWS's list: `usd` for one `unit` at the date `as_of`. `confirmed`: a second source, if any."""
+    """The price of one item: `usd` dollars for one `unit` at the date `as_of`. `item`: key in the price list; `source`: where the price was
+    read; `verified`: whether it was checked there; `confirmed`: a second source, or "".
+    """
 
     item: str
     usd: float
@@ -29,7 +31,9 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """The prices of one AWS region at one date, by item."""
+    """The price list of one AWS region. `as_of`: date of the list, which prices without a date of their own have; `hours_per_month`: length
+    of a month in the list; `items`: prices by key; `stale_after`: age in days from which a price counts as old.
+    """
 
     region: str
     as_of: str
@@ -39,12 +43,12 @@ class Prices:
 
     @property
     def basis(self) -> str:
-        """The region and date of the prices, for people: `prices of us-east-1, 2026-11`."""
+        """The region and date of the prices as text: `prices of us-east-1, 2026-11`."""
         return f"prices of {self.region}, {self.as_of}"
 
     def stale(self, items: Iterable[str], today: date) -> str:
-        """Return one sentence that names those prices of `items` that are older than `stale_after` days at the date `today`; empty if none
-        is.
+        """Return a sentence that names the dates of those prices of `items` that are more than `stale_after` days old at the date `today`;
+        "" if none is.
         """
         old = sorted(
             {self.of(item).as_of for item in items if (today - _last_day(self.of(item).as_of)).days > self.stale_after}
@@ -55,7 +59,7 @@ class Prices:
         return f"Prices of {dates} are more than {self.stale_after} days old: `crossover prices refresh` gets today's."
 
     def of(self, item: str) -> Price:
-        """Return the price of `item`. Raises ConfigError that names similar items: a cost is never guessed."""
+        """Return the price of `item`. Raises ConfigError, which names similar items, if the list has none: a cost is never guessed."""
         if item in self.items:
             return self.items[item]
         family = item.split(".")[0]
@@ -65,7 +69,9 @@ class Prices:
 
 
 def load(path: Path = PRICING) -> Prices:
-    """Return the price list in `path`. Raises ConfigError that names the item and the field that do not fit."""
+    """Return the price list in the YAML file `path`. Raises ConfigError, which names the item and the field, if the file is not a valid
+    list.
+    """
     import yaml  # functions, which have none, get their prices in the run's facts
 
     try:
@@ -91,15 +97,17 @@ FIELDS = {"usd", "per", "unit", "as_of", "source", "verified", "confirmed", "not
 
 
 def _last_day(as_of: str) -> date:
-    """Return the last day of a month such as `2026-11`, or the day of a date such as `2026-11-26`. Raises ValueError for other text."""
+    """Return the last day of the month for a text such as `2026-11`, or the day for one such as `2026-11-26`. Raises ValueError for other
+    text.
+    """
     if len(as_of) == len("2026-11"):
         return (date.fromisoformat(f"{as_of}-01") + timedelta(days=31)).replace(day=1) - timedelta(days=1)
     return date.fromisoformat(as_of)
 
 
 def _price(item: str, entry: Mapping[str, Any], *, as_of: str, where: str) -> Price:
-    """Return the price of one item of the price list, checked. `entry`: its mapping in the file; `as_of`: date of the whole list; `where`:
-    file name for errors. Raises ConfigError if the entry is not valid.
+    """Return the price of one item after checking its entry in the price file. `entry`: the item's mapping there; `as_of`: date of the
+    list, for entries without a date; `where`: file name for errors. Raises ConfigError if the entry is not valid.
     """
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: prices.{item}: expected a mapping with usd, unit and source")

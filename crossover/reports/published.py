@@ -15,7 +15,9 @@ PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row that a paper prints. `figures`: its values by name; `deviates`: those that do not follow from the paper's own formula."""
+    """One row of a table printed in a paper. `row`: its name; `about`: what the table is about; `figures`: values by column; `deviates`:
+    for figures that do not follow from the paper's own formula, the differing values; `note`: remark of ours.
+    """
 
     paper: str
     table: str
@@ -27,13 +29,13 @@ class Row:
 
     @property
     def source(self) -> str:
-        """Paper, table and row as one text, such as for a citation."""
+        """The row's paper, table and name as one text, for a citation."""
         return f"{self.paper}, {self.table}, {self.row}"
 
 
 @cache
 def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
-    """Return every row of every table that config/published.yaml holds."""
+    """Return all rows of all tables in config/published.yaml. The file is read once."""
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(_row(table, entry) for table in plain["tables"] for entry in table["rows"])
 
@@ -41,8 +43,8 @@ def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
 def rows(
     *, paper: str | None = None, table: str | None = None, architecture: str | None = None, model: str | None = None
 ) -> list[Row]:
-    """Return the papers' rows that match every given argument; None matches all. `paper`, `table`: source of the row; `architecture`,
-    `model`: values in the row.
+    """Return those rows of the papers that match every given argument; None matches all. `paper`, `table`: where the row is printed;
+    `architecture`, `model`: values in the row.
     """
     return [
         row
@@ -58,7 +60,9 @@ OF_TABLE = ("workers", "functions_per_worker", "columns")  # facts a table state
 
 
 def _row(table: Mapping[str, Any], entry: Mapping[str, Any]) -> Row:
-    """Return one row of a table of the YAML file. `table`: the table's entry, with what all its rows share; `entry`: the row's."""
+    """Return one row of a table. `table`: the table's entry in the YAML file, whose common values each row gets; `entry`:
+    the row's entry.
+    """
     shared = {name: table[name] for name in OF_TABLE if name in table}
     figures = {name: value for name, value in entry.items() if name not in ("row", "deviates", "note")}
     return Row(

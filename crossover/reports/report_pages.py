@@ -45,7 +45,9 @@ from crossover.reports.tables import warnings
 
 
 def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
-    """Return the page of a run: its figures, its projection on AWS, and the papers' figures."""
+    """Return the page of a run: its figures, plots and tables, its projection `on_aws` if there is one, and the papers' figures for its
+    architecture.
+    """
     result = run.result
     return Page(
         kind="Run",
@@ -78,29 +80,29 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
 
 
 def subtitle(result: Result) -> str:
-    """Return the run's model, data, size, start and prices in one line."""
+    """Return one line with the run's model, data, size, place, start, and the date of the prices. `result`: content of result.json."""
     return f"{display.describe_run(result)}, started {result['started_at'][:19]} UTC; {prices_of(result)}"
 
 
 def prices_of(result: Result) -> str:
-    """Return in words which prices a run's dollars are counted by: region and date."""
+    """Return in words the region and date of the prices by which a run's dollars were computed. `result`: content of result.json."""
     cost = result["cost"]
     return f"prices of {', '.join(filter(None, (cost.get('region'), str(cost['prices_as_of']))))}"
 
 
 def _files(path: Path, *names: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return links, as (file name, words), to those of the named files that exist in the folder `path` of the page."""
+    """Return the links (file name, words) among `names` whose file exists in the folder `path`."""
     return [(name, words) for name, words in names if (path / name).is_file()]
 
 
 def _warn_if_refused(on_aws: OnAws | None) -> list[str]:
-    """Return a warning, in a list, if AWS would not run the run; otherwise an empty list."""
+    """Return a warning with the reasons, in a list, if AWS would not run the projected run; otherwise an empty list."""
     return [] if on_aws is None or on_aws.would_run else [f"AWS would not run this: {'; '.join(on_aws.problems)}"]
 
 
 def answer(result: Result, on_aws: OnAws | None = None) -> str:
-    """Return the title of a run's page: the metric that the run reached, its time and its dollars, on AWS if a projection is known,
-    otherwise where it ran.
+    """Return the title of a run's page, a sentence with the metric that the run reached and its time and dollars: those projected on AWS if
+    `on_aws` would run, otherwise those where it ran. `result`: content of result.json.
     """
     metric, value = display.metric_of(result), _final_metric(result)
     reached = f"{display.format_metric(value, metric)} {metric.words} after {display.count(display.epochs_of(result), 'epoch')}"
@@ -119,15 +121,17 @@ def answer(result: Result, on_aws: OnAws | None = None) -> str:
 
 
 def _final_metric(result: Result) -> float | None:
-    """Return the final value of the run's metric, or None if it has none."""
+    """Return the value of the run's metric at its end, or after the last epoch of a run that did not finish; None if nothing was evaluated.
+    `result`: content of result.json.
+    """
     epochs = result["epochs"]
     value: float | None = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
     return value
 
 
 def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
-    """Return the headline figures of a run's page: what AWS would take, if a projection is known, and then what the run reached and took
-    where it ran.
+    """Return the headline figures of a run's page: time and dollars projected on AWS, if `on_aws` would run, then the metric, time and
+    dollars of the run itself. `result`: content of result.json.
     """
     cost, metric = result["cost"], display.metric_of(result)
     best = metric.best(e["val_metric"] for e in result["epochs"] if e["val_metric"] is not None)
@@ -155,13 +159,15 @@ def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
 
 
 def _middle(name: str, band: Band, shown: Callable[[float], str]) -> Tile:
-    """Return a tile with the median of a projection. `shown`: formats a value."""
+    """Return a headline figure with the median of a projection on AWS, and with the percentiles in its note. `shown`: formats a value."""
     note = f"by simulation; p5 to p95: {shown(band.p5)} to {shown(band.p95)}"
     return Tile(name=name, value=shown(band.p50), note=note, label="projected", where=AWS)
 
 
 def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
-    """Return a table of the other figures of the whole run, each with its label. `on_aws`: the run's projection on AWS, if known."""
+    """Return a table of the figures of the whole run, such as time, dollars, bytes and invocations, each with its origin. `result`: content
+    of result.json; `on_aws`: the run's projection on AWS, if known.
+    """
     cost, made = result["cost"], result["invocations"]
     requests = sum(channel["requests"] for channel in result["traffic"].values())
     rows = [
@@ -189,7 +195,9 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
 
 
 def _curves_of_run(result: Result) -> list[Plot]:
-    """Return the plots of a run's metric and losses; an empty list if no epoch was evaluated."""
+    """Return plots of a run's metric against time and against dollars, and of its losses; an empty list if no epoch was evaluated.
+    `result`: content of result.json.
+    """
     epochs = [epoch for epoch in result["epochs"] if epoch["val_metric"] is not None]
     if not epochs:
         return []
@@ -240,12 +248,14 @@ def _curves_of_run(result: Result) -> list[Plot]:
 
 
 def _clock_suffix(result: Result) -> str:
-    """Return the words that an axis of seconds adds for a run on this machine; empty for a run on AWS."""
+    """Return the words that follow "seconds" in an axis title for a run on this machine; "" for a run on AWS. `result`: content of
+    result.json.
+    """
     return " of this machine" if place_of(result) == HERE else ""
 
 
 def _run_bars(result: Result) -> list[Plot]:
-    """Return the bar charts of a run: time by stage, cost and traffic."""
+    """Return bar charts of a run's time by stage, its largest cost lines, and its traffic. `result`: content of result.json."""
     stages = [(row["stage"], row["wall_s"]) for row in result["stages"]]
     lines = sorted(((line["item"], line["usd"]) for line in result["cost"]["lines"]), key=lambda row: -row[1])
     moved = [
@@ -281,14 +291,16 @@ def _run_bars(result: Result) -> list[Plot]:
 
 
 def _short(item: str) -> str:
-    """Return the name of a cost line, shortened to fit a plot; the table has the whole name."""
+    """Return the name of a cost line cut to at most 26 characters, so that it fits beside a bar."""
     item = item.removesuffix(" (price not verified)")
     item = item if len(item) <= 26 else item.split(", ")[0]
     return item if len(item) <= 26 else item[:25] + "…"
 
 
 def _timeline(run: RunFolder) -> list[Plot]:
-    """Return plots of all invocations of a run over time; and, if there are too many to show singly, of those of the first epochs."""
+    """Return a plot of all invocations of a run over time, in a list; if they are too many to show singly, also one of those of the first
+    epochs. An empty list if the run has no records.
+    """
     if not run.records:
         return []
     started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
@@ -324,8 +336,8 @@ def _timeline(run: RunFolder) -> list[Plot]:
 
 
 def published_sheets(architectures: Sequence[str]) -> list[Sheet]:
-    """Return a table of the papers' rows for these architectures, with their source and notes, in a list; an empty list if there are
-    none.
+    """Return a table of the papers' rows for these architectures with their source and notes, in a list; an empty list if
+    there are none.
     """
     shown = {"model", "accuracy", "minutes", "function_s", "epoch_s", "compute_s", "memory_mb", "total_usd", "peer_usd"}
     rows = []
@@ -341,7 +353,9 @@ def published_sheets(architectures: Sequence[str]) -> list[Sheet]:
 
 
 def _configuration(result: Result) -> Sheet:
-    """Return a table of the fields of a run's experiment, with the default if a field differs from it."""
+    """Return a table of all fields of a run's experiment; a field that differs from its default has the default beside it. `result`:
+    content of result.json.
+    """
     experiment = result["experiment"]
     default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).to_plain()
     usual = dict(flatten_fields(default))
@@ -360,8 +374,8 @@ Points = dict[str, list[tuple[float, float]]]
 
 
 def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) -> Page:
-    """Return the page of a comparison: verdict, table, curves, and every run's stages and cost folded below. `links`: files of the
-    same folder, (path, words).
+    """Return the page of a comparison: verdict, tables, curves, and the stages and cost of each run, folded. `links`: (path, words) of
+    files in the page's folder.
     """
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     at = [] if found.goal is None else ["--at", f"{found.goal:g}"]
@@ -409,7 +423,9 @@ MOST_MARKS = 3
 
 
 def _split_marks(marks: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the marks to show in full, and (setting, values) of those about a setting if there are more than three of these."""
+    """Return (marks, differences) of a comparison's caveats. If more than MOST_MARKS of them say that a setting differs, these are returned
+    as (setting, values) in the second list, otherwise all are in the first.
+    """
     differing = [(found[1], found[2]) for mark in marks if (found := DIFFERENCE.fullmatch(mark))]
     if len(differing) <= MOST_MARKS:
         return list(marks), []
@@ -417,7 +433,9 @@ def _split_marks(marks: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]
 
 
 def _shorten_marks(marks: Sequence[str]) -> list[str]:
-    """Return the warnings of a comparison's page: its marks, with those about settings as one line if they are many."""
+    """Return a comparison's caveats as warnings for its page, with those about settings combined into one line if they are more than
+    MOST_MARKS.
+    """
     kept, differing = _split_marks(marks)
     names = ", ".join(name for name, _ in differing)
     return [
@@ -427,7 +445,9 @@ def _shorten_marks(marks: Sequence[str]) -> list[str]:
 
 
 def _list_differences(marks: Sequence[str]) -> list[Sheet]:
-    """Return a folded table of the settings that differ, in a list; an empty list if the warnings name them."""
+    """Return a folded table of the settings that differ between the runs, in a list; an empty list if there are at most MOST_MARKS, which
+    the warnings name.
+    """
     _, differing = _split_marks(marks)
     rows = [list(each) for each in differing]
     return (
@@ -438,8 +458,8 @@ def _list_differences(marks: Sequence[str]) -> list[Sheet]:
 
 
 def _answer(found: Comparison) -> str:
-    """Return the title of a comparison's page: which run is cheapest and soonest on AWS if projections are known, otherwise the first
-    sentence of the verdict, after the best metric that a run reached if nobody won.
+    """Return the title of a comparison's page: which run is cheapest and which soonest on AWS if projections are known; otherwise the first
+    sentence of the verdict, and in front of it, if nobody won, which run reached the best metric.
     """
     running = {name: each for name, each in found.on_aws.items() if each.would_run}
     leads = (
@@ -467,7 +487,7 @@ def _rank_by_metric(found: Comparison) -> list[RaceEntry]:
 
 
 def _looks(found: Comparison) -> dict[str, SeriesLook]:
-    """Return the colour and marker of each compared run by name."""
+    """Return the colour and marker of each compared run, by its name."""
     pairs = zip(found.runs, found.entries, strict=True)
     return {
         entry.name: look_of_experiment(entry.architecture, run.result["experiment"], n)
@@ -476,7 +496,9 @@ def _looks(found: Comparison) -> dict[str, SeriesLook]:
 
 
 def _points(found: Comparison, figure: str) -> Points:
-    """Return the curve of each compared run by name: the metric against `figure`, a field of the epochs."""
+    """Return the curve of each compared run by its name: points (x, metric) of its epochs. `figure`: the field of an epoch that is x, such
+    as elapsed_s.
+    """
     return {
         entry.name: [
             (epoch[figure], epoch["val_metric"]) for epoch in run.result["epochs"] if epoch["val_metric"] is not None
@@ -486,7 +508,7 @@ def _points(found: Comparison, figure: str) -> Points:
 
 
 def _curves(found: Comparison) -> list[Plot]:
-    """Return the plots of a comparison: the metric against time, dollars and epochs."""
+    """Return the plots of a comparison: the metric against time, against dollars (twice) and against epochs."""
     projected = any(entry.cost_label == "projected" for entry in found.entries)
     basis = " (this machine's seconds at AWS's prices)" if projected else ""
     name = found.metric.words.capitalize()
@@ -516,13 +538,13 @@ def _curves(found: Comparison) -> list[Plot]:
 
 
 def _common_clock_suffix(found: Comparison) -> str:
-    """Return the words that an axis of seconds adds if all compared runs were on this machine, or all on AWS; otherwise empty."""
+    """Return the words that follow "seconds" in an axis title if all compared runs were on this machine; "" if one was on AWS."""
     told = {_clock_suffix(run.result) for run in found.runs}
     return told.pop() if len(told) == 1 else ""
 
 
 def _comparison_bars(found: Comparison) -> list[Plot]:
-    """Return the bar charts of cost and traffic of the compared runs."""
+    """Return bar charts of the total AWS bill and of the traffic of each compared run."""
     entries, looks = found.entries, list(_looks(found).values())
     moved = [(entry.name, float(entry.moved_bytes)) for entry in entries]
     full = [(entry.name, entry.full_usd) for entry in entries]
@@ -538,7 +560,9 @@ def _comparison_bars(found: Comparison) -> list[Plot]:
 
 
 def _table(found: Comparison) -> list[Sheet]:
-    """Return the table of a comparison with one row per run, and the six with the best metric first if there are more."""
+    """Return the table of a comparison with one row per run, in a list; if there are more than MOST_ROWS runs, preceded by a table of those
+    with the best metric.
+    """
     goal = found.to_goal
     head = [
         "run", "label", f"best {found.metric.words}",
@@ -574,7 +598,9 @@ def _table(found: Comparison) -> list[Sheet]:
 
 
 def _on_aws(found: Comparison) -> list[Sheet]:
-    """Return a table of each run's projection on AWS with percentiles, in a list; an empty list if there are none."""
+    """Return a table of the time and dollars of each run as projected on AWS, in a list, shortened if it is long; an empty list if there
+    are no projections.
+    """
     if not found.on_aws:
         return []
     rows = [[name, *known.shown, "; ".join(known.limits)] for name, known in found.on_aws.items()]
@@ -594,8 +620,8 @@ SCRIPTS = Path(__file__).parent
 
 
 def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
-    """Write `report.html` into a run's folder and return its path. `on_aws`: the run's projection on AWS. Raises DataError for a
-    folder that holds no run.
+    """Write `report.html` into a run's folder and return its path. `run`: the run or its folder; `on_aws`: the run's projection on AWS.
+    Raises DataError for a folder that holds no run.
     """
     if isinstance(run, Path):
         run = folder.read(run)
@@ -605,7 +631,9 @@ def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
 
 
 def write_comparison(found: Comparison, out: Path) -> Path:
-    """Write the page and the CSV file of a comparison (report.html, comparison.csv) into `out`, and return the path of the page."""
+    """Write the page (report.html) and the CSV file (comparison.csv) of a comparison into the folder `out`, and return the path of the
+    page.
+    """
     out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(out / CSV, to_csv(found).encode())
     reports = [(run.path / folder.REPORT, entry.name) for run, entry in zip(found.runs, found.entries, strict=True)]
@@ -616,7 +644,7 @@ def write_comparison(found: Comparison, out: Path) -> Path:
 
 
 def render(page: Page) -> str:
-    """Return the HTML text of a page. Everything but the project's own SVG is escaped."""
+    """Return the HTML text of a page. Every text is escaped except the project's own SVG, styles and scripts."""
     environment = Environment(
         loader=FileSystemLoader(SCRIPTS),
         autoescape=True,
@@ -641,5 +669,5 @@ def file_name(title: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """Return the hash of a script as a content security policy names it."""
+    """Return the hash of a script in the form in which a content security policy allows it: `sha256-...`."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"

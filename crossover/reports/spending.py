@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class BudgetReached(UserError):
-    """Exception: the run's budget is reached, so that the run was stopped or ended itself. What it has computed is kept."""
+    """The error that a run has reached its budget and was stopped, or has ended itself. Its results so far are kept."""
 
 
 def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
-    """Return why no further epoch may start, or an empty text if one may. An epoch may not start if the cost so far (`usd`) and that of the
-    most expensive epoch (`dearest_usd`) together exceed `limit_usd`.
+    """Return the reason why a run must not start another epoch, "" if it may. It must not if its cost so far, `usd`, plus that of its most
+    expensive epoch, `dearest_usd`, exceeds the budget `limit_usd`.
     """
     if usd + dearest_usd <= limit_usd:
         return ""
@@ -46,7 +46,7 @@ def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) ->
 
 
 def check_budget(limit_usd: float, usd: float) -> None:
-    """Raise BudgetReached if the dollars spent so far, `usd`, have reached the limit. Called within an epoch."""
+    """Raise BudgetReached if the dollars spent so far, `usd`, have reached the budget `limit_usd`."""
     if usd >= limit_usd:
         raise BudgetReached(
             f"stopped at ${usd:.4f}: lifetime.budget_usd is {limit_usd:g}; "
@@ -66,8 +66,9 @@ TRANSITIONS_PER_S = 4  # of one worker, at most: assumed; a poll and its wait ta
 
 
 def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
-    """Return the money part of the run configuration: `prices`, `infrastructure`, and `most_usd_per_s`, the highest rate at which the run
-    can spend. `side_by_side`: minibatches that one worker computes at once. Raises ConfigError if a price is missing.
+    """Return what a run must know to compute its own cost, as a part of its configuration: `prices`, `infrastructure`, and
+    `most_usd_per_s`, the highest rate at which the run can spend. `side_by_side`: number of minibatches that one worker computes at once.
+    Raises ConfigError if a price is missing.
     """
     listed, found = pricing.load(), infrastructures.infrastructure_of(experiment)
     return {
@@ -83,8 +84,9 @@ def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any
 
 
 def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Prices, *, side_by_side: int) -> float:
-    """Return the highest dollars per second that a run can spend: all infrastructure, and every function that may run at once working
-    without a pause.
+    """Return the highest dollars per second that a run can spend: all of its infrastructure, and as many functions as can run at once,
+    working without a pause. `found`: the infrastructure; `listed`: prices; `side_by_side`: number of minibatches that one worker computes
+    at once.
     """
     hour_s = 3_600
     standing = sum(line.usd for line in bill(Quantities(), found, listed, duration_s=hour_s, transitions=0))
@@ -96,8 +98,9 @@ def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Pr
 
 
 def compute_deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, now: float) -> str:
-    """Return the time until which a run may go on without supervision, as an RFC 3339 text, which the expiry compares. `money`: result of
-    `pricing_facts`; `began`, `now`: unix seconds; `usd`: cost so far.
+    """Return the time until which a run may continue without being followed by its command, as RFC 3339 text: the end of its maximum
+    duration, or earlier the time at which it could have spent its budget. `money`: result of `pricing_facts`; `began`, `now`: unix seconds;
+    `usd`: cost so far.
     """
     ends = began + experiment.lifetime.maximum_run_hours * 3_600
     if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
@@ -109,16 +112,18 @@ def compute_deadline(experiment: Experiment, money: Facts, *, began: float, usd:
 def write_deadline(
     objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
 ) -> None:
-    """Write the run's deadline to the bucket (`objects`, under a key of `keys`), where the expiry reads it. `money`: result of
-    `pricing_facts`; `began`: unix seconds; `usd`: cost so far. Call it only when this run is the current one.
+    """Write the run's deadline to the bucket (`objects`, under a key of `keys`), where the clean-up reads it and stops the run. `money`:
+    result of `pricing_facts`; `began`: unix seconds at which the run began; `usd`: cost so far. To be called only by the run that is
+    current.
     """
     moment = compute_deadline(experiment, money, began=began, usd=usd, now=runtime.time())
     objects.put(keys.deadline(began), moment.encode())
 
 
 def decide_spending(ctx: "Context", before: Facts) -> dict[str, Any]:
-    """Return the spending after an epoch of a run that has a budget: `usd` so far, `dearest_usd` of an epoch, and `over_budget`, why the
-    run must stop, or empty. Also extends the run's deadline by what has not been spent. `before`: the decision of the epoch before.
+    """Return, after an epoch of a run that has a budget, `usd` (cost so far), `dearest_usd` (cost of the most expensive epoch) and
+    `over_budget` (why the run must stop, or ""). Also extends the run's deadline by what is left. `ctx`: the invocation's context;
+    `before`: the decision after the epoch before.
     """
     limit = ctx.experiment.lifetime.budget_usd
     assert limit is not None
@@ -129,8 +134,8 @@ def decide_spending(ctx: "Context", before: Facts) -> dict[str, Any]:
 
 
 def sum_spent_usd(ctx: "Context", *, epochs: int) -> float:
-    """Return the dollars that the run has spent until now, from the records and usage snapshots in the bucket. `epochs`: number of epochs
-    decided. Each record is read only once per process.
+    """Return the dollars that the run has spent until now, from the records and usage snapshots in its bucket. `epochs`: number of epochs
+    decided so far. Records are kept in `ctx`, so that a process reads each only once.
     """
     ended = dict(ctx.resources.records.get(ctx.run, {}))  # a copy: in one process workers decide side by side
     marks, money = read_records(ctx.objects, ctx.keys, ended), ctx.facts.money
@@ -159,9 +164,9 @@ def bill_running(
     infrastructure: Infrastructure,
     prices: Prices,
 ) -> BilledRun:
-    """Return the usage that an unfinished run is billed for until `now` (unix seconds). `ended`: records of ended invocations; `marks`:
-    usage snapshots of running invocations; `began`: unix seconds at which the run began; `epochs`: number of epochs decided;
-    `infrastructure`, `prices`: those at the run's start.
+    """Return the bill of an unfinished run until `now` (unix seconds). `ended`: records of ended invocations; `marks`: usage snapshots of
+    running invocations; `began`: unix seconds at which the run began; `epochs`: number of epochs decided; `infrastructure`, `prices`: those
+    at the run's start.
     """
     records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], architecture_of(experiment)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
@@ -182,9 +187,9 @@ def bill_running(
 def read_records(
     objects: ObjectStore, keys: Keys, ended: dict[str, dict[str, Any]], *, damaged: dict[str, Corrupt] | None = None
 ) -> list[dict[str, Any]]:
-    """Read the records that are in the bucket `objects` but not in `ended`, several at a time, and add them to `ended` by key. Return the
-    usage snapshots of invocations without a record. `damaged`: receives the errors of damaged records by key; without it they raise
-    Corrupt.
+    """Read the records that are in the bucket `objects` but not yet in `ended`, several at a time, and add them to `ended` by key. Returns
+    the usage snapshots of invocations that have no record. `keys`: names of the run's objects; `damaged`: receives {key: error} of damaged
+    records and snapshots; if it is None, Corrupt is raised.
     """
     new = [key for key in objects.list(keys.records) if key not in ended]
     for key, body in zip(new, _call_in_parallel(partial(objects.get, key) for key in new), strict=True):
@@ -202,7 +207,7 @@ def read_records(
 
 @contextmanager
 def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[None]:
-    """Put a Corrupt error raised in the block into `damaged` under `key`, or let it pass if `damaged` is None."""
+    """Context manager that puts a Corrupt error raised in its block into `damaged` under `key`, or raises it if `damaged` is None."""
     try:
         yield
     except Corrupt as error:
@@ -212,7 +217,9 @@ def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[N
 
 
 def _call_in_parallel(gets: Iterable[Callable[[], T]]) -> list[T]:
-    """Call all functions, several at a time, and return their results in order. Raises the error of the first that failed."""
+    """Call all functions, up to eight at a time, and return their results in order. If some fail, raise the error of the first of them in
+    the order of the functions.
+    """
     found, failed = run_in_threads(gets, slots=8)
     if failed:
         raise failed[min(failed)]
@@ -220,8 +227,8 @@ def _call_in_parallel(gets: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def _get_if_exists(objects: ObjectStore, key: str) -> bytes | None:
-    """Return the body of a usage snapshot, or None if it is gone: it is deleted when its invocation's record is written, which the next
-    read finds.
+    """Return the content of the object `key`, None if there is no such object. A usage snapshot is deleted when its invocation's record is
+    written.
     """
     with suppress(Missing):
         return objects.get(key)
@@ -229,12 +236,12 @@ def _get_if_exists(objects: ObjectStore, key: str) -> bytes | None:
 
 
 def _infrastructure(plain: Facts) -> Infrastructure:
-    """Return the infrastructure that the run configuration holds as plain data."""
+    """Return the infrastructure from the plain data in a run's configuration."""
     return Infrastructure(**{**plain, "fleets": tuple(Fleet(**fleet) for fleet in plain["fleets"])})
 
 
 def _prices(plain: Facts) -> Prices:
-    """Return the price list that the run configuration holds as plain data."""
+    """Return the price list from the plain data in a run's configuration."""
     items = {
         item: Price(item=item, usd=usd, unit=unit, as_of=plain["as_of"], source="the run's facts")
         for item, (usd, unit) in plain["items"].items()

@@ -30,15 +30,17 @@ _FIGURE = re.compile(r"[-+$<(±]?[\s$]*\d")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console for standard output or error, as wide as the terminal or as COLUMNS; for a pipe without COLUMNS the width is
-    unlimited.
+    """Return a rich console for standard output or standard error. Its width is that of the terminal, or COLUMNS; if there is neither, as
+    for a pipe, lines are never broken.
     """
     known = (sys.stderr if stderr else sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
     return Console(stderr=stderr, highlight=False, emoji=False, markup=False, width=None if known else ENDLESS)
 
 
 def show(*parts: RenderableType | str, stderr: bool = False) -> None:
-    """Print the parts one below the other. Text is broken between words, never inside a figure. `stderr`: print to standard error."""
+    """Print texts and tables, one below the other. Lines of text are broken between words, never inside a figure. `stderr`: print to
+    standard error.
+    """
     screen = console(stderr=stderr)
     for part in parts:
         screen.print(
@@ -49,19 +51,19 @@ def show(*parts: RenderableType | str, stderr: bool = False) -> None:
 
 @dataclass(frozen=True)
 class WholeLine:
-    """Text for the terminal that is broken only between figures, paths and words."""
+    """Text for the terminal whose lines are broken only between words, never inside a figure or path."""
 
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines of this text for the console's width."""
+        """Yield this text's lines for the console's width. Called by rich."""
         yield from _forbid_wrapping(lines_of(self.text, options.max_width, console))
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Table for the terminal: `rows` under `head` if they fit, the last column of words wrapped; otherwise each row as a block. Columns of
-    figures are aligned right.
+    """Table for the terminal with a title and one line for each row; long words in the last column are continued on further lines. If the
+    terminal is too narrow, each row becomes a block of lines. Columns of figures are aligned right.
     """
 
     title: str
@@ -69,7 +71,7 @@ class TextTable:
     rows: Sequence[Sequence[Cell]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines of this table for the console's width."""
+        """Yield this table's lines for the console's width. Called by rich."""
         if self.title:
             yield from _forbid_wrapping(
                 lines_of(Text(quote_controls(self.title), style="italic"), options.max_width, console)
@@ -92,8 +94,8 @@ class TextTable:
             yield from _forbid_wrapping([line, *(hanging + each for each in more)])
 
     def _records(self, rows: Sequence[Sequence[Text]], width: int, console: Console) -> list[Text]:
-        """Return the lines of each row as a block: its first cell, and below it each other cell that is not empty,
-        after its column's name.
+        """Return the lines of the rows as blocks, for a narrow terminal: the first cell, and below it each other cell that is not empty,
+        after its column's name. `width`: columns of the terminal.
         """
         found = []
         begin = max(map(len, self.head[1:]), default=0) + 4
@@ -109,8 +111,8 @@ class TextTable:
 
 
 def lines_of(text: Text, width: int, console: Console) -> list[Text]:
-    """Return the lines of a text, at least one, broken at `width` between words and never inside a figure. A word that is longer than a
-    line stays whole.
+    """Return the text broken into lines of at most `width` columns, at least one line. Lines are broken between words, never inside a
+    figure; a word that is longer than a line stays whole.
     """
     held = text.copy()
     held.plain = _INSIDE.sub(_HELD, held.plain.replace(GAP, _HELD))
@@ -129,21 +131,21 @@ def lines_of(text: Text, width: int, console: Console) -> list[Text]:
 
 
 def _text(cell: Cell) -> Text:
-    """Return a table cell as a text whose control characters are written out."""
+    """Return a table cell as a rich text of its own, in which control characters are replaced by visible escapes."""
     if isinstance(cell, str):
         return Text(quote_controls(cell))
     return cell.copy() if quote_controls(cell.plain) == cell.plain else Text(quote_controls(cell.plain), cell.style)
 
 
 def _pad(cell: Text, width: int, right: bool) -> Text:
-    """Return the cell padded to `width` columns. `right`: align right."""
+    """Pad the cell with spaces to `width` columns, in place, and return it. `right`: align right."""
     cell.plain = cell.plain.replace(GAP, " ")
     (cell.pad_left if right else cell.pad_right)(width - cell.cell_len)
     return cell
 
 
 def _forbid_wrapping(lines: Sequence[Text]) -> RenderResult:
-    """Yield the lines, set so that the console does not wrap or cut them."""
+    """Mark the lines so that the console neither wraps nor cuts them, and yield them."""
     for line in lines:
         line.no_wrap, line.overflow, line.end = True, "ignore", "\n"
         yield line
@@ -161,13 +163,13 @@ LABEL_STYLES = {
 
 
 def label(name: str) -> Text:
-    """Return the label of a figure in brackets, always in the same colour."""
+    """Return the origin of a figure, such as `measured-aws`, as text in brackets and in the colour of this origin."""
     return Text(f"[{name}]", style=LABEL_STYLES.get(name, "red"))
 
 
 def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
-    """Return one run as text for the terminal: its projection on AWS; then outcome, time, cost both ways, traffic and stages where it ran;
-    and warnings. Each group of figures is under the place that it comes from.
+    """Return one run as text for the terminal: the projection `on_aws` if there is one; then outcome, time, dollars, traffic and stages
+    where it ran; and warnings. `result`: content of result.json.
     """
     parts: list[RenderableType] = [_title(result), Text()]
     if on_aws is not None:
@@ -185,7 +187,9 @@ def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
 
 
 def warnings(result: Result) -> list[str]:
-    """Return what a reader must know to judge the run's figures: failed, incomplete, damaged, not checked, or diverged."""
+    """Return a sentence for everything that makes a run's figures doubtful: it failed, is incomplete or damaged, was not checked, or
+    diverged. `result`: content of result.json.
+    """
     found = []
     if result["outcome"] != "finished":
         found.append(f"this run failed: {result.get('failure') or 'no cause was recorded'}")
@@ -199,16 +203,16 @@ def warnings(result: Result) -> list[str]:
 
 
 def _title(result: Result) -> Text:
-    """Return the run's architecture, model, data and size as a title."""
+    """Return a title with the run's architecture, model, data and size. `result`: content of result.json."""
     return Text.assemble((result["architecture"], "bold"), f"  {display.describe_run(result)}")
 
 
 def _figures(result: Result) -> TextTable:
-    """Return the table of a run's outcome, time, cost and traffic."""
+    """Return a table of a run's metric, time, dollars, invocations and traffic. `result`: content of result.json."""
     rows = list[tuple[Cell, ...]]()
 
     def add(*cells: Cell) -> None:
-        """Append one row to the table."""
+        """Append a row with these cells to the table."""
         rows.append(cells)
 
     cost, made, epochs = result["cost"], result["invocations"], result["epochs"]
@@ -241,13 +245,15 @@ def _figures(result: Result) -> TextTable:
 
 
 def _stages(result: Result) -> TextTable:
-    """Return the table of a run's time by stage."""
+    """Return a table of a run's time by stage. `result`: content of result.json."""
     sheet = stages_sheet(result)
     return TextTable("stages", sheet.head, sheet.rows)
 
 
 def comparison(found: Comparison) -> RenderableType:
-    """Return a comparison of several runs as text for the terminal: one row each, the caveats, and the verdict last."""
+    """Return a comparison of several runs as text for the terminal: a table with one row for each run, the caveats, projections on AWS, and
+    the verdict as the last line.
+    """
     metric, goal = found.metric, found.to_goal
     labels = {entry.label for entry in found.entries}
     apart = len(labels) > 1  # else the label stands once, above

@@ -31,7 +31,7 @@ PROJECTED = ("paper_method_usd", "full_usd")
 
 
 def check_installed(to: Logger) -> None:
-    """Raise MissingTool if the library of a tracking tool is not installed. Call it before training."""
+    """Raise MissingTool if the Python library of the tracking tool `to` is not installed."""
     if importlib.util.find_spec(to) is None:
         raise MissingTool(
             f"--log {to}: its library is not installed; pip install 'crossover[{to}]', or in a checkout "
@@ -40,15 +40,15 @@ def check_installed(to: Logger) -> None:
 
 
 def write_curves(run: RunFolder, to: Logger, *, where: str) -> str:
-    """Write the curves of a run for a tracking tool, and return words that say what to open. `where`: a folder (TensorBoard), or a tracking
-    URI or folder (MLflow). Raises MissingTool with the command that installs the library.
+    """Write the curves of a run for the tracking tool `to`, and return the command that shows them. `where`: a folder (TensorBoard), or a
+    tracking URI or folder (MLflow). Raises MissingTool if the tool's library is not installed.
     """
     return _tensorboard(run, Path(where)) if to == "tensorboard" else _mlflow(run, where)
 
 
 def iter_points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Yield (epoch, unix seconds of its end, figures by name) of every epoch of a run; a diverged loss has no figure. The names of
-    projected dollars end in `_projected`.
+    """Yield (epoch, unix seconds of its end, {name: value}) for every epoch of a run. Values that are missing, such as a loss that
+    diverged, are left out. The names of dollars that are projected end in `_projected`.
     """
     began = datetime.fromisoformat(run.result["started_at"]).timestamp()
     projected = run.result["cost"]["label"] == "projected"
@@ -62,7 +62,7 @@ def iter_points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]
 
 
 def _tensorboard(run: RunFolder, folder: Path) -> str:
-    """Write the curves of a run for TensorBoard, and return the command that opens them."""
+    """Write the curves of a run as TensorBoard's event files below `folder`, and return the command that shows them."""
     check_installed("tensorboard")
     from tensorboard.summary import Writer
 
@@ -78,7 +78,9 @@ def _tensorboard(run: RunFolder, folder: Path) -> str:
 
 
 def _mlflow(run: RunFolder, where: str) -> str:
-    """Write the curves of a run to MLflow, and return words that say how to open them. `where`: a tracking URI or folder."""
+    """Write the curves, settings and versions of a run to MLflow, and return the command that shows them. `where`: a tracking URI, or a
+    folder, in which a database is created.
+    """
     check_installed("mlflow")
     import mlflow
 

@@ -34,42 +34,48 @@ FIGURES = ("bytes_in", "bytes_out", "requests")
 
 @dataclass(frozen=True, kw_only=True)
 class Unrecorded:
-    """Billed invocations of functions that were killed before they left a record: how many, and their GB-seconds."""
+    """The invocations of functions that were billed but killed before they wrote a record. `count`: their number; `gb_s`:
+    their GB-seconds.
+    """
 
     count: int
     gb_s: float
 
 
 def cell_of(record: Record) -> StepPosition:
-    """Return the piece of work that the invocation of a record was for: step, worker, epoch, round, minibatch. A poll or a retry has the
-    same piece of work.
+    """Return (step, worker, epoch, round, minibatch): the piece of work that the invocation of a record did. A retry of an invocation has
+    the same.
     """
     return (record["step"], record["worker"], record["epoch"], record["round"], record["minibatch"])
 
 
 def on_instance(record: Record) -> bool:
-    """Return True if the record is of a program on an EC2 instance (it has `instance_type`), False if it is of a function's invocation."""
+    """Return whether the record is of a program on an EC2 instance, not of a Lambda function."""
     return bool(record.get("instance_type"))
 
 
 def busy_s(record: Record) -> float:
-    """Return the wall seconds from the start of an invocation's handler to its end, waits for a local compute slot included."""
+    """Return the wall seconds from the start of an invocation's handler to its end, including waits for a free core of the
+    local machine.
+    """
     return float(record["wall_s"]) + float(record.get("slot_wait_s") or 0.0)
 
 
 def end(record: Record) -> float:
-    """Return the time at which the invocation of a record ended, in unix seconds."""
+    """Return the unix time in seconds at which the invocation of a record ended."""
     return float(record["started_at"]) + busy_s(record)
 
 
 def init_s(record: Record) -> float:
-    """Return the seconds of INIT before the handler of a record's cold start; 0 for a warm one."""
+    """Return the seconds of a record's INIT, Lambda's start of a new environment, which come before its handler; 0 if it was
+    no cold start.
+    """
     return float(record.get("init_s") or 0.0) if record.get("cold") else 0.0
 
 
 def billed_ms(record: Record) -> int:
-    """Return the milliseconds that AWS bills for a record's invocation: the platform's own figure if it was added (`billed_ms`), otherwise
-    handler and INIT, rounded up.
+    """Return the milliseconds that AWS bills for a record's invocation: the platform's own figure if the record has it, otherwise its
+    handler and INIT, rounded up to a millisecond.
     """
     if record.get("billed_ms") is not None:
         return int(record["billed_ms"])
@@ -78,12 +84,14 @@ def billed_ms(record: Record) -> int:
 
 
 def latest_end(records: Iterable[Record]) -> float | None:
-    """Return the time at which the last invocation ended, in unix seconds, or None without records."""
+    """Return the unix time in seconds at which the last invocation ended, None if there are no records."""
     return max((end(record) for record in records), default=None)
 
 
 def traffic(records: Iterable[Record]) -> dict[str, dict[str, int]]:
-    """Return the sums of bytes and requests of all records by channel. `bytes_in` were received by steps, `bytes_out` sent by them."""
+    """Return {channel: {"bytes_in", "bytes_out", "requests"}}, summed over all records. The channels are object store, tensor store and
+    message bus; `bytes_in` were received by steps, `bytes_out` sent by them.
+    """
     total = {channel: dict.fromkeys(FIGURES, 0) for channel in CHANNELS}
     for record in records:
         for channel, counted in record.get("traffic", {}).items():
@@ -97,8 +105,8 @@ WRITES = ("put", "create", "list", "copy")  # S3 charges these like PUT
 
 
 def object_requests(record: Record) -> tuple[int, int]:
-    """Return a record's numbers of writes and of reads to the object store. If a record does not split its requests, all count as writes,
-    the more expensive kind.
+    """Return (writes, reads): a record's numbers of requests to the object store by the two kinds that S3 prices. If a record does not
+    split its requests, all count as writes, which cost more.
     """
     counted = record.get("traffic", {}).get("object_store", {})
     operations = counted.get("operations")
@@ -120,8 +128,8 @@ WAIT_S, LOOK_EVERY_S = 180.0, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Lambda's own report of one invocation. `init_ms`: None if the environment was warm; `logged_at`: unix seconds when it reached the
-    log.
+    """Lambda's own report of one invocation, from its log. `logged_at`: unix seconds when it reached the log; `init_ms`: duration of INIT,
+    None if the environment was warm; `memory_mb`, `max_memory_mb`: configured and used memory.
     """
 
     request_id: str
@@ -135,8 +143,8 @@ class Report:
 
 
 def read_reports(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
-    """Return Lambda's reports of all functions whose names start with the stack's, by request id, from CloudWatch Logs. `since_s`: unix
-    seconds from which to read the logs.
+    """Read Lambda's reports of all functions of a stack from CloudWatch Logs, and return them by request id. `session`: makes the AWS
+    clients; `stack`: the stack's name, with which the functions' names begin; `since_s`: unix seconds from which logs are read.
     """
     found = dict[str, Report]()
     wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
@@ -153,7 +161,7 @@ def read_reports(session: Any, stack: str, *, since_s: float) -> dict[str, Repor
 
 
 def _parse_report(function: str, event: Mapping[str, Any]) -> Report | None:
-    """Return Lambda's report in a log event of a function, or None if the event is not a report."""
+    """Return Lambda's report in a log event, None if the event is something else. `function`: name of the function that wrote the log."""
     try:
         record = json.loads(event["message"])
     except ValueError:  # what a function printed
@@ -176,8 +184,10 @@ def _parse_report(function: str, event: Mapping[str, Any]) -> Report | None:
 def wait_for(
     session: Any, stack: str, records: Sequence[Record], *, wait_s: float = WAIT_S, every_s: float = LOOK_EVERY_S
 ) -> dict[str, Report]:
-    """Wait until Lambda's reports of all functions' records are in the logs, or until `wait_s` seconds have passed, and return all reports
-    of the stack's functions from a minute before the first of `records`. `every_s`: seconds between two checks.
+    """Read the logs repeatedly until they contain Lambda's report on every record of a function, or until `wait_s` seconds have passed, and
+    return the reports by request id, including those of invocations without a record. They are read from a minute before the first record.
+
+    `session`: makes the AWS clients; `stack`: name of the stack; `every_s`: seconds between two attempts.
     """
     wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
     since_s = min((float(each["started_at"]) for each in records), default=runtime.time()) - 60
@@ -189,8 +199,8 @@ def wait_for(
 
 
 def add_reports(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dict[str, Any]]:
-    """Return the records with `billed_ms`, `init_s` and `max_rss_mb` replaced by Lambda's own figures if there is a report. `reports`: by
-    request id.
+    """Return copies of the records in which `billed_ms`, `init_s` and `max_rss_mb` are Lambda's own figures, if there is a report with the
+    record's request id. `reports`: reports by request id.
     """
     return [
         {**record, **(_figures(report) if (report := reports.get(str(record.get("request_id")))) else {})}
@@ -201,8 +211,9 @@ def add_reports(records: Iterable[Record], reports: Mapping[str, Report]) -> lis
 def find_unrecorded(
     records: Iterable[Record], reports: Mapping[str, Report], *, functions: Iterable[str], since_s: float
 ) -> list[Report]:
-    """Return Lambda's reports of invocations without a record, which a timeout or lack of memory killed. `records`: all records of the run;
-    `reports`: reports by request id; `functions`: names of the run's functions; `since_s`: unix seconds; earlier reports are ignored.
+    """Return Lambda's reports of those invocations that wrote no record, because a timeout or lack of memory killed them. `records`: all
+    records of the run; `reports`: reports by request id; `functions`: names of the run's functions; `since_s`: unix seconds; earlier
+    reports are ignored.
     """
     left, names = {each.get("request_id") for each in records}, set(functions)
     return [
@@ -213,7 +224,7 @@ def find_unrecorded(
 
 
 def _figures(report: Report) -> dict[str, Any]:
-    """Return the fields of a record that Lambda's report replaces."""
+    """Return the fields of a record that Lambda's report replaces, with their new values."""
     figures: dict[str, Any] = {"billed_ms": report.billed_ms, "max_rss_mb": float(report.max_memory_mb)}
     if report.init_ms is not None:
         figures |= {"cold": True, "init_s": report.init_ms / 1_000}
@@ -225,16 +236,17 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:
-    """Return the minimum number of records by step after `epochs` epochs of `workers` workers. A poll counts once per round and a long
-    worker's step once per worker, because they run at least that often. `days`: calendar of the run.
+    """Return the least number of records by step that a run must have written after `epochs` epochs. Steps that wait for others count once
+    per round, and a worker that trains through several invocations once, because how often they run is not known beforehand. `workers`:
+    number of workers; `days`: calendar of the run's epochs and rounds.
     """
     counts: Counter[str] = Counter()
     rounds = days.rounds_until(days.epoch_of_decision(epochs))
     minibatches = sum(map(days.minibatches_in, range(rounds)))
 
     def visit(node: Node, workers_: int, turns: int) -> None:
-        """Count the steps at and below a node. `workers_`: iterations over the workers around the node; `turns`: how often a step that ends
-        with its round runs.
+        """Add the executions of the steps at and below a node of the workflow to `counts`. `workers_`: product of the loops over workers
+        around the node; `turns`: number of executions of an ordinary step there.
         """
         match node:
             case Step(name=name):
@@ -264,17 +276,17 @@ def expected_records(architecture: Architecture, *, workers: int, days: Calendar
 def state_transitions(
     architecture: Architecture, records: Iterable[Mapping[str, Any]], *, workers: int, epochs: int
 ) -> int:
-    """Return the number of states that all executions of a run entered, retries included: the quantity that Standard workflows are billed
-    by. States are counted as `crossover/workflow/state_machines.py` lays the tree out. `records`: how often loops ran follows from those of
-    the loop's steps; `workers`, `epochs`: number of workers and of decided epochs.
+    """Return the number of states that all state machines of a run entered, retries included, which AWS bills. `records`: all records of
+    the run, from which the number of turns of each loop follows; `workers`, `epochs`: number of workers and of decided epochs. States are
+    counted as `crossover/workflow/state_machines.py` lays the workflow out.
     """
     records = list(records)
     done = Counter(record["step"] for record in records if record["outcome"] == "ok")
     retried = sum(1 for record in records if record["outcome"] != "ok")
 
     def count_entered(node: Node, times: int, last: bool) -> int:
-        """Return the number of states entered at and below a node that is entered `times` times. `last`: whether the node ends its state
-        machine.
+        """Return the number of states entered at and below a node of the workflow that is entered `times` times. `last`: whether the node
+        is the last of its state machine.
         """
         match node:
             case Step():
@@ -297,14 +309,16 @@ def state_transitions(
         raise TypeError(f"not a node: {node!r}")
 
     def begun(body: Node) -> int:
-        """Return the number of epochs that began with an invocation, over all workers. A long invocation goes on through several in one
-        execution.
+        """Return the number of pairs of worker and epoch in which the first step of the loop `body` was invoked: a lower bound of the
+        loop's turns, since one invocation may go on through several epochs.
         """
         first = next(node.name for node in walk(body) if isinstance(node, Step))
         return len({(record["worker"], record["epoch"]) for record in records if record["step"] == first})
 
     def executions(machine: Node) -> int:
-        """Return the number of executions of a state machine that programs start, once per worker and round."""
+        """Return how often programs started the state machine `machine`: the number of pairs of worker and round in which one of its steps
+        has a record.
+        """
         names = {node.name for node in walk(machine) if isinstance(node, Step)}
         return len({(record["worker"], record["round"]) for record in records if record["step"] in names})
 
@@ -313,7 +327,9 @@ def state_transitions(
 
 
 def _first_step(node: Node) -> Step | None:
-    """Return the first step that runs once per iteration of `node`, not one inside a further loop; None if there is none."""
+    """Return the first step below a node of the workflow that runs exactly once in each turn of the loop around the node; None if there is
+    none.
+    """
     match node:
         case Step():
             return node
