@@ -46,8 +46,9 @@ MIN_NAMED_SHARE = 0.05  # a share that is smaller drives nothing
 
 @dataclass(frozen=True)
 class Drivers:
-    """Seconds and dollars of a candidate by purpose, without stragglers and in the median session. `exchanges`: number of times that
-    workers exchange a vector in the run; `vector_bytes`: size of the vector.
+    """What a candidate's time and dollars are spent on, simulated without stragglers under median AWS conditions. `seconds`: by purpose,
+    such as computing gradients; `usd`: by component, such as database hosts; `exchanges`: number of times that workers exchange a vector in
+    the run; `vector_bytes`: size of the vector.
     """
 
     seconds: Mapping[str, float]
@@ -57,17 +58,17 @@ class Drivers:
 
     @property
     def words(self) -> str:
-        """One sentence part: the largest part of the run's time and of its dollars, and the second largest if it is at least 5 %."""
+        """Part of a sentence: the largest share of the run's time and of its dollars, and the second largest if it is at least 5 %."""
         return f"{_largest(self.of_the_run, 'time is')}; {_largest(self.usd, 'dollars are')}"
 
     @property
     def of_the_run(self) -> Mapping[str, float]:
-        """Seconds of the run by purpose, without start-up."""
+        """Seconds by purpose without those of start-up."""
         return {name: value for name, value in self.seconds.items() if name != BEFORE}
 
     @property
     def exchanged(self) -> str:
-        """One sentence part: the size and number of exchanged vectors, and the share of time that moving data takes."""
+        """Part of a sentence: the size and number of exchanged vectors, and the share of the run's time that moving data takes."""
         moved = self.of_the_run[MOVED] / max(1e-12, sum(self.of_the_run.values()))
         vector = display.bytes_(self.vector_bytes)
         return f"a vector of {vector} is exchanged {self.exchanges:,} times; moving data takes {moved:.0%} of the time"
@@ -85,7 +86,7 @@ def _largest(parts: Mapping[str, float], what: str) -> str:
 
 
 def drivers_of(question: Question, candidate: Candidate) -> Drivers:
-    """Return what the candidate's time and dollars consist of, extrapolated from simulations of a few epochs."""
+    """Return what the candidate's time and dollars are spent on, extrapolated from simulations of a few epochs."""
     minibatches = len(question.workload_of(candidate).samples)
     every = minibatches if candidate.every == "epoch" else candidate.every
     return Drivers(
@@ -97,8 +98,9 @@ def drivers_of(question: Question, candidate: Candidate) -> Drivers:
 
 
 def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return the candidate's seconds from `deploy` on by purpose: computing, moving data, starting functions, and deploying. Moving is the
-    time that the run saves if nothing has to be moved, starting the time that it then saves if nothing has to be started.
+    """Return {purpose: seconds} for the candidate's time from `deploy` on: computing, moving data, starting functions, and start-up before
+    the run. The seconds of moving data are those that a simulated run saves if data moves in no time; those of starting functions are what
+    it then saves if they start in no time.
     """
     calm = question.calm
     unmoved = replace(calm.without_sharing(), **MOVING)
@@ -123,8 +125,8 @@ def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, 
 def extrapolate(
     question: Question, candidate: Candidate, of: Callable[[Simulated], Mapping[str, float]]
 ) -> dict[str, float]:
-    """Return figures of the candidate's whole run by name, extrapolated linearly from two simulations of `question.span` epochs and twice
-    as many, because epochs after the first are alike. `of`: returns the figures of a simulation by name.
+    """Return {name: value} for figures of the candidate's whole run, extrapolated linearly from two short simulations, of `question.span`
+    epochs and of twice as many, because all epochs after the first are alike. `of`: takes a simulation and returns the figures by name.
     """
     epochs, span = question.base.training.epochs, question.span(candidate)
     one = of(simulate_epochs(question, candidate, span))
@@ -135,16 +137,16 @@ def extrapolate(
 
 
 def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Simulated:
-    """Return the simulation of `epochs` epochs of the candidate's run in the median session. `question`: experiment, calibration and
-    prices.
-    """
+    """Return a simulation of `epochs` epochs of the candidate's run under median AWS conditions."""
     task = question.task(candidate)
     experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
     return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
 
 
 def _dollars_by_component(run: Simulated) -> dict[str, float]:
-    """Return the dollars of a simulated run by component. The dollars of functions are divided by what their seconds are spent on."""
+    """Return {component: dollars} of a simulated run. The dollars of Lambda functions are divided into computing, waiting for others and
+    transferring data, in proportion to their seconds times memory.
+    """
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
         found[_group(line.item)] += line.usd
@@ -163,7 +165,7 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
 
 
 def _group(item: str) -> str:
-    """Return the name of the component that a line of the bill belongs to. `item`: name of the line."""
+    """Return the component that a line of the bill belongs to, such as database hosts. `item`: name of the line."""
     for begins, name in (
         ("Lambda duration", "functions"),
         ("Step Functions", "transitions"),
@@ -192,8 +194,8 @@ MIN_FRONT_GAIN = 0.02  # a candidate of the front that is quicker by less than t
 
 @dataclass(frozen=True)
 class Rejected:
-    """An architecture, in one of its forms, that is not the advice. `best`: its cheapest shortlisted candidate, if it has one; `reason`:
-    what weighs most against it.
+    """An architecture, on one of its platforms, that is not the advice. `best`: its cheapest candidate, None if none can run; `reason`:
+    what speaks most against it, in words.
     """
 
     architecture: str
@@ -203,8 +205,11 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice. `winner`: the candidate to use; `front` and `unknown`: Pareto fronts of time against dollars, the cheapest first; `met`:
-    whether the constraints hold at p95; `on_demand`: the winner at the on-demand price, if it uses spot instances.
+    """The result of `crossover advise`. `winner`: the candidate to use; `cards`: the cheapest, the balanced and the soonest candidate;
+    `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front of
+    time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`: the
+    other architectures; `searched`: result of the search; `candidates`: number of all candidates; `on_demand`: the winner at the on-demand
+    price, if it uses spot instances; `here`: estimate for this machine, if it was measured.
     """
 
     question: Question
@@ -224,8 +229,8 @@ class Advice:
 
     @property
     def told(self) -> tuple[Finalist, ...]:
-        """The candidates that are written as files, each once: the winner, the cards with their on-demand variants, and
-        the alternatives.
+        """The candidates that are written as YAML files, each once: the winner, the cards with their on-demand variants, and the
+        alternatives.
         """
         named = [each for card in self.cards for each in (card.finalist, card.on_demand) if each]
         each = (self.winner, *([self.on_demand] if self.on_demand else []), *named, *self.alternatives)
@@ -233,16 +238,14 @@ class Advice:
 
     @cached_property
     def drives(self) -> Mapping[Candidate, Drivers]:
-        """The drivers of time and dollars by candidate: of the winner, the alternatives and the cheapest candidate that has several
-        workers.
-        """
+        """What time and dollars are spent on, by candidate: for the winner, the alternatives, and the candidate of `shared`."""
         told = (self.winner, *self.alternatives, *([self.shared] if self.shared else []))
         return {each.candidate: drivers_of(self.question, each.candidate) for each in told}
 
     @property
     def shared(self) -> Finalist | None:
-        """The winner, if it has several workers; otherwise the cheapest shortlisted candidate that has, and that makes the experiment's own
-        updates; None if there is none.
+        """A candidate with several workers: the winner if it has several, otherwise the cheapest shortlisted one that trains with the
+        experiment's own updates; None if there is none.
         """
         if self.winner.candidate.workers > 1:
             return self.winner
@@ -251,7 +254,9 @@ class Advice:
 
     @property
     def startable(self) -> Finalist | None:
-        """The best shortlisted candidate that the account may start today without asking AWS for a quota; None if there is none."""
+        """The best shortlisted candidate that the account can start today without asking AWS for a quota; None if there is none. Only
+        candidates with the experiment's own updates count.
+        """
         own = [each for each in self.finalists if each.candidate.updates == OWN]
         today = [
             each for each in own if not question_.describe_needed_quota(each.candidate, self.constraints.gpu_quota)
@@ -260,7 +265,7 @@ class Advice:
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
-        """All shortlisted candidates, each once: the winner, alternatives, both fronts, and the best of each architecture."""
+        """All shortlisted candidates, each once: the winner, the alternatives, both fronts, and the best of each other architecture."""
         found = (*self.front, *self.unknown, *(each.best for each in self.rejected if each.best))
         return tuple({f.candidate: f for f in (self.winner, *self.alternatives, *found)}.values())
 
@@ -273,9 +278,9 @@ def advise(
     processes: int | None = None,
     repetitions: int = REPETITIONS,
 ) -> Advice:
-    """Search all ways to train the question's experiment, and return the advice. The result is the same for the same question, constraints
-    and sizes, whatever `processes` is. `sizes`: memory that the model needs; `repetitions`: simulations of each shortlisted candidate.
-    Raises NoProjection if no candidate is possible.
+    """Search all ways to train the question's experiment, and return the advice. `processes` (number of processes, by default one per core)
+    does not affect the result. `constraints`: deadline and budget; `sizes`: sizes of the model, from which its memory needs follow;
+    `repetitions`: number of simulations of each shortlisted candidate. Raises NoProjection if no candidate is possible.
     """
     with on_cores(question, processes) as working:
         return _find_advice(question, constraints, sizes, _Repeater(question, working, repetitions), working)
@@ -284,7 +289,9 @@ def advise(
 def _find_advice(
     question: Question, constraints: Constraints, sizes: Sizes, judges: "_Repeater", working: Executor | None
 ) -> Advice:
-    """Return the advice. `judges`: repeats the simulations of candidates; `working`: pool of processes, or None for this process alone."""
+    """Search all candidates and return the advice, as `advise` does. `judges`: simulates shortlisted candidates repeatedly; `working`: pool
+    of processes, None to use this process alone.
+    """
     everything = list(
         ways.list_candidates(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
     )
@@ -333,7 +340,9 @@ def _find_advice(
 
 
 def advice_sort_key(found: Advice) -> tuple[float, float, float]:
-    """Return a sort key of advice for the same constraints. The smallest key belongs to the best advice."""
+    """Return a sort key for advice with the same constraints, but for different settings of the experiment. The smallest key belongs to the
+    best advice.
+    """
     short, wished = found.constraints.short_by(found.winner.seconds, found.winner.usd), found.constraints
     quick = wished.budget_usd is not None and wished.deadline_s is None
     order = (found.winner.seconds.p50, found.winner.usd.p50)
@@ -341,8 +350,8 @@ def advice_sort_key(found: Advice) -> tuple[float, float, float]:
 
 
 def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
-    """Return the Pareto front of the shortlisted candidates by the figures that are printed: seconds with start-up, and dollars, both at
-    the median of the repetitions. The cheapest is first.
+    """Return the Pareto front of the shortlisted candidates, the cheapest first: those of which no other has both fewer dollars and fewer
+    seconds (with start-up), as medians of the repetitions.
     """
     once = {each.candidate: each for each in finalists}.values()
     found = [each for each in once if not any(_dominates(other, each) for other in once)]
@@ -350,7 +359,9 @@ def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
 
 
 def _dominates(one: Finalist, other: Finalist) -> bool:
-    """Return True if `one` is better in one figure and not worse in the other, either exactly or as both are rounded for people."""
+    """Return whether `one` is better than `other` in one of dollars and seconds, and not worse in the other figure. Both the exact figures
+    and the figures as they are printed are compared; one of them suffices.
+    """
     exact = ((each.usd.p50, each.seconds.p50) for each in (one, other))
     shown = (
         (display.rounded_usd(each.usd.p50), sum(map(display.rounded_seconds, (each.running.p50, each.before_s))))
@@ -360,8 +371,8 @@ def _dominates(one: Finalist, other: Finalist) -> bool:
 
 
 def thin_front(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
-    """Return the front without candidates that are less than 2 % quicker than the cheaper one before them. `front`: candidates with their
-    estimates, the cheapest first.
+    """Return the front without candidates that are less than 2 % quicker than the last cheaper one that is kept. `front`: candidates with
+    their estimates, the cheapest first.
     """
     kept: list[tuple[Candidate, Estimate]] = []
     for each in front:
@@ -371,16 +382,20 @@ def thin_front(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candid
 
 
 class _Repeater:
-    """Repeats the simulations of candidates, each candidate only once, and keeps the results."""
+    """Runs the repeated simulations of shortlisted candidates, and keeps the results, so that each candidate is simulated only once."""
 
     def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
-        """Prepare `repetitions` draws for the question. `working`: pool of processes, or None for this process alone."""
+        """Draw the random conditions of `repetitions` simulations, which all candidates share. `working`: pool of processes, None to use
+        this process alone.
+        """
         self._question, self._working = question, working
         self._draws = list_draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}
 
     def repeat(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
-        """Return the given candidates with their repeated simulations, in their order. `found`: candidates with their estimates."""
+        """Return the given candidates with the results of their repeated simulations, in their order. `found`: candidates with their single
+        estimates.
+        """
         new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
         tasks = [self._question.task(candidate) for candidate, _ in new]
         done = run_repetitions(tasks, self._draws, processes=1, executor=self._working) if tasks else []
@@ -390,8 +405,8 @@ class _Repeater:
         return tuple(self._known[candidate] for candidate, _ in found)
 
     def on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
-        """Return, for each of the `finalists` on spot instances, the candidate that uses the same instances on demand, with its repeated
-        simulations. The keys are the spot candidates.
+        """Return {spot candidate: the same on demand} for each of the `finalists` that uses spot instances. The on-demand variants are
+        simulated repeatedly, too.
         """
         spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
         found = self.repeat([(twin, self._question.simulated(twin)[0]) for twin in spot.values()])
@@ -399,19 +414,19 @@ class _Repeater:
 
 
 def _cheapest(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
-    """Return a sort key by dollars, then by seconds, of a candidate with its estimate."""
+    """Return a sort key for a candidate with its estimate: dollars, then seconds."""
     return each[1].usd, each[1].seconds
 
 
 def form_of(candidate: Candidate) -> str:
-    """Return the name of the candidate's architecture for people, with its platform if the architecture can choose one."""
+    """Return the candidate's architecture for people, with its platform if the architecture runs on several: `single, gpu`."""
     return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
 
 
 def _cheapest_within(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list[tuple[Candidate, Estimate]]:
-    """Return the cheapest candidate of each form that keeps to `seconds` and `usd`, the constraints less a margin for bad luck. They are
-    compared with the advice, but cannot be it: the advice comes from a list that constraints do not change, so that a larger budget never
-    gives a worse answer.
+    """Return the cheapest candidate of each architecture and platform that keeps to the limits `seconds` and `usd`. `own`: candidates with
+    their estimates. They appear beside the advice but cannot win: the winner comes from a list that does not depend on the constraints, so
+    that a larger budget never gives a worse answer.
     """
     within = [each for each in own.items() if each[1].seconds <= seconds and each[1].usd <= usd]
     return [
@@ -421,8 +436,8 @@ def _cheapest_within(own: Mapping[Candidate, Estimate], seconds: float, usd: flo
 
 
 def _alternatives(winner: Finalist, finalists: Sequence[Finalist], constraints: Constraints) -> tuple[Finalist, ...]:
-    """Return the two best shortlisted candidates besides the winner: first of other kinds of resources, then of other architectures, then
-    of any.
+    """Return the two best shortlisted candidates besides the winner: preferably of other kinds of resources, else of other architectures,
+    else any.
     """
     picked = [winner]
     traits: tuple[Callable[[Finalist], object], ...] = (
@@ -449,8 +464,9 @@ def _reject_forms(
     refused: Mapping[Candidate, tuple[str, str]],
     searched: SearchResult,
 ) -> tuple[Rejected, ...]:
-    """Return each form of an architecture that is not the winner's, with the reason against it. `bests`: cheapest candidate of each form;
-    `refused`: problem of each candidate that was not searched.
+    """Return each architecture, on each of its platforms, that is not the winner's, with the reason against it. `bests`: the cheapest
+    candidate of each; `refused`: (kind, sentence) on why a candidate was not searched, two empty texts if it was; `searched`: result of the
+    search.
     """
     found = {form_of(each.candidate): each for each in bests}
     against = []
@@ -470,9 +486,8 @@ def _reject_forms(
 
 
 def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist) -> str:
-    """Return how `finalist`, a shortlisted candidate, compares with the winner, such as `3.4x the dollars, 2x the time; most for database
-    hosts (61%)`. The named component is the one whose cost exceeds the winner's most, with its share of the candidate's cost. `question`:
-    what both are simulated for.
+    """Return how a candidate compares with the winner in words, such as `3.4x the dollars, 2x the time; most for database hosts (61%)`. The
+    named component is the one whose dollars exceed the winner's most; its share is that of the candidate's dollars.
     """
     mine, its = dollars_by_component(question, finalist.candidate), dollars_by_component(question, winner.candidate)
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
@@ -483,8 +498,8 @@ def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist
 
 
 def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
-    """Return how many times the winner's median the other candidate's median is, as `1.52x`, or `1.02x (too close to call)` if paired draws
-    do not decide it. `figure`: `usd` or `seconds`; seconds are compared without start-up.
+    """Return the ratio of the other candidate's median to the winner's as text: `1.52x`, or `1.02x (too close to call)` if the simulations
+    do not show which is smaller. `figure`: `usd` or `seconds`; seconds are compared without start-up.
     """
     ratio = other.running.p50 / winner.running.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
     led = display.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
@@ -492,8 +507,8 @@ def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
 
 
 def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched: SearchResult, sizes: Sizes) -> str:
-    """Return why no candidate is left, the two most frequent reasons first: those of simulated candidates; if none was simulated, for each
-    kind of reason that of the candidate that lacked least.
+    """Return a sentence on why no candidate is possible, with the two most frequent reasons: those of simulated candidates, or, if none was
+    simulated, of those that lacked least. `refused`: (kind, sentence) for each candidate that was not searched.
     """
     reasons = [words for words, _ in Counter(searched.impossible.values()).most_common(2)]
     if not reasons:
@@ -512,8 +527,8 @@ def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched
 
 
 def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
-    """Return a sentence on how much memory the model needs with minibatches of `batch_size` samples, and on the smallest machines, with and
-    without a GPU, that have as much; if none has, on the largest.
+    """Return a sentence on how much memory the model needs for minibatches of `batch_size` samples, and on the smallest machines, one with
+    and one without a GPU, that have enough; or on the largest, if none has. `sizes`: sizes of the model.
     """
     needed = sizes.step_mb(batch_size)
     known = load_instances()
@@ -535,8 +550,8 @@ def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
 
 
 def headline(found: Advice) -> str:
-    """Return the advice in one line: where to train, for how much, and when the model is ready. This machine is the
-    answer if it is sooner.
+    """Return the advice in one line: where to train, for how many dollars, and when the model is ready. If this machine was measured and is
+    sooner than the winner, it is the advice.
     """
     winner, here = found.winner, found.here
     on_aws = f"{winner.candidate.words}: {_roughly(winner)}"
@@ -553,7 +568,9 @@ def headline(found: Advice) -> str:
 
 
 def _roughly(winner: Finalist) -> str:
-    """Return the winner's dollars, time with start-up and its band, and interruptions in words, with two significant digits."""
+    """Return the winner's dollars, its time with start-up and their percentiles, and its expected spot interruptions in words, rounded to
+    two significant digits.
+    """
     low_s, _, high_s = winner.seconds
     band = f"{display.rough_seconds(low_s)} to {display.rough_seconds(high_s)}"
     startup = (
@@ -564,7 +581,7 @@ def _roughly(winner: Finalist) -> str:
 
 
 def _interruptions(winner: Finalist) -> str:
-    """Return the expected number of spot interruptions of the winner's run, or `under 0.1`."""
+    """Return the expected number of spot interruptions of the winner's run as text, such as `0.3`, or `under 0.1`."""
     return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
 
 
@@ -572,17 +589,16 @@ MOST_ALTERNATIVES = 3
 
 
 def verdict(found: Advice) -> list[str]:
-    """Return the advice in lines: the headline, at most MOST_ALTERNATIVES alternatives with the reason against each,
-    figures and caveats.
+    """Return the advice as lines: the headline, at most MOST_ALTERNATIVES alternatives with what speaks against each, and exact figures
+    with caveats.
     """
     return [f"{headline(found)}.", *alternatives(found), figures_and_caveats(found)]
 
 
 def alternatives(found: Advice) -> list[str]:
-    """Return one line for each alternative to the winner: how much dearer and slower it is, and whether it keeps to the deadline and the
-    budget.
-
-    The on-demand variant comes first if the winner is on spot instances, then the best of each other kind of machine.
+    """Return a line for each alternative to the winner, at most MOST_ALTERNATIVES: its dollars and time compared with the winner's, and
+    whether it misses the deadline or the budget. The winner's on-demand variant comes first, if it uses spot instances, then the best of
+    each other kind of machine.
     """
     winner, lines = found.winner, list[str]()
     others = [("The same on demand", found.on_demand)] if found.on_demand else []
@@ -608,14 +624,14 @@ def alternatives(found: Advice) -> list[str]:
 
 def _format_comparison(times: str, figure: str) -> str:
     """Return a comparison in words, such as `2.8x the dollars`, or `dollars too close to call`. `times`: result of `times_of`; `figure`:
-    "dollars" or "time".
+    `dollars` or `time`.
     """
     return f"{figure} {display.OPEN}" if display.OPEN in times else f"{times} the {figure}"
 
 
 def figures_and_caveats(found: Advice) -> str:
-    """Return the winner's figures with their bands, what deadline and budget it would need if it misses them, and what to know before a
-    start.
+    """Return a text with the winner's exact figures and percentiles, the deadline or budget that it would need if it misses the given one,
+    and what to know before a start.
     """
     winner = found.winner
     text = f"In figures: {winner.words}."
@@ -635,13 +651,13 @@ def figures_and_caveats(found: Advice) -> str:
 
 
 def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
-    """Return True if the candidate keeps to deadline and budget at p95."""
+    """Return whether the candidate keeps to deadline and budget at the 95th percentile."""
     return found.constraints.short_by(each.seconds, each.usd) <= 1
 
 
 def quota_line(found: Advice) -> str:
-    """Return in words which quota the account must ask for before it can follow the advice, and what it may start today; empty if it may
-    start the advice.
+    """Return a sentence on the quota that the account must ask for before it can start the winner, and on the best candidate that it can
+    start today; "" if it can start the winner.
     """
     if not (word := question_.describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota)):
         return ""
@@ -660,7 +676,7 @@ def quota_line(found: Advice) -> str:
 
 
 def describe_drivers(found: Advice) -> str:
-    """Return in words what drives the winner's time and dollars, and what training on several workers would cost."""
+    """Return sentences on what the winner's time and dollars are spent on, and on what training with several workers would cost."""
     winner, shared = found.winner, found.shared
     text = f"What drives it: {found.drives[winner.candidate].words}."
     if shared is None:
@@ -676,7 +692,9 @@ def describe_drivers(found: Advice) -> str:
 
 
 def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
-    """Return sentences about the candidate's figures that are assumed, or that others or a probe measured: thread scaling, GPU speed."""
+    """Return sentences on speeds behind the candidate's figures that are assumed or were measured elsewhere: of many threads, and of the
+    GPU. `cloud`: the calibration with these speeds.
+    """
     found = []
     if candidate.instance and not candidate.gpu and candidate.threads > MEASURED_THREADS:
         found.append(f"What {candidate.threads} threads share of a step is assumed: {MEASURED_THREADS} were measured.")
@@ -690,7 +708,7 @@ def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
 
 
 def capacity(found: Advice) -> list[str]:
-    """Return sentences about what to do if no GPU is free, and how long others waited for one; empty if the winner uses no GPU."""
+    """Return a sentence, in a list, on waiting for a free GPU and on what to use instead; an empty list if the winner uses no GPU."""
     if not found.winner.candidate.gpu:
         return []
     others = [each for each in found.alternatives if not each.candidate.gpu]
@@ -703,7 +721,7 @@ def capacity(found: Advice) -> list[str]:
 
 
 def spot_words(winner: Finalist) -> list[str]:
-    """Return sentences about what to expect of spot instances; an empty list if the winner uses none."""
+    """Return a sentence, in a list, on the interruptions and prices of spot instances; an empty list if the winner uses none."""
     if not winner.candidate.spot:
         return []
     rates = [each.lost_per_hour for each in spot_markets()]
@@ -723,8 +741,8 @@ def rivals_of(found: Advice) -> list[Finalist]:
 
 
 def turning_point(question: Question, winner: Candidate, rival: Candidate) -> float | None:
-    """Return the number of epochs below which the rival is cheaper than the winner, or None if it never is. Dollars are assumed to be
-    linear in epochs: one and three spans of `question` are simulated.
+    """Return the number of epochs below which `rival` is cheaper than `winner`, None if there is no such number. Both costs are taken as
+    linear in epochs, from two short simulations each.
     """
 
     lines = []

@@ -35,9 +35,11 @@ MINIBATCHES_PER_INVOCATION: tuple[int | Literal["all"], ...] = (1, "all")  # min
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to train an experiment: architecture, workers, minibatch, memory, threads, machines. `memory_mb`: memory of functions that
-    compute, 0 if none do; `light_mb`: memory of functions that do not compute; `instance`: EC2 type of the programs, empty without any;
-    `host`: type of the database hosts, empty without any; `on`: platform, for an architecture that offers a choice.
+    """One way to train an experiment. `every`: minibatches of a worker between two exchanges; `updates`: whether it makes the experiment's
+    own updates to the model, or others, whose accuracy is unknown; `what`, `compression`: what workers exchange, and how compressed;
+    `memory_mb`: memory of functions that compute, 0 if none do; `light_mb`: memory of those that do not; `per_invocation`: minibatches of
+    one invocation; `host`: instance type of the database hosts, "" without any; `on`: platform, "" for an architecture with only one;
+    `instance`: instance type of the workers' programs, "" if functions compute; `limit`: number of training samples to use, None for all.
     """
 
     architecture: str
@@ -79,7 +81,7 @@ class Candidate:
 
     @property
     def form(self) -> Architecture:
-        """Architecture of the candidate, in the form that runs on the candidate's platform."""
+        """The candidate's architecture, as it runs on the candidate's platform."""
         return _load_form(self.architecture, self.on)
 
     @property
@@ -97,8 +99,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of the work of a run. `every`: minibatches between two exchanges; `limit`: number of training samples to use, or
-    None for all.
+    """The part of a run's work that each worker does, and what it exchanges. `every`: minibatches between two exchanges; `limit`: number of
+    training samples to use in all, None for all there are; `updates`: whether the experiment's own updates result; `what`, `compression`:
+    what workers exchange, and how compressed.
     """
 
     workers: int
@@ -116,9 +119,9 @@ LeastMemory = Callable[[int], int]  # MB of the smallest function that holds a m
 def list_candidates(
     base: Experiment, *, samples: int, prices: Prices, least_mb: LeastMemory, alone: bool = False
 ) -> Iterator[Candidate]:
-    """Yield all candidates for the experiment `base`, without duplicates and always in the same order. `samples`: training samples of an
-    epoch; `prices`: instance types without a price are left out; `least_mb`: returns the smallest function for a minibatch, tried besides
-    MEMORY_MB; `alone`: only candidates of one worker.
+    """Yield all candidates for the experiment `base`, each once and always in the same order. `samples`: number of training samples;
+    `prices`: instance types without a price are left out; `least_mb`: function from a batch size to the memory of the smallest function for
+    it, which is tried besides MEMORY_MB; `alone`: yield only candidates with one worker.
     """
     seen = set[Candidate]()
     for name in ("single",) if alone else architectures():
@@ -134,8 +137,8 @@ def list_candidates(
 
 
 def list_shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
-    """Yield the ways to divide the work of `base` among the workers of an architecture: first with the experiment's own updates, then with
-    other updates, whose accuracy is unknown. `samples`: training samples of an epoch.
+    """Yield the ways to divide the work of `base` among the workers of an architecture, for each number of workers: first those with the
+    experiment's own updates, then others, whose accuracy is unknown. `samples`: number of training samples.
     """
     own = load(base.architecture).resolve(base)
     exact = "equals_reference" in architecture.claims
@@ -156,15 +159,17 @@ def list_shares(base: Experiment, architecture: Architecture, *, samples: int) -
 
 
 def _sums_gradients(own: Experiment) -> bool:
-    """Return True if each update of the experiment is the mean gradient of its samples, whichever worker computes which of them."""
+    """Return whether each update of the experiment is simply the mean of its samples' gradients, so that it does not matter which worker
+    computes which.
+    """
     exact = "equals_reference" in load(own.architecture).claims
     plain = own.exchange.what == "gradients" and own.exchange.compression == "none" and own.p2p.mode == "synchronous"
     return exact and plain and own.aggregation.rule == "mean" and own.faults.attack == "none"
 
 
 def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
-    """Return True if the architecture, with the same workers and minibatches, ends with the same bits as the
-    experiment's own architecture.
+    """Return whether `architecture`, with the same workers and minibatches, trains exactly the same model, bit for bit, as the experiment's
+    own architecture.
     """
     mine, asked = load(own.architecture), own.exchange
     if architecture.name == mine.name:
@@ -175,15 +180,15 @@ def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
 
 
 def _make_synchronous(own: Experiment) -> Experiment:
-    """Return the experiment with an update after each minibatch of all workers, for comparison, if it takes local steps; otherwise return
-    it unchanged.
+    """Return the experiment unchanged if its workers exchange gradients; otherwise a copy whose workers exchange gradients after every
+    minibatch, for comparison.
     """
     return own if own.exchange.what == "gradients" else replace(own, exchange=Exchange(every=1))
 
 
 def _shares_with_own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]:
-    """Yield the shares by which `workers` workers make the experiment's own updates: as many updates, each of as many samples. `samples`:
-    training samples of an epoch.
+    """Yield the ways in which `workers` workers can make the experiment's own updates: the same number of updates, each from the same
+    number of samples, with different minibatch sizes. `own`: the experiment; `samples`: number of training samples.
     """
     training, drop, every = own.training, own.data.drop_last, own.exchange.every
     own_count = count_minibatches(samples, own.workers, training.batch_size, drop_last=drop)
@@ -214,8 +219,9 @@ def _shares_with_own_updates(own: Experiment, workers: int, samples: int) -> Ite
 def _shares_with_other_updates(
     own: Experiment, architecture: Architecture, workers: int, samples: int
 ) -> Iterator[Share]:
-    """Yield shares with the experiment's minibatches but other updates: workers that train local models and average them; and, with the
-    experiment's number of workers, an outer optimizer or compressed gradients. `samples`: training samples of an epoch.
+    """Yield ways to share the work that use the experiment's minibatches but make other updates: workers that train models of their own and
+    average them; and, with the experiment's number of workers, an outer optimizer or compressed gradients. `own`: the experiment;
+    `samples`: number of training samples.
     """
     batch, limit = own.training.batch_size, own.data.limit
     known = own.training.model in MODELS and own.data.dataset in DATA  # whose matrices powersgd's bytes follow from
@@ -243,7 +249,9 @@ def _shares_with_other_updates(
 def _candidates_of_share(
     base: Experiment, architecture: Architecture, share: Share, prices: Prices, least_mb: LeastMemory
 ) -> Iterator[Candidate]:
-    """Yield the candidates that do the given share of work, on every platform, instance type, store and function size."""
+    """Yield the candidates that do the given share of work, for every platform, instance type, store and function size that fits the
+    architecture. `base`: the experiment; `least_mb`: as for `list_candidates`.
+    """
     begun = Candidate(architecture.name, **asdict(share))
     for on in _list_platforms(architecture):
         form = replace(begun, on=on)
@@ -261,7 +269,7 @@ def _list_platforms(architecture: Architecture) -> tuple[str, ...]:
 
 @cache
 def _load_form(name: str, on: str) -> Architecture:
-    """Return the architecture called `name`, set to run on the platform `on` unless that is empty."""
+    """Return the architecture called `name` as it runs on the platform `on`, or unchanged if `on` is ""."""
     architecture = load(name)
     if not on or architecture.settings is None:
         return architecture
@@ -273,8 +281,8 @@ def _load_form(name: str, on: str) -> Architecture:
 def _vary_instances(
     base: Experiment, architecture: Architecture, begun: Candidate, prices: Prices
 ) -> Iterator[Candidate]:
-    """Yield the candidate once for each instance type that has a price, if the architecture's workers are programs; otherwise yield it
-    unchanged.
+    """Yield copies of the candidate `begun`, one for each instance type that has a price, and one more for spot if it has a GPU; if the
+    architecture's workers are functions, yield the candidate unchanged.
     """
     if architecture.program is None:
         yield begun
@@ -295,7 +303,9 @@ def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
 def _vary_stores(
     base: Experiment, architecture: Architecture, placed: Candidate, prices: Prices
 ) -> Iterator[Candidate]:
-    """Yield the candidate once for each store and database host that the architecture can use."""
+    """Yield copies of the candidate `placed`, one for each store and type of database host that the architecture can use; if it has no
+    store for tensors, yield the candidate unchanged.
+    """
     if architecture.tensor_hosts == "none":
         yield placed
         return
@@ -310,8 +320,8 @@ def _vary_stores(
 def _vary_sizes(
     base: Experiment, architecture: Architecture, stored: Candidate, least_mb: LeastMemory
 ) -> Iterator[Candidate]:
-    """Yield the candidate once for each function memory, number of threads, and number of minibatches per invocation. `least_mb`: returns
-    the smallest function for a minibatch.
+    """Yield copies of the candidate `stored`, one for each combination of function memory, threads and minibatches per invocation; if no
+    function computes, one with the threads of its instance. `least_mb`: as for `list_candidates`.
     """
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:
@@ -333,7 +343,9 @@ def _vary_sizes(
 
 
 def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
-    """Return the candidate as an experiment that can be run: `base` with the candidate's values."""
+    """Return the candidate as an experiment that can be run: a copy of `base` with the candidate's architecture, workers, machines and
+    sizes.
+    """
     memory_mb = {"default": candidate.memory_mb} if candidate.memory_mb else Functions().memory_mb
     functions = replace(base.functions, memory_mb=memory_mb)
     gpu, p2p = base.gpu, base.p2p
@@ -373,8 +385,8 @@ def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
 
 
 def _exchange_settings(asked: Exchange, candidate: Candidate) -> Exchange:
-    """Return the exchange settings of the candidate's experiment. Outer optimizer and compression settings of `asked` are kept only if the
-    candidate exchanges the same thing with the same compression.
+    """Return the exchange settings of the candidate's experiment. The other settings of `asked`, the experiment's own exchange, are kept
+    only if the candidate exchanges the same thing with the same compression.
     """
     same = (asked.what, asked.compression) == (candidate.what, candidate.compression)
     return replace(

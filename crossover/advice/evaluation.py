@@ -50,8 +50,8 @@ RELATED_SHARE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimate of one candidate: seconds from `deploy` until the model is ready, and dollars of the whole run. `problem`: why AWS would not
-    run it.
+    """An estimate of one candidate's time and cost. `seconds`: from `deploy` until the model is ready; `usd`: dollars of the whole run;
+    `problem`: why AWS would not run it, or "".
     """
 
     seconds: float
@@ -59,15 +59,19 @@ class Estimate:
     problem: str = ""
 
     def below(self, other: "Estimate", *, slack: float = 0.0) -> bool:
-        """Return True if neither the seconds nor the dollars of this estimate exceed those of `other`. `slack`: share by which they may."""
+        """Return whether neither the seconds nor the dollars of this estimate exceed those of `other`. `slack`: share by which they may
+        exceed them, such as 0.01.
+        """
         return self.seconds <= other.seconds * (1 + slack) and self.usd <= other.usd * (1 + slack)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Simulation of a shape (candidates that differ only in computing) without stragglers: total seconds, billed seconds of functions that
-    compute and of those that do not, and usage. `unshared`: the profile without contention for hosts' links, only for long workers: one
-    computes while others hold the link, so that their computing adds to this profile only.
+    """A simulation of a whole run without stragglers, from which bounds for similar candidates are computed. `seconds`: duration of the
+    run; `computing_s`, `light_s`: billed seconds of functions that compute and of those that do not; `transitions`: number of state
+    transitions; `used`: other quantities billed by use; `problem`: why AWS would not run it, or ""; `hosts`: factor by which the simulated
+    hosts of functions are slower than the mean; `unshared`: the same simulation without contention for network links, for workers that
+    train through several invocations, else None.
     """
 
     seconds: float
@@ -82,8 +86,8 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """The question of an advice: an experiment, its sizes, a calibration and prices, with the methods that estimate a candidate. `samples`:
-    training samples of an epoch; `workload`: the experiment's own sizes.
+    """What advice is asked for, and methods that estimate candidates for it. `base`: the experiment to train; `workload`: sizes of its
+    model and data; `samples`: number of training samples; `calibration`: speeds of AWS; `prices`: price list.
     """
 
     base: Experiment
@@ -94,7 +98,7 @@ class Question:
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def _get_cached(self, make: Callable[..., T], *arguments: Any) -> T:
-        """Return `make(*arguments)`, computed only once, because thousands of candidates ask for the same value."""
+        """Return `make(*arguments)`, computed only at the first call with these arguments and the same name of `make`."""
         key = (make.__name__, *arguments)
         if key not in self._known:
             self._known[key] = make(*arguments)
@@ -102,8 +106,8 @@ class Question:
         return found
 
     def task(self, candidate: Candidate, *, quick: bool = False) -> RepeatedRun:
-        """Return the run that repetitions of the candidate simulate. `quick`: whether an epoch of many rounds is represented by fewer of
-        them than in `project`, which is enough to compare candidates.
+        """Return the input for simulating the candidate's run repeatedly. `quick`: represent an epoch of many rounds by fewer of them than
+        usual, which is enough to compare candidates.
         """
         experiment = experiment_of(self.base, candidate)
         return RepeatedRun(
@@ -111,16 +115,16 @@ class Question:
         )
 
     def workload_of(self, candidate: Candidate) -> Workload:
-        """Return the workload with the minibatches of the candidate's worker that has most samples."""
+        """Return the sizes of the candidate's work, with the minibatch sizes of the worker that has most samples."""
         return self._get_cached(self._workload, candidate.workers, candidate.batch_size, candidate.limit)
 
     def sizes(self, experiment: Experiment) -> Workload:
-        """Return the workload of another experiment with the same model and data."""
+        """Return the sizes of the work of another experiment with the same model and data."""
         return self._workload(experiment.workers, experiment.training.batch_size, experiment.data.limit)
 
     def _workload(self, workers: int, batch_size: int, limit: int | None) -> Workload:
-        """Return the workload with the minibatches of the worker that has most samples. `limit`: number of training samples to use, or
-        None for all.
+        """Return the sizes of the work with the minibatch sizes of the worker that has most samples. `limit`: number of training samples to
+        use, None for all.
         """
         each = -(-min(self.samples, limit or self.samples) // workers)
         full, rest = divmod(each, batch_size)
@@ -128,28 +132,30 @@ class Question:
         return replace(self.workload, samples=(batch_size,) * full + last)
 
     def span(self, candidate: Candidate) -> int:
-        """Return how many epochs the candidate's shortest run has: several if a round of local steps spans several. Shortened runs have a
-        multiple of it.
+        """Return the smallest number of epochs that the candidate can train: 1, or more if its workers exchange models only after several
+        epochs. Its runs are a multiple of this long.
         """
         minibatches = len(self.workload_of(candidate).samples)
         every = minibatches if candidate.every == "epoch" else candidate.every
         return Calendar(minibatches, every, self.base.training.epochs).span
 
     def before_s(self, candidate: Candidate) -> float:
-        """Return the assumed seconds of start-up of a candidate: until its stacks are deployed and its instances have booted."""
+        """Return the assumed seconds of the candidate's start-up: from `deploy` until its stacks are deployed and its instances have
+        booted.
+        """
         return self._get_cached(
             self._compute_before_s, candidate.architecture, candidate.on, candidate.host, candidate.instance
         )
 
     def _compute_before_s(self, architecture: str, on: str, host: str, instance: str) -> float:
-        """Return the assumed seconds of start-up for an architecture, platform, database host and instance type. `host`, `instance`: empty
-        if there is none.
+        """Return the assumed seconds of start-up for an architecture on the platform `on`. `host`, `instance`: instance types of the
+        database hosts and of the programs, "" if there are none.
         """
         shape = Candidate(architecture, 1, 1, 1, on=on, host=host, instance=instance)
         return sum(each.seconds for each in self.start_up(shape))
 
     def start_up(self, candidate: Candidate) -> list[StartUpPart]:
-        """Return the parts of the candidate's start-up with their bands; their middles add up to `before_s`."""
+        """Return the parts of the candidate's start-up, each with its range; their medians add up to `before_s`."""
         return start_up.list_parts(
             self.calibration,
             hosts=bool(candidate.host),
@@ -160,27 +166,27 @@ class Question:
 
     @cached_property
     def _on_its_hosts(self) -> Calibration:
-        """The calibration without stragglers other than the hosts' own speeds, as the seed draws them. Other factors are drawn as 1, so
-        that the order of draws does not change.
-        """
+        """The calibration with the speeds of hosts as the experiment's seed draws them, and without other stragglers."""
         drawn = apply_draw(self.calibration, self._draw)
         task, cold = (NEGLIGIBLE_SIGMA if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
         return replace(drawn.without_stragglers(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
 
     @cached_property
     def calm(self) -> Calibration:
-        """Calibration of the question's draw, without stragglers."""
+        """The calibration under median AWS conditions, without stragglers."""
         return apply_draw(self.calibration, self._draw).without_stragglers()
 
     @property
     def _draw(self) -> Draw:
-        """Draw of the experiment's seed, in the median session."""
+        """The random conditions of a simulation with the experiment's seed, under median AWS conditions."""
         return Draw(self.base.seed, 0.0)
 
     # --- at least -----------------------------------------------------------------------------------------------------
 
     def least(self, candidate: Candidate) -> Estimate:
-        """Return a lower bound of a candidate's time and cost: computing alone, and what is billed meanwhile."""
+        """Return a lower bound of the candidate's time and cost, without simulation: its computing alone, and what is billed during that
+        time.
+        """
         seconds, worked_s = self._computing_time(candidate)
         luck = self.least_straggler_factor(
             self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples),
@@ -193,8 +199,8 @@ class Question:
         return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
 
     def _computing_time(self, candidate: Candidate) -> tuple[float, float]:
-        """Return two times of a candidate in seconds: until all rounds are computed, and that which one worker computes in all of its
-        functions.
+        """Return two times of the candidate in seconds: the duration of computing the whole run, and the time that one worker's functions
+        or program spend on it. They differ if functions compute minibatches in parallel.
         """
         batch_s, sample_s = self._get_cached(
             self._computing, candidate.memory_mb, candidate.threads, candidate.instance
@@ -218,16 +224,16 @@ class Question:
     def _count_work(
         self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"]
     ) -> tuple[int, int, int, int]:
-        """Return the work of a worker in an epoch: minibatches, rounds, samples, and the sum over the rounds of the samples in a round's
-        largest minibatch.
+        """Return four counts of a worker's epoch: minibatches, rounds (exchanges), samples, and the samples in the largest minibatch of
+        each round, summed over the rounds. `limit`: number of training samples to use, None for all; `every`: minibatches in a round.
         """
         samples = self._get_cached(self._workload, workers, batch_size, limit).samples
         parts = list(batched(samples, len(samples) if every == "epoch" else every))
         return len(samples), len(parts), sum(samples), sum(map(max, parts))
 
     def _computing(self, memory_mb: int, threads: int, instance: str) -> tuple[float, float]:
-        """Return two times in seconds of computing a minibatch: the part that does not depend on its size, and the part of each of its
-        samples. `memory_mb`: memory of a function, 0 for an instance.
+        """Return two times in seconds of computing a gradient: the part that does not depend on the size of the minibatch, and the part for
+        each of its samples. `memory_mb`: memory of the function, 0 for an instance; `instance`: instance type, "" for a function.
         """
         training = replace(self.base.training, threads=threads)
         experiment, cloud = replace(self.base, training=training), self.calm
@@ -245,9 +251,9 @@ class Question:
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
     def _infrastructure_usd(self, candidate: Candidate, *, threads: int = 0) -> tuple[float, float, int]:
-        """Return the dollars per second of the infrastructure around a candidate's functions, its dollars that do not grow with time, and
-        its number of secrets; cached for all candidates that need the same infrastructure. `threads`: in place of the candidate's own, 0
-        for those.
+        """Return three values on the infrastructure around a candidate's functions: its dollars per second, its dollars that do not grow
+        with time, and its number of secrets. They are cached for all candidates with the same infrastructure. `threads`: replaces the
+        candidate's own number, unless 0.
         """
         each = candidate
         key = (
@@ -262,8 +268,8 @@ class Question:
         return found
 
     def _compute_infrastructure_usd(self, shape: Candidate) -> tuple[float, float, int]:
-        """Return the dollars per second of the infrastructure around the functions, its dollars that do not grow with time (for runs of a
-        minute and more), and its number of secrets.
+        """Return three values on the infrastructure around the functions of a candidate: its dollars per second, its dollars that do not
+        grow with time (for runs of a minute and more), and its number of secrets.
         """
         fixed = bill.infrastructure_of(experiment_of(self.base, shape))
         short, long = (
@@ -273,7 +279,9 @@ class Question:
         return (long - short) / 1_000, 2 * short - long, fixed.secrets
 
     def _unit_price(self, name: str, secrets: int, seconds: float) -> float:
-        """Return the dollars of one unit of usage. `name`: field of `bill.Quantities`; `seconds`: duration of the run."""
+        """Return the dollars of one unit of something billed by use. `name`: field of `bill.Quantities`; `secrets`: number of secrets that
+        each cold start reads; `seconds`: duration of the run.
+        """
         used, fixed = bill.Quantities(**{name: PRICED_UNITS}), bill.Infrastructure(secrets=secrets)
         lines, nothing = (
             bill.bill(each, fixed, self.prices, duration_s=seconds, transitions=0) for each in (used, bill.Quantities())
@@ -281,23 +289,24 @@ class Question:
         return (sum(line.usd for line in lines) - sum(line.usd for line in nothing)) / PRICED_UNITS
 
     def least_straggler_factor(self, count: int, *, hosts: int) -> float:
-        """Return a lower bound for the mean of the random factors of `count` computations, on `hosts` hosts of functions."""
+        """Return a lower bound for the mean of the random factors by which `count` computations on `hosts` hosts of functions are slower
+        than usual.
+        """
         cloud = self.calibration
         drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
         return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn if of)
 
     def _drawn_epochs(self, candidate: Candidate) -> int:
-        """Return the number of epochs whose stragglers decide the result: all if all are simulated, otherwise those after the first
-        round, which represent the rest.
+        """Return the number of epochs whose random stragglers determine the simulated result: all if all are simulated, otherwise the
+        simulated ones without the first few.
         """
         epochs, span = self.base.training.epochs, self.span(candidate)
         simulated = count_simulated_epochs(SIMULATED_EPOCHS, span)
         return epochs if epochs <= simulated else simulated - span
 
     def _least_factors(self, candidate: Candidate) -> tuple[float, float]:
-        """Return the smallest random factors that stragglers other than hosts can have in a candidate's run: for computing, and for
-        everything else. A worker waits for the others once a round: a long worker has computed many minibatches by then, and sends one
-        vector or two.
+        """Return two lower bounds for the random factors of a candidate's run by which stragglers change its times: for computing, and for
+        everything else. The factors of hosts are not included.
         """
         minibatches = self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples)
         every = len(self.workload_of(candidate).samples) if candidate.every == "epoch" else candidate.every
@@ -305,15 +314,16 @@ class Question:
         cloud = self.calibration
 
         def least(sigma: float, count: int) -> float:
-            """Return a lower bound for the mean of `count` factors with that sigma."""
+            """Return a lower bound for the mean of `count` random factors with the standard deviation `sigma`."""
             return min(STRAGGLER_DISCOUNT, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
         computed = rounds if has_minibatch_map(candidate.form) else minibatches
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
-        """Return the estimate of a candidate from its usage, seconds and transitions. The dollars follow `bill.bill`, which is a sum of
-        products; hosts of a run shorter than a minute cost more than this.
+        """Return the candidate's estimate from quantities billed by use, seconds of the run, and state transitions. The dollars are those
+        of `bill.bill`, except that instances of a run shorter than a minute cost more in reality. `used`: quantities by field of
+        `bill.Quantities`.
         """
         per_s, once, secrets = self._infrastructure_usd(candidate)
         usd = once + per_s * seconds + transitions * self.prices.of("stepfunctions.transition").usd
@@ -327,13 +337,13 @@ class Question:
     # --- without stragglers -------------------------------------------------------------------------------------------
 
     def shape(self, candidate: Candidate) -> Candidate:
-        """Return the shape of a candidate: the candidate with the quickest functions and usual hosts. Candidates of one shape differ only
-        in computing, so that they share a profile.
+        """Return a copy of the candidate with the quickest functions and the usual hosts. Candidates with the same copy, called their
+        shape, differ only in how fast they compute, so that one simulation gives bounds for all of them.
         """
         return self._get_cached(self._find_shape, candidate)
 
     def _find_shape(self, candidate: Candidate) -> Candidate:
-        """Return the shape of a candidate, as `shape` does, without its cache."""
+        """Return the candidate's shape, as `shape` does, without using the cache."""
         network = figures.load_instances().get(candidate.host)
         usual = figures.load_instances().get(USUAL_HOST)
         alike = network and usual and network.bytes_s == usual.bytes_s
@@ -348,16 +358,16 @@ class Question:
         )
 
     def family(self, shape: Candidate) -> Candidate:
-        """Return the key of the shapes that exchange the same vectors among as many workers: they differ in the size of a minibatch, in the
-        number of minibatches between exchanges and, without GPUs, in the instances.
+        """Return a key that shapes have in common if the same number of workers exchange the same vectors. They differ in minibatch size,
+        in the number of minibatches between exchanges and, without GPUs, in the instance type.
         """
         known = figures.load_instances().get(shape.instance)
         replaceable = known is not None and known.bytes_s is not None and not shape.gpu
         return replace(shape, batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
 
     def lightness(self, shape: Candidate) -> tuple[float, ...]:
-        """Return the sort key of a shape within its family, as a tuple of numbers: the lightest shape has the largest. It exchanges least
-        often, in the fewest minibatches, on the best network.
+        """Return a sort key, as a tuple of numbers, for the shapes of one family. The largest key has the shape with the least to exchange:
+        the fewest exchanges, the fewest minibatches, the fastest network.
         """
         every = len(self.workload_of(shape).samples) if shape.every == "epoch" else shape.every
         known = figures.load_instances().get(shape.instance)
@@ -365,22 +375,22 @@ class Question:
         return (every * shape.batch_size, shape.batch_size, *network)
 
     def profile(self, shape: Candidate) -> "Profile":
-        """Return the profile of a shape, extrapolated from a few rounds without stragglers on the seed's hosts: each further round takes
-        as long as the last.
+        """Return a simulation of the shape's whole run without stragglers other than slow hosts, extrapolated from a few rounds, since all
+        further rounds take equally long.
         """
         found = self._profile(shape, self._on_its_hosts)
         queue = shape.host and shape.memory_mb and shape.workers > 1 and not has_minibatch_map(shape.form)
         return replace(found, unshared=self._profile(shape, self._on_its_hosts.without_sharing())) if queue else found
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
-        """Return the profile of a shape under the calibration `cloud`, extrapolated linearly in epochs and rounds."""
+        """Return a simulation of the shape's whole run under the calibration `cloud`, extrapolated linearly in epochs and rounds."""
         experiment, workload = experiment_of(self.base, shape), self.workload_of(shape)
         epochs, minibatches = experiment.training.epochs, len(workload.samples)
         every = minibatches if shape.every == "epoch" else shape.every
         rounds, span = -(-minibatches // every), self.span(shape)
 
         def run(epochs: int, rounds_: int) -> Simulated:
-            """Simulate the shape with so many spans of epochs and rounds per epoch."""
+            """Simulate the shape for `epochs` times its smallest number of epochs, with `rounds_` rounds in each epoch."""
             samples = workload.samples if rounds_ == rounds else workload.samples[: rounds_ * every]
             changed = replace(experiment, training=replace(experiment.training, epochs=epochs * span))
             return simulate(changed, cloud, workload=replace(workload, samples=samples), price_list=self.prices)
@@ -398,7 +408,7 @@ class Question:
             ]
 
         def whole(of: Callable[[Simulated], float]) -> float:
-            """Return a figure of the whole run from its values in the simulated parts."""
+            """Return a figure of the whole run, combined from the simulated parts. `of`: returns the figure of one simulation."""
             return max(0.0, sum(share * of(part) for share, part in parts))
 
         computing = {step.name for step in steps(shape.form) if step.needs_torch(experiment)}
@@ -420,10 +430,10 @@ class Question:
         )
 
     def about(self, candidate: Candidate, profile: "Profile", shape: Candidate | None = None) -> Estimate:
-        """Return a lower bound of time and cost: the profile of the candidate's shape, with the candidate's own computing time in place
-        of the shape's.
+        """Return a lower bound of the candidate's time and cost, closer than that of `least`: the simulation of its shape, `profile`, with
+        the candidate's own computing time in place of the shape's.
 
-        `shape`: the lightest shape of the candidate's family, if `profile` is of that one. The bound is then less close.
+        `shape`: the shape that was simulated, if it is another one of the same family. The bound is then less close.
         """
         own_shape = self.shape(candidate)
         share = 1.0 if shape in (None, own_shape) else RELATED_SHARE
@@ -444,15 +454,18 @@ class Question:
         profiled: tuple[float, float],
         share: float,
     ) -> Estimate:
-        """Return the lower bound of a candidate's time and cost by one profile. `work`, `profiled`: computing times, from
-        `_computing_time`, of the candidate and of the shape that was profiled; `share`: the part of what is not computing that counts.
+        """Return a lower bound of the candidate's time and cost from one simulation. `work`, `profiled`: computing times, as
+        `_computing_time` returns them, of the candidate and of the shape that was simulated; `share`: share of the simulated time other
+        than computing that is certain for this candidate.
         """
         (seconds, worked_s), (quickest_s, quickest_worked_s) = work, profiled
         computing, else_ = self._least_factors(candidate)
         else_ *= share
 
         def of(work_s: float, whole_s: float, quickest_s: float) -> float:
-            """Return a time of the candidate from its own computing, and from a time of the profiled shape and its computing."""
+            """Return a time of the candidate. `work_s`: its own computing time; `whole_s`: the time in the simulation; `quickest_s`: the
+            computing time in that.
+            """
             work_s, quickest_s = profile.hosts * work_s, profile.hosts * quickest_s
             return computing * work_s + else_ * max(0.0, whole_s - quickest_s)
 
@@ -470,8 +483,8 @@ class Question:
     # --- as the simulation says ---------------------------------------------------------------------------------------
 
     def simulated(self, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
-        """Return a candidate's estimate and its outcome, simulated in the median session with the stragglers of the experiment's seed. If
-        validation would refuse its YAML, return an estimate that has only a problem, and None.
+        """Return the candidate's estimate and the outcome of its simulation under median AWS conditions, with the stragglers that the
+        experiment's seed draws. If validation would refuse the candidate's YAML, the estimate has only a problem, and the outcome is None.
         """
         if problem := self.refusal(candidate):
             return Estimate(0.0, 0.0, problem), None
@@ -480,7 +493,7 @@ class Question:
         return Estimate(seconds, found.usd, next(iter(found.problems), "")), found
 
     def refusal(self, candidate: Candidate) -> str:
-        """Return why `run` or `deploy` would refuse the candidate's YAML; empty if they would not."""
+        """Return why `run` or `deploy` would refuse the candidate's YAML, "" if they would not."""
         experiment = experiment_of(self.base, candidate)
         try:
             check_deployment(validate(plain_of(experiment)))
@@ -495,18 +508,18 @@ def _billed_s(run: Simulated, names: Collection[str]) -> float:
 
 
 def batched(values: Sequence[int], count: int) -> Iterator[Sequence[int]]:
-    """Yield consecutive slices of `count` values; the last may be shorter."""
+    """Yield consecutive slices of `values` with `count` values each; the last may be shorter."""
     for start in range(0, len(values), count):
         yield values[start : start + count]
 
 
 def plain_of(experiment: Experiment) -> dict[str, object]:
-    """Return the experiment as a YAML document with every field written out, without a recipe."""
+    """Return the experiment as a dictionary for YAML with every field written out, so that no recipe changes its fields."""
     return {**experiment.to_plain(), "recipe": "none"}
 
 
 def best(found: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candidate, Estimate]]:
-    """Return the Pareto front of candidates with their estimates, the cheapest first: those that no other one beats in both figures."""
+    """Return the Pareto front of candidates with their estimates, the cheapest first: each is quicker than all cheaper ones."""
     front: list[tuple[Candidate, Estimate]] = []
     for each in sorted(found, key=lambda each: (each[1].usd, each[1].seconds, str(each[0]))):
         if not front or each[1].seconds < front[-1][1].seconds:
