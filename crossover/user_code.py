@@ -228,15 +228,27 @@ def _list_imported_modules(node: ast.AST, package: str) -> Iterator[str]:
 _HOME = Path(__file__).parents[1]  # of this project's packages
 
 
+# What the user's function of each field is called with.
+_PARAMETERS = {
+    "training.model": "classes, input_shape",
+    "training.loss": "outputs, labels",
+    "training.metric.name": "outputs, labels",
+    "data.dataset": "experiment",
+}
+
+
 def build_failure_error(field: str, name: str, error: BaseException, *, what: Any = None) -> OwnCodeError:
     """Return the OwnCodeError for `error`, which the user code `name` in the field `field` raised; its message has file and line.
 
     The line is the last one of user code in the traceback, or, if there is none, the line at which `what` is defined. If the error
     was raised in this project's code that user code called, the message says so.
     """
-    place = find_line_in_traceback(error.__traceback__) or find_definition_line(what)
+    line = find_line_in_traceback(error.__traceback__)
+    place = line or find_definition_line(what)
     said = " ".join(str(error).split()) or "no message"
     problem = f"{type(error).__name__}: {said}"
+    if isinstance(error, TypeError) and line is None and field in _PARAMETERS and callable(what):
+        problem += f"; expected def {name.rpartition(':')[2]}({_PARAMETERS[field]})"
     if inside := _find_project_line(error.__traceback__):
         return OwnCodeError(
             f"{field}: {name!r}: {inside}, called by your code{f', {place}' if place else ''}: {problem}"
@@ -456,6 +468,11 @@ def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
             yield
     except (CrossoverError, MemoryError):
         raise
+    except SystemExit as error:
+        if ":" not in name or type(error) is not SystemExit:  # a signal's is a class of its own
+            raise
+        place = find_line_in_traceback(error.__traceback__) or find_definition_line(what)
+        raise build_user_code_error(field, name, "ends the program when it is called", place=place) from error
     except Exception as error:
         if ":" not in name or "can't allocate memory" in str(error):
             raise

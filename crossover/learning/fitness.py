@@ -141,6 +141,12 @@ def _find_malformed(samples: Any) -> str:
 def _find_type_problem(name: str, part: Any) -> str:
     """Return in words why `part`, called `name` in the text, is not a tensor with at least one row; "" if it is."""
     if isinstance(part, Tensor):
+        if part.layout != torch.strided or part.is_nested:
+            return f"{name} are a tensor of the layout {part.layout}; a dense one is expected, such as .to_dense() makes of a sparse one"
+        if part.device.type != "cpu":
+            return f"{name} are on the device {part.device}; a tensor in main memory is expected, such as .cpu() makes of it"
+        if part.requires_grad:
+            return f"{name} are a part of a graph of gradients; data are expected, such as .detach() makes of it"
         return "" if part.ndim and len(part) else f"{name} are empty: a tensor of the shape {tuple(part.shape)}"
     if isinstance(part, Sequence) and len({_length(row) for row in part}) > 1:
         shortest, longest = min(map(_length, part)), max(map(_length, part))

@@ -27,7 +27,7 @@ from crossover.algorithms.aggregation import is_finite
 from crossover.algorithms.compression import make_generator
 from crossover.algorithms.schedule import derive_seed
 from crossover.data.encoding import Vector
-from crossover.errors import ConfigError, Corrupt, Refused
+from crossover.errors import ConfigError, Corrupt, OwnCodeError, Refused
 from crossover.experiment import Experiment, Training
 from crossover.learning import batches, scaling, weights, zoo
 from crossover.learning import batches as tensor_file
@@ -43,6 +43,7 @@ from crossover.learning.samples import (
     Preparation,
     augment_images,
     get_affine_map,
+    is_measured,
     list_first_epochs,
     resize_for_epoch,
 )
@@ -580,7 +581,15 @@ class Learner:
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if reason := codecs.build_codec(exchange).problem(self.shapes):
             raise ConfigError(reason)
-        outputs = self._outputs(batch.inputs)
+        try:
+            outputs = self._outputs(batch.inputs)
+        except OwnCodeError as error:
+            if is_measured(batch.inputs) or "type" not in str(error.__cause__):
+                raise
+            kind = batch.inputs.dtype
+            raise OwnCodeError(
+                f"{error}; inputs are {kind}, which reach the model as they are: .float() in the loader makes numbers of them"
+            ) from error
         if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")

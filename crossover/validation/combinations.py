@@ -437,8 +437,8 @@ def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[s
     if not architecture.alone or e.workers == 1:
         return
     yield (
-        f"workers: {e.workers}: {e.architecture} is one worker; expected 1, and exchange.every: {e.workers} where an update is to "
-        "have as many minibatches"
+        f"workers: {e.workers}: {e.architecture} has one worker; expected 1. For updates of as many minibatches set exchange.every: "
+        f"{e.workers}"
     )
 
 

@@ -38,7 +38,7 @@ def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"workers": 4}, "workers: 4: single is one worker; expected 1"),
+        ({"workers": 4}, "workers: 4: single has one worker; expected 1"),
         ({"single": {"instance_type": "c7g.large"}}, "single.instance_type: c7g.large applies to an instance"),
         ({"single": {"spot": True}}, "single.spot: true applies to an instance"),
         ({"exchange": {"what": "model"}}, "exchange.what: single does not exchange models"),

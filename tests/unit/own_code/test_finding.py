@@ -109,6 +109,11 @@ def far_away(factory: Callable[[], object]) -> None:
             lambda factory: factory(),
             "helper.py, line 2, in half: ZeroDivisionError",
         ),
+        (
+            "\ndef factory(classes):\n    pass",
+            lambda factory: factory(3, (2,)),
+            r"task.py, line 2: TypeError: .*; expected def factory\(classes, input_shape\)",
+        ),
         ("\n\ndef factory():\n    pass", far_away, "task.py, line 3: ValueError: far away"),  # the definition
     ],
 )

@@ -104,6 +104,13 @@ def test_all_four_of_ones_own(folders: Folders) -> None:
         ("INPUTS, LABELS, 3, INPUTS[:4]", "of test_inputs and test_labels one is None"),
         ("INPUTS, LABELS, 3, INPUTS[:4, :1], LABELS[:4]", "test_inputs rows of the shape (1) torch.float32"),
         ("INPUTS, LABELS, 3, INPUTS[:4], LABELS[:3]", "of the test split, there are 4 inputs and 3 labels"),
+        (
+            "INPUTS.to_sparse(), LABELS, 3",
+            "inputs are a tensor of the layout torch.sparse_coo; a dense one is expected",
+        ),
+        ("INPUTS.clone().requires_grad_(), LABELS, 3", "inputs are a part of a graph of gradients; data are expected"),
+        ("INPUTS.to('meta'), LABELS, 3", "inputs are on the device meta; a tensor in main memory is expected"),
+        ("exit(3)", "ends the program when it is called"),
         ("*open('nowhere')", "FileNotFoundError"),
         ("torch.tensor([[1.0], [1.0, 2.0]]), LABELS, 3", "ValueError: expected sequence of length 1"),
     ],
@@ -140,6 +147,13 @@ def test_labels_that_a_loss_of_numbers_cannot_take(folders: Folders, loss: str, 
     ("parts", "training", "field", "line", "said"),
     [
         ({"model": "nn.Linear(3, 3)"}, OURS, "model:factory", FACTORY, "mat1 and mat2 shapes cannot be multiplied"),
+        (
+            {"samples": "INPUTS.long(), LABELS, 3"},
+            OURS,
+            "model:factory",
+            FACTORY,
+            ".float() in the loader makes numbers",
+        ),
         (
             {"model": "nn.Linear(2, 4)"},
             OURS,
