@@ -40,15 +40,16 @@ from crossover.local.zygotes import Runtime, ZygoteKind
 
 
 class CodeCache:
-    """A folder of unpacked function zips, one subfolder for each content (named by its SHA-256)."""
+    """A folder in which function zips are unpacked, one subfolder for each different content (named by its SHA-256)."""
 
     def __init__(self, folder: Path) -> None:
+        """Use `folder`, which is created when the first zip is unpacked."""
         self._folder = folder
         self._lock = threading.Lock()
 
     def unpack(self, archive: bytes) -> Path:
-        """Return the folder with the content of the zip `archive`. The zip is unpacked and compiled to bytecode at its first use, because
-        Lambda does not compile either when it starts a function.
+        """Return the folder with the unpacked content of the zip `archive`. At its first use the zip is unpacked and compiled to bytecode,
+        because on Lambda the start of a function does not include compiling either.
         """
         target = self._folder / hashlib.sha256(archive).hexdigest()[:16]
         with self._lock:
@@ -89,7 +90,7 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class Asset:
-    """A file or folder of the assembly, with the bucket and key that it is uploaded to."""
+    """A file or folder of a CDK cloud assembly to be uploaded to `bucket` under `key`. `zipped`: whether a folder is uploaded as a zip."""
 
     path: Path
     zipped: bool
@@ -121,6 +122,9 @@ def _sort_stacks(artifacts: Mapping[str, Any]) -> Iterator[str]:
     seen: set[str] = set()
 
     def visit(name: str) -> Iterator[str]:
+        """Yield the names of the stacks that the artifact `name` depends on, then its own if it is a stack; those yielded before are left
+        out.
+        """
         if name in seen or name not in artifacts:
             return
         seen.add(name)
@@ -199,7 +203,9 @@ def find_layer_keys(stacks: list[Stack]) -> set[str]:
 
 
 def list_zygote_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
-    """Return the kinds of fork servers (`plain`, `torch`) that the Python functions of the stacks need, sorted."""
+    """Return, sorted, the kinds of fork servers that the Python functions of the stacks need: "torch" for functions tagged as computing,
+    "plain" for others.
+    """
     functions = (each for stack in stacks for each in stack.properties_of_type("AWS::Lambda::Function"))
     python = [each.get("Tags", []) for each in functions if each.get("Runtime", "").startswith("python")]
     kinds: set[ZygoteKind] = {
@@ -222,10 +228,10 @@ def make_empty_zip() -> bytes:
 
 @contextmanager
 def open_databases(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
-    """Yield the workers' tensor databases on `cloud` by worker number; close them at the end of the block.
+    """Return a context manager that opens the workers' tensor databases on `cloud`, yields them by rank, and closes them at the end.
 
-    `experiment`: gives the keys' lifetime; `function`: name of the deployed function whose environment holds the
-    addresses of the databases. A database whose server has ended is left out.
+    `experiment`: gives the keys' lifetime; `function`: name of the deployed function whose environment holds the databases' addresses. A
+    database whose server has ended is left out.
     """
     from moto.awslambda.models import lambda_backends
 
@@ -255,11 +261,12 @@ _MODULE = Path(__file__).resolve().parents[2] / "redis_module"
 
 
 class Servers:
-    """The Redis and RabbitMQ servers that stand in for the template's hosts and brokers. `stop` ends all of them, and none can be started
-    afterwards.
+    """The real Redis and RabbitMQ servers that run for the database hosts and brokers of the deployed templates. `stop` ends all of them;
+    none can be started afterwards.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Start with no servers. `folder`: receives their files."""
         self.redis: dict[str, RedisServer] = {}  # by instance id
         self.brokers: dict[str, RabbitServer] = {}  # by the broker's name
         self._addresses: dict[str, str] = {}  # private address of an instance -> URL of its server
@@ -269,8 +276,8 @@ class Servers:
         self._over = False
 
     def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
-        """Start redis-server if the instance's role in `tags` is `redis`; do nothing for other roles. Its password is
-        in the secret whose ARN `user_data`, the boot script, names.
+        """Start redis-server for an EC2 instance whose tag for the role is `redis`; do nothing for other instances. Its password is the
+        secret whose ARN is in `user_data`, the boot script.
 
         `identity`: the instance's id; `address`: its private address. Raises RunFailed if this cloud has ended.
         """
@@ -290,8 +297,8 @@ class Servers:
 
     @contextmanager
     def _register(self, server: RedisServer | RabbitServer) -> Iterator[bool]:
-        """Yield whether this cloud has ended, under its lock, so that the caller can add the just started `server` to it. If the cloud has
-        ended, stop the server after the block.
+        """Return a context manager for adding the just started `server` to this object's lists, under the lock; it yields whether the cloud
+        has ended meanwhile. If so, the server is stopped after the block.
         """
         with self._lock:
             over = self._over
@@ -305,7 +312,7 @@ class Servers:
             raise RunFailed("the cloud on this machine has ended")
 
     def stop_instance(self, identity: str) -> None:
-        """Stop the Redis server of the instance with the id `identity`, if it has one, and forget its address."""
+        """Stop the Redis server of the instance with the id `identity`, if it has one; its address is no longer replaced."""
         with self._lock:
             server = self.redis.pop(identity, None)
             if server:
@@ -367,13 +374,13 @@ class Servers:
             )
 
     def is_running(self, url: str) -> bool:
-        """Return whether the database at `url` is one of these servers and still runs."""
+        """Return whether `url` is the address of one of these Redis servers, and that server runs."""
         with self._lock:
             return any(server.url == url and server.status is None for server in self.redis.values())
 
     def replace_addresses(self, text: str) -> str:
-        """Return `text` with every URL redis(s)://PRIVATE-ADDRESS:PORT of a host replaced by the URL of that host's server on
-        this machine.
+        """Return `text` with each URL of a database host's private address (redis(s)://ADDRESS:PORT) replaced by the URL of that host's
+        server on this machine.
         """
         for address, url in self._addresses.items():
             text = re.sub(rf"rediss?://{re.escape(address)}(?::\d+)?(?![\d.])", url, text)
@@ -431,10 +438,11 @@ _WORDS = 2000  # characters of an error: some quote a whole template
 
 
 class LocalCloud:
-    """A cloud on this machine; one at a time per process, because moto's state is global.
+    """An emulation of AWS on this machine: moto's APIs with real functions, state machines, databases and brokers. Only one at a time in a
+    process, because moto's state is global.
 
-    `workspace`: folder of all its files. `cores`: how many functions with torch compute at the same time. `concurrency`: the account's
-    limit of concurrent executions. `runtime`: the Python that functions run on, by default this process's.
+    `workspace`: folder of all its files. `cores`: number of functions with torch that may compute at the same time. `concurrency`: the
+    account's limit of concurrent executions. `runtime`: the Python that functions run on, by default this process's.
     """
 
     _only_one: ClassVar[threading.Lock] = threading.Lock()
@@ -442,6 +450,7 @@ class LocalCloud:
     def __init__(
         self, workspace: Path, *, cores: int | None = None, concurrency: int = 1000, runtime: Runtime | None = None
     ) -> None:
+        """Store the settings; nothing is started before the `with` block."""
         self.workspace = workspace.resolve()
         self.cores = cores or os.cpu_count() or 1
         self._concurrency, self._runtime = concurrency, runtime
@@ -450,6 +459,7 @@ class LocalCloud:
         self._end = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        """Start the cloud. Raises RunFailed if another one runs in this process."""
         if not self._only_one.acquire(blocking=False):
             raise RunFailed("a local cloud runs in this process already; stop it first")
         self._end.callback(self._only_one.release)
@@ -463,12 +473,11 @@ class LocalCloud:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the cloud."""
         self.stop()
 
     def _start(self) -> None:
-        """Start everything of the cloud: its servers, functions, fleets, the patches of moto and the HTTP endpoint. Each part registers how
-        it is stopped.
-        """
+        """Start servers, functions, fleets, the patches of moto and the HTTP endpoint. Each part registers how it is stopped."""
         self._end.enter_context(servers.exit_on_signals())
         self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         clients.create_slots(self.workspace / "slots", self.cores)
@@ -508,7 +517,7 @@ class LocalCloud:
         moto_patches.install(changes, cloud=self)
 
     def stop(self) -> None:
-        """End every process and restore moto; harmless to repeat. Stacks are discarded, files below `workspace` stay."""
+        """End every process and restore moto; harmless to repeat. The deployed stacks are lost; the files in `workspace` stay."""
         self._end.close()
 
     def session(self) -> Any:
@@ -523,7 +532,9 @@ class LocalCloud:
         return self.endpoint.environment()
 
     def client(self, service: str) -> Any:
-        """Return the shared boto3 client of a service. It is made once: clients are safe in many threads, making one is not."""
+        """Return the boto3 client of `service` for this cloud. It is built once and shared, because building one is not thread-safe, but
+        using it is.
+        """
         from botocore.config import Config
 
         with self._making:
@@ -534,7 +545,9 @@ class LocalCloud:
             return self._clients[service]
 
     def deploy(self, assembly: Path) -> None:
-        """Deploy every stack of the cloud assembly that does not exist yet. Raises ConfigError, RunFailed, MissingTool."""
+        """Deploy every stack of the cloud assembly in the folder `assembly` that is not deployed yet. Raises ConfigError, RunFailed or
+        MissingTool.
+        """
         stacks, assets = read_assembly(assembly)
         self._check_types(stacks)
         for kind in list_zygote_kinds(stacks):
@@ -551,14 +564,16 @@ class LocalCloud:
         return [each["StackName"] for each in sorted(described, key=lambda each: each["CreationTime"])]
 
     def destroy(self, name: str | None = None) -> None:
-        """Stop the executions of the stack `name` and delete it; without a name delete all stacks, the youngest first. Raises RunFailed."""
+        """Stop the executions of the stack `name` and delete it; if `name` is None, do so for all stacks, the newest first. Raises
+        RunFailed if one cannot be deleted.
+        """
         for stack in reversed(self.stacks()):
             if name in (None, stack):
                 self._stop_executions(self._list_state_machines(stack))
                 self._delete(stack)
 
     def _delete(self, stack: str) -> None:
-        """Delete a stack. Raises RunFailed if CloudFormation refuses, or if the stack still exists afterwards."""
+        """Delete the stack named `stack`. Raises RunFailed if CloudFormation refuses, or if the stack still exists afterwards."""
         from botocore.exceptions import ClientError
 
         try:
@@ -570,7 +585,8 @@ class LocalCloud:
             raise RunFailed(f"{stack}: could not be deleted; its events say why")
 
     def check(self, log: Path) -> None:
-        """Raise Lost if a server ended by itself; its log is then copied to the file `log`. Also restart a killed watchdog.
+        """Raise Lost if a Redis or RabbitMQ server has ended by itself; its log is first copied to the file `log`. Also start a new
+        watchdog if the current one was killed.
 
         Callers that follow a run call this repeatedly.
         """
@@ -578,7 +594,7 @@ class LocalCloud:
         self.servers.check(log)
 
     def _list_state_machines(self, stack: str) -> list[str]:
-        """Return the ARNs of the state machines that the stack created."""
+        """Return the ARNs of the state machines that the stack named `stack` has created."""
         pages = self.client("cloudformation").get_paginator("list_stack_resources").paginate(StackName=stack)
         listed = (each for page in pages for each in page["StackResourceSummaries"])
         return [
@@ -612,14 +628,16 @@ class LocalCloud:
         step_functions.join_executions(_EXECUTIONS_END_S)
 
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
-        """Invoke the function `name`, a name or an ARN, without HTTP, and return its answer.
+        """Invoke the function `name` (a name or an ARN) synchronously, without HTTP, and return its answer.
 
-        `payload`: the event as JSON; `client_context`: as in Lambda's API, in base64. Raises TooLarge, TooManyRequests.
+        `payload`: the event as JSON; `client_context`: as in Lambda's API, base64. Raises TooLarge or TooManyRequests.
         """
         return self.lambdas.invoke(self.function(_find_function(name)), payload, client_context=client_context)
 
     def function(self, deployed: Any) -> Function:
-        """Return the description of a function as this cloud runs it. `deployed`: moto's object of the function."""
+        """Return the description of a deployed function with which this cloud runs it; its code is unpacked if need be. `deployed`: moto's
+        object of the function.
+        """
         tags: Mapping[str, str] = deployed.tags or {}
         return Function(
             name=deployed.function_name,
@@ -635,15 +653,17 @@ class LocalCloud:
         )
 
     def _build_variables(self, function: Function) -> dict[str, str]:
-        """Return the environment variables of a function on this machine: its own with local addresses, the cloud's address, and an access
-        key of its role.
+        """Return the environment variables with which a function runs here: its own with local addresses, and the cloud's address with an
+        access key of the function's role.
         """
         own = {name: self.servers.replace_addresses(value) for name, value in function.environment.items()}
         cloud = self.endpoint.environment(permissions.make_access_key(str(_find_function(function.arn).role)))
         return {**own, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _program_code(self, url: str, role: str) -> Path:
-        """Return the folder with a fleet's code, fetched from S3 under the role of its instances. Raises RunFailed if that fails."""
+        """Return the folder with the unpacked code of a fleet's program. `url`: its zip in S3, fetched with the permissions of the IAM role
+        `role`. Raises RunFailed if that fails.
+        """
         from botocore.exceptions import ClientError
 
         bucket, _, key = url.removeprefix("s3://").partition("/")
@@ -654,8 +674,8 @@ class LocalCloud:
             raise RunFailed(f"{url}: the fleet's instances cannot fetch their code: {error}") from error
 
     def _program_environment(self, given: Mapping[str, str], role: str) -> dict[str, str]:
-        """Return the environment variables of a fleet's program: `given` with local addresses, short timeouts, the cloud's address, and an
-        access key of the IAM role `role`.
+        """Return the environment variables with which a fleet's program runs here: `given` with local addresses, shorter timeouts than on
+        AWS, and the cloud's address with an access key of the IAM role `role`.
         """
         own = {name: self.servers.replace_addresses(value) for name, value in given.items()}
         # A process that dies is noticed sooner than an instance, because no host boots here.
@@ -665,8 +685,8 @@ class LocalCloud:
         return {**own, **soon, **alone, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
-        """Append the lines `printed` by a function to the log stream `stream` of its log group. Lines are dropped if the group
-        was deleted.
+        """Append the lines `printed` by a function to the log stream `stream` of its log group. If the group was deleted, the lines are
+        dropped.
         """
         from moto.logs.models import logs_backends
 
@@ -680,12 +700,12 @@ class LocalCloud:
         group.put_log_events(stream, [{"timestamp": now, "message": line} for line in printed])
 
     def _bootstrap(self) -> None:
-        """Create the parameter and the bucket that `cdk bootstrap` creates."""
+        """Create the SSM parameter and the asset bucket that `cdk bootstrap` creates in an account."""
         self.client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String")
         self.client("s3").create_bucket(Bucket=f"cdk-hnb659fds-assets-{ACCOUNT}-{REGION}")
 
     def _check_types(self, stacks: list[Stack]) -> None:
-        """Raise RunFailed if a stack has a resource of a type that this cloud cannot create."""
+        """Raise RunFailed if a stack contains a resource of a type that this cloud cannot create."""
         known = moto_patches.list_supported_types(self)
         for stack in stacks:
             for logical_id, resource in stack.resources.items():
@@ -696,7 +716,7 @@ class LocalCloud:
                     )
 
     def _upload(self, stacks: list[Stack], assets: list[Asset]) -> None:
-        """Put all assets into this cloud's S3; archives of layers are replaced by an empty zip."""
+        """Upload all assets to this cloud's S3. Instead of a layer's archive, an empty zip is uploaded."""
         s3 = self.client("s3")
         layers = find_layer_keys(stacks)
         for asset in assets:
@@ -722,14 +742,14 @@ class LocalCloud:
 
 
 def _find_function(name: str) -> Any:
-    """Return moto's object of the function with this name or ARN."""
+    """Return moto's object of the deployed function with the name or ARN `name`."""
     from moto.awslambda.models import lambda_backends
 
     return lambda_backends[ACCOUNT][REGION].get_function(name)
 
 
 def _reset_moto() -> None:
-    """Delete everything that moto holds: all resources of all services."""
+    """Delete all resources of all services in moto."""
     from moto.moto_api._internal.models import moto_api_backend
 
     moto_api_backend.reset()

@@ -34,12 +34,13 @@ _SIGNED = re.compile(
 
 
 class AccessKeys:
-    """The access keys of one cloud. Every access key id has a secret, which is derived from it.
+    """The secrets of all access keys of one cloud. Every access key id is valid: its secret is derived from it.
 
     Temporary keys of an assumed role, as the CDK's command line uses them, have the secret that moto issued.
     """
 
     def __init__(self) -> None:
+        """Draw the random key from which secrets are derived."""
         self._drawn = secrets.token_bytes(32)
 
     def secret(self, access_key: str) -> str:
@@ -85,15 +86,16 @@ _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on
 
 
 class _InFlight:
-    """The set of HTTP requests that are being answered."""
+    """The HTTP requests that are being answered at the moment."""
 
     def __init__(self) -> None:
+        """Start with no requests."""
         self._changed = threading.Condition()
         self._requests: set[object] = set()
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
-        """Count a request as being answered until the end of the block."""
+        """Return a context manager that counts one request as being answered during its block."""
         me = object()
         with self._changed:
             self._requests.add(me)
@@ -105,17 +107,19 @@ class _InFlight:
                 self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until all requests of this moment are answered, at most `timeout_s` seconds; later requests do not count."""
+        """Wait until the requests that are being answered now have been answered, at most `timeout_s` seconds; later requests do not
+        count.
+        """
         with self._changed:
             now = set(self._requests)
             self._changed.wait_for(lambda: not now & self._requests, timeout_s)
 
 
 class LogFile(logging.FileHandler):
-    """A log file that drops its lines if the disk is full, instead of printing a traceback for each of them."""
+    """A log file that drops lines which cannot be written, e.g. because the disk is full, instead of printing a traceback for each."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore a line that could not be written."""
+        """Do nothing: the line that could not be written is dropped."""
 
     def close(self) -> None:
         """Close the file; lines that could not be written are dropped."""
@@ -124,11 +128,12 @@ class LogFile(logging.FileHandler):
 
 
 class Endpoint:
-    """An HTTP server for AWS's APIs in a thread, which runs as soon as it is made. `url`: its address; `keys`: the access keys that it
-    accepts.
+    """The HTTP server of this cloud's AWS APIs, in a thread; it runs as soon as the object is created. `url`: its address; `keys`: the
+    access keys that it accepts.
     """
 
     def __init__(self, log: Path) -> None:
+        """Start the server. `log`: file for moto's log and for tracebacks."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self.keys = AccessKeys()
         self._in_flight = _InFlight()
@@ -157,9 +162,8 @@ class Endpoint:
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self, access_key: str = OPERATOR) -> dict[str, str]:
-        """Return the environment variables with which any AWS tool talks to this cloud: its address, and an access key with its secret.
-
-        They also hide the user's own AWS files.
+        """Return the environment variables with which any AWS tool talks to this cloud: its address, `access_key` and its secret. They also
+        hide the user's own AWS files.
         """
         return {
             **WITHOUT_FILES,
@@ -181,10 +185,9 @@ class Endpoint:
         )
 
     def stop(self) -> None:
-        """Wait for the requests in flight, then shut the server down.
+        """Wait for the requests that are being answered, then shut the server down.
 
-        A request whose client has left, such as for a stack when Ctrl-C came, is finished first: later it would go on in moto without the
-        patches.
+        Also a request whose client has left is finished first, because it would otherwise continue in a moto without the patches.
         """
         self._in_flight.wait(_LAST_ANSWERS_S)
         self._server.shutdown()
@@ -197,10 +200,11 @@ class Endpoint:
 
 
 def _make_application() -> Any:
-    """Return moto's WSGI application for all services, without moto's own control API."""
+    """Return moto's WSGI application for all services, without moto's own API for resetting it."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     def create(service: Any) -> Any:
+        """Return moto's WSGI application for `service`; for moto's own control API, one that refuses every request."""
         if service == "moto_api":  # which would forget everything at a word
             return lambda environ, start_response: _refuse(start_response, "no part of AWS")
         application = create_backend_app(service)
@@ -223,7 +227,7 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
     application = _make_application()
 
     def answer_counted(environ: Any, start_response: Any) -> Any:
-        """Answer a request, counted as in flight while it is being answered."""
+        """Answer a request as `answer` does, counted as in flight meanwhile."""
         with in_flight.request():
             return answer(environ, start_response)
 
@@ -252,7 +256,7 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
         timeout = None
 
         def log(self, kind: str, message: str, *arguments: Any) -> None:
-            """Log nothing: requests of strangers to this port are of no interest in the terminal."""
+            """Do nothing: requests are not logged."""
 
     class Server(ThreadedWSGIServer):
         """A server with a thread for each connection, which remembers the open connections."""
@@ -261,6 +265,7 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
         request_queue_size = 512
 
         def __init__(self) -> None:
+            """Bind the server to a free port of 127.0.0.1."""
             self.open: set[socket.socket] = set()
             super().__init__("127.0.0.1", 0, answer_counted, Handler)
 
@@ -290,7 +295,7 @@ def _send_response(start_response: Any, status: str, content_type: str, body: by
 
 
 def _refuse(start_response: Any, why: str) -> list[bytes]:
-    """Answer a request with 403 Forbidden and the reason `why`."""
+    """Answer a request with 403 Forbidden and the reason `why`; return the body as WSGI expects it."""
     words = f"the cloud on this machine answers only requests with its own credentials: {why}"
     return _send_response(start_response, "403 Forbidden", "text/xml", _build_error("InvalidClientTokenId", words))
 
@@ -303,8 +308,8 @@ def _build_error(code: str, words: str) -> bytes:
 
 
 def _log_fault(error: Exception, log: Path) -> bytes:
-    """Append the traceback of `error` to the file `log`, if possible, and return the error as XML. An error that is not a CrossoverError is
-    described as a fault of the local cloud.
+    """Append the traceback of `error` to the file `log`, if that is possible, and return the error as XML for the client. Unless it is a
+    CrossoverError, its message says that the local cloud itself failed.
     """
     with (
         contextlib.suppress(OSError),

@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramService:
-    """The service that runs the program, as the user data sets it up on an instance."""
+    """The systemd service that runs a fleet's program, as the user data of an instance sets it up."""
 
     code: str  # s3://bucket/key of its zip
     command: tuple[str, ...]
@@ -41,21 +41,23 @@ class ProgramService:
 
 
 def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
-    """Return the service that an instance's user data (base64 or plain) sets up. Raises RunFailed, with the name of the `fleet`, if the
-    user data lacks a part.
+    """Return the service that an instance's user data (base64 or plain) sets up. `fleet`: name for errors. Raises RunFailed if the user
+    data lacks a part.
     """
     script = _decode_user_data(user_data)
     facts = dict(_ASSIGNMENT.findall(script))
 
     def require(pattern: str, what: str) -> re.Match[str]:
-        """Return the match of `pattern` in the script. Raises RunFailed, which says that the user data lacks `what`, if there is none."""
+        """Return the match of the regular expression `pattern` in the user data. Raises RunFailed, saying that `what` is missing, if there
+        is none.
+        """
         found = re.search(pattern, script, re.MULTILINE | re.DOTALL)
         if not found:
             raise RunFailed(f"{fleet}: its instances would idle: their user data lacks {what} (cdk/boot/program.sh)")
         return found
 
     def expand(text: str) -> str:
-        """Return `text` with the script's shell variables replaced by their values."""
+        """Return `text` with the shell variables that the user data set replaced by their values."""
         return _VARIABLE.sub(lambda match: facts.get(match[1], ""), text)
 
     text = require(rf"^cat >{UNIT} <<UNIT\n(.*?)\nUNIT$", f"the unit {UNIT}")[1]
@@ -90,7 +92,9 @@ def _decode_user_data(user_data: str) -> str:
 
 @dataclass
 class LocalInstance:
-    """An instance of a fleet, run as a child process. `starts`: how often its service was started."""
+    """An instance of a fleet, run as a child process. `run`: folder that stands for its /run; `starts`: number of times that its service
+    was started.
+    """
 
     number: int
     run: Path  # replaces its /run
@@ -100,7 +104,7 @@ class LocalInstance:
 
 @dataclass
 class LocalFleet:
-    """An Auto Scaling group on this machine: the service of its instances, and the running instances by number."""
+    """An Auto Scaling group on this machine: the service of its instances, their code, and the running instances by number."""
 
     name: str
     service: ProgramService
@@ -113,10 +117,10 @@ class LocalFleet:
 
 
 class Fleets:
-    """The fleets of the deployed Auto Scaling groups.
+    """The fleets of all deployed Auto Scaling groups, whose instances are child processes.
 
-    `unpacked(s3 URL, role)`: returns the folder of a program's code, fetched under the instances' role. `environment(variables, role)`:
-    returns the service's variables with those that reach this cloud. `left(fleet)`: called for each instance that leaves and lowers the
+    `unpacked(s3 URL, role)`: returns the folder of a program's code, fetched with the role's permissions. `environment(variables, role)`:
+    returns the variables with those that reach this cloud. `left(fleet)`: called when an instance leaves its fleet; it lowers the group's
     capacity.
     """
 
@@ -128,6 +132,7 @@ class Fleets:
         environment: Callable[[Mapping[str, str], str], dict[str, str]],
         left: Callable[[str], None] = lambda name: None,
     ) -> None:
+        """Start without fleets. `folder`: receives logs and /run folders; the other arguments see the class."""
         self._left = left
         self._folder, self._unpacked, self._environment = folder, unpacked, environment
         self._fleets: dict[str, LocalFleet] = {}
@@ -136,10 +141,11 @@ class Fleets:
         self._watch: threading.Thread | None = None
 
     def resize(self, name: str, capacity: int, user_data: str, role: str) -> None:
-        """Start or stop instances, as Auto Scaling does when a group's capacity is set. Raises RunFailed.
+        """Start or stop instances of a fleet until it has `capacity` of them, as Auto Scaling does. Raises RunFailed if the user data or
+        the role is missing.
 
-        `name`: of the group; `user_data`: the instances' boot script, which names program and code; `role`: name of the
-        role in the launch template's instance profile, under which the programs call AWS.
+        `name`: of the group; `user_data`: the instances' boot script, which names program and code; `role`: name of the IAM role with which
+        the programs call AWS.
         """
         with self._lock:
             fleet = self._fleets.get(name)
@@ -165,7 +171,7 @@ class Fleets:
                 self._watch.start()
 
     def stop(self) -> None:
-        """Stop all instances of all fleets; none can be started afterwards."""
+        """Stop all instances of all fleets. No instance can be started afterwards."""
         with self._lock:  # a later call starts nothing
             self._over.set()
             for name in list(self._fleets):
@@ -179,8 +185,8 @@ class Fleets:
             fleet.instances[number] = LocalInstance(number, run, self._start(fleet, number, run))
 
     def _start(self, fleet: LocalFleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
-        """Start the fleet's program as instance `number` and return its process. `run`: a folder, emptied first, that stands for the
-        instance's /run.
+        """Start the fleet's program as instance `number` and return its process. `run`: folder that stands for the instance's /run; it is
+        emptied first.
         """
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
@@ -199,10 +205,7 @@ class Fleets:
             )
 
     def _watch_instances(self) -> None:
-        """Check all instances until the fleets are stopped, as systemd and Auto Scaling do.
-
-        A failed program is started again; an instance whose program is done leaves and lowers the capacity.
-        """
+        """Check all instances again and again until the fleets are stopped. Runs in a thread; stands for systemd and Auto Scaling."""
         while not self._over.wait(LOOK_S):
             with self._lock:
                 for fleet in list(self._fleets.values()):
@@ -210,7 +213,9 @@ class Fleets:
                         self._check_instance(fleet, instance)
 
     def _check_instance(self, fleet: LocalFleet, instance: LocalInstance) -> None:
-        """Handle an instance whose program has ended: start the program again if systemd would, else let the instance leave the fleet."""
+        """Do nothing if the instance's program runs. If it has ended, start it again if systemd would; otherwise remove the instance and
+        lower the fleet's capacity.
+        """
         status = instance.child.poll()
         if status is None:
             return

@@ -59,8 +59,8 @@ EVENT_LIMIT = 1024 * 1024  # bytes of an asynchronous one's
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A deployed Lambda function. `folder`: its unpacked zip; `torch`, `waits`: its tags crossover:torch (needs torch) and crossover:waits
-    (waits for other functions).
+    """A deployed Lambda function as the local service runs it. `folder`: its unpacked zip; `torch`: whether it needs torch; `waits`:
+    whether it may wait for other functions, so that it is never queued. Both come from its tags.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer that a caller of a function gets.
+    """The result of a synchronous invocation.
 
-    `error`: None, or "Unhandled" if `payload` is {"errorType", "errorMessage", ...}; `log_tail`: the last 4 KB that the
-    function printed.
+    `payload`: the function's result as JSON; `error`: None, or "Unhandled" if the function failed and `payload` is {"errorType",
+    "errorMessage", ...}; `log_tail`: the last 4 KB that it printed.
     """
 
     request_id: str
@@ -90,24 +90,26 @@ class Answer:
 
 
 class TooLarge(Exception):
-    """The error for a payload above Lambda's limit; its text is the service's message."""
+    """Raised for a payload above Lambda's limit. The text is the service's message."""
 
     def __init__(self, size: int, *, kind: str, limit: int) -> None:
+        """Build the message. `size`, `limit`: in bytes; `kind`: the invocation type, "RequestResponse" or "Event"."""
         super().__init__(f"{size} byte payload is too large for the {kind} invocation type (limit {limit} bytes)")
 
 
 class TooManyRequests(Exception):
-    """The error for an invocation above the account's concurrency, or after the service was closed."""
+    """Raised for an invocation above the account's concurrency limit, or after the service was closed."""
 
 
 def build_error_payload(kind: str, message: str) -> bytes:
-    """Return the JSON bytes of a function's error as Lambda sends them. `kind`: the error's type."""
+    """Return the JSON bytes {"errorType": `kind`, "errorMessage": `message`}, as Lambda sends a function's error."""
     return json.dumps({"errorType": kind, "errorMessage": message}).encode()
 
 
 def build_timeout_error(request_id: str, timeout_s: float) -> bytes:
-    """Return the error payload of a function that exceeded `timeout_s`, in Lambda's words. It is not proven that Step Functions sees this
-    error name on AWS.
+    """Return the error payload for a function that ran longer than `timeout_s`, in Lambda's words.
+
+    That Step Functions sees this error name on AWS is not proven.
     """
     return build_error_payload(
         "Sandbox.Timedout", f"RequestId: {request_id} Error: Task timed out after {timeout_s:.2f} seconds"
@@ -142,7 +144,7 @@ _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """An invocation as the runtime in an execution environment receives it. `deadline_ms`: Unix time in milliseconds."""
+    """An invocation as it is handed to the runtime in an execution environment. `deadline_ms`: Unix time in milliseconds."""
 
     request_id: str
     payload: bytes
@@ -152,24 +154,25 @@ class Handout:
 
 
 class ServedEnvironment(Protocol):
-    """The methods of an execution environment that the Runtime API's server calls. All but `take` are called in the server's thread and
-    must not block.
+    """The methods of an execution environment that the Runtime API's server calls. All but `take` must not block, because they run in the
+    server's only thread.
     """
 
     async def take(self) -> Handout | None:
-        """Return the next invocation, or None if there are no more. The runtime calls this when it is ready for work."""
+        """Wait for the next invocation and return it, or None if there are no more. Called when the runtime is ready for work."""
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
-        """Take the runtime's answer to the invocation `request_id`. `error`: whether `body` describes a failure of the function."""
+        """Accept `body`, the runtime's answer to the invocation `request_id`. `error`: whether it describes a failure of the function."""
 
     def record_init_error(self, body: bytes) -> None:
-        """Take the error `body` of a runtime that could not load the function's code."""
+        """Accept `body`, the error of a runtime that could not load the function's code."""
 
 
 class RuntimeApi:
-    """The server of the Lambda Runtime API for all execution environments. `open` returns the address for one of them."""
+    """The HTTP server of the Lambda Runtime API, for all execution environments. `open` returns the address for one of them."""
 
     def __init__(self) -> None:
+        """Start the server's thread; no address is open yet."""
         self._loop = asyncio.new_event_loop()
         self._servers: dict[str, asyncio.Server] = {}
         self._serving: set[asyncio.Task[Any]] = set()
@@ -187,7 +190,7 @@ class RuntimeApi:
             return asyncio.run_coroutine_threadsafe(self._open(environment), self._loop).result()
 
     def schedule(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call `call(*arguments)` soon in the server's thread; do nothing if the server is closed."""
+        """Let the server's thread call `call(*arguments)` soon, without waiting for it; do nothing if the server is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *arguments)
 
@@ -233,16 +236,16 @@ class RuntimeApi:
         return address
 
     def _release(self, address: str) -> None:
-        """Stop listening at `address` in the server's thread; do nothing if nobody listens there."""
+        """Stop listening at `address`; do nothing if that was done before. Runs in the server's thread."""
         if server := self._servers.pop(address, None):
             closing = self._loop.create_task(_close_server(server))
             self._closing.add(closing)  # the loop alone would let it go
             closing.add_done_callback(self._closing.discard)
 
     async def _end(self) -> None:
-        """End all connections, then close the servers.
+        """End all connections and close all servers. Runs in the server's thread.
 
-        Connections that are being accepted are neither cancelled nor their servers closed before they begin: asyncio would not close them.
+        It waits for connections that are just being accepted, because asyncio would not close them.
         """
         self._over = True
         me = asyncio.current_task()
@@ -259,8 +262,8 @@ class RuntimeApi:
 async def _close_server(server: asyncio.Server) -> None:
     """Close the server of an environment that has ended or is about to end.
 
-    It stops accepting first; accepted connections begin within two turns of the loop. asyncio would not close one that begins after its
-    server.
+    It first stops accepting and lets accepted connections begin, because asyncio would not close a connection that begins after its server
+    is closed.
     """
     for listening in server.sockets:
         asyncio.get_running_loop().remove_reader(listening.fileno())
@@ -272,7 +275,7 @@ async def _close_server(server: asyncio.Server) -> None:
 async def _serve(
     environment: ServedEnvironment, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Answer the requests of one connection until the runtime closes it, or a request lacks the environment's secret path."""
+    """Answer the HTTP requests of one connection until the runtime closes it, or until a request's path does not begin with `secret`."""
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     while True:
@@ -311,7 +314,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
 
 
 def _handle_post(environment: ServedEnvironment, path: list[str], body: bytes) -> bytes:
-    """Pass a post of the runtime (an answer, an error, a failed start) on to its environment, and return the HTTP response.
+    """Pass a POST of the runtime (an answer, an error, a failed start) on to its environment, and return the HTTP response's bytes.
 
     `path`: the request's path, split at slashes.
     """
@@ -334,7 +337,9 @@ def _handle_post(environment: ServedEnvironment, path: list[str], body: bytes) -
 
 
 def _build_handout_reply(handout: Handout) -> bytes:
-    """Return the HTTP response that hands an invocation to the runtime, with its id, deadline and function in headers."""
+    """Return the HTTP response, as bytes, that hands an invocation to the runtime: its event as body; id, deadline and function in
+    headers.
+    """
     headers = {
         "Lambda-Runtime-Aws-Request-Id": handout.request_id,
         "Lambda-Runtime-Deadline-Ms": str(handout.deadline_ms),
@@ -346,8 +351,8 @@ def _build_handout_reply(handout: Handout) -> bytes:
 
 
 def _build_reply(status: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return head and body of an HTTP response as one block of bytes, because two segments would wait 40 ms for an acknowledgement.
-    `status`: code and reason, such as `200 OK`.
+    """Return a complete HTTP response as one block of bytes, because two segments would wait 40 ms for an acknowledgement. `status`: code
+    and reason, such as `200 OK`.
     """
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -363,7 +368,9 @@ _END_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class InvocationOutcome:
-    """The result of an invocation, with the figures of a platform.report record. `init_ms`: None unless it was a cold start."""
+    """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON; `init_ms`: duration of the cold
+    start, None if there was none; `log`: what the function printed.
+    """
 
     payload: bytes
     status: str  # success | error | timeout | failure
@@ -374,15 +381,18 @@ class InvocationOutcome:
 
 
 class Environment:
-    """An execution environment: a forked process that runs one invocation of a function at a time.
+    """A Lambda execution environment: a forked process that runs invocations of one function, one at a time.
 
-    Call `start` once, then `run` any number of times, from one thread at a time. `record_end` is called once, from another
-    thread.
+    Call `start` once, then `run` any number of times, from one thread at a time. `record_end` is called once, from another thread.
     """
 
     def __init__(
         self, function: Function, *, number: int, variables: Mapping[str, str], api: RuntimeApi, folder: Path
     ) -> None:
+        """Open the environment's Runtime API address and create its log and scratch folder; the process is started by `start`.
+
+        `number`: of the environment; `variables`: its environment variables; `folder`: holds logs and scratch folders.
+        """
         self.function, self.number, self.pid = function, number, 0
         self.used_at = time.monotonic()
         self.log = folder / "logs" / function.name / f"{number:05d}.log"
@@ -412,9 +422,9 @@ class Environment:
 
     @property
     def is_usable(self) -> bool:
-        """True if the environment and its fork server both run.
+        """True if both the environment's process and its fork server run.
 
-        The end of the fork server is noticed before the ends of its environments are reported one by one.
+        If the fork server has ended, its environments end too, but this is reported later.
         """
         return self.is_alive and self._zygote is not None and self._zygote.is_alive
 
@@ -424,7 +434,7 @@ class Environment:
         return self._work[0] if self._work else None
 
     def start(self, zygote: Zygote) -> None:
-        """Fork the process from the zygote. Raises Unavailable if the zygote has ended."""
+        """Fork the process from the fork server `zygote`. Raises Unavailable if that has ended."""
         function = self.function
         self._zygote, self._started_at = zygote, time.perf_counter()
         with self.log.open("ab", buffering=0) as log:
@@ -441,23 +451,23 @@ class Environment:
         self._baseline = read_resident_bytes(self.pid)
 
     async def take(self) -> Handout | None:
-        """Return the next invocation for the runtime once there is one, or None if the environment has ended."""
+        """Wait for the next invocation and return it, or None if the environment has ended. The first call marks the start as complete."""
         self._resolve_ready()
         handout = await self._queue.get()
         self._handed_out_at = time.perf_counter()
         return handout
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
-        """Finish the invocation `request_id` with `body`, the runtime's answer; `error`: whether it reports an error."""
+        """Finish the invocation `request_id` with `body`, the runtime's answer. `error`: whether it reports an error."""
         self._finish(request_id, body, "error" if error else "success")
 
     def record_init_error(self, body: bytes) -> None:
-        """Keep the error of a runtime that could not load the function's code, for the answer to the first invocation."""
+        """Keep `body`, the error of a runtime that could not load the function's code; it becomes the answer to the first invocation."""
         self._init_error = body
 
     def record_end(self, status: int) -> None:
-        """Record the end of the environment's process, fail the invocation in progress, and delete its scratch folder. `status`: the
-        process's wait status.
+        """Record that the process has ended, fail the invocation in progress, and delete the scratch folder. `status`: the process's wait
+        status.
         """
         self._words = describe_wait_status(status)
         self._over.set()
@@ -469,10 +479,10 @@ class Environment:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def run(self, request_id: str, payload: bytes, *, client_context: str | None = None) -> InvocationOutcome:
-        """Run one invocation of the function with the event `payload`, and return its outcome when it is answered, the
-        process has ended, or the function has timed out.
+        """Run one invocation with the event `payload`, wait until it is answered, has timed out or its process has ended, and return the
+        outcome.
 
-        `request_id`: the invocation's id; `client_context`: as in Lambda's API, passed on.
+        `request_id`: the invocation's id; `client_context`: as in Lambda's API, passed on. After a timeout the process is killed.
         """
         function, result = self.function, Future[tuple[bytes, str]]()
         offset = 0 if self._cold else self.log.stat().st_size
@@ -526,7 +536,7 @@ class Environment:
         self._over.wait(timeout_s)
 
     def _wait(self, request_id: str, result: Future[tuple[bytes, str]]) -> tuple[bytes, str]:
-        """Return body and status of the invocation's result. If there is none after the function's timeout, kill the process and return the
+        """Wait for the invocation's result and return it as (body, status). After the function's timeout, kill the process and return the
         timeout error.
         """
         try:
@@ -538,7 +548,7 @@ class Environment:
             return result.result()
 
     def _wait_for_start(self) -> float:
-        """Wait until the runtime is ready or has ended, kill the process after a minute, and return the milliseconds since its start."""
+        """Wait until the runtime is ready or its process has ended; kill it after a minute. Return the milliseconds since the start."""
         try:
             self._ready.result(_INIT_S)
         except NotYet:
@@ -547,13 +557,15 @@ class Environment:
         return (time.perf_counter() - self._started_at) * 1000
 
     def _resolve_ready(self) -> None:
-        """Mark the start of the environment as over: the runtime is ready, or its process has ended."""
+        """Mark the environment's start as complete, because the runtime is ready or its process has ended."""
         with self._lock:
             if not self._ready.done():
                 self._ready.set_result(None)
 
     def _finish(self, request_id: str, body: bytes, status: str) -> None:
-        """Set the result of the invocation unless it has one: a reply that comes after the timeout is dropped, as on Lambda."""
+        """Set the result of the invocation `request_id` to (`body`, `status`) unless it has one: a reply that comes after the timeout is
+        dropped, as on Lambda.
+        """
         with self._lock:
             if self._work and self._work[0] == request_id and not self._work[1].done():
                 self._work[1].set_result((body, status))
@@ -572,11 +584,9 @@ class Environment:
 
 
 def build_report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
-    """Return Lambda's platform.report record of the invocation `request_id` of `function`: duration, billed duration
-    and peak memory, from its `outcome`.
+    """Return Lambda's platform.report record of an invocation as a dictionary, with duration, billed duration and peak memory.
 
-    Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August
-    2025.
+    Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
     """
     metrics: dict[str, Any] = {
         "durationMs": round(outcome.duration_ms, 3),
@@ -594,7 +604,7 @@ def build_report(function: Function, request_id: str, outcome: InvocationOutcome
 
 
 def list_log_lines(record: dict[str, Any], printed: bytes) -> list[str]:
-    """Return the lines for the function's log group: the lines that it `printed`, without empty ones, then `record` as JSON."""
+    """Return the lines for the function's log group: what it `printed`, without empty lines, then `record` as one line of JSON."""
     text = printed.decode(errors="replace").replace("\r", "\n")
     return [*(line for line in text.splitlines() if line.strip()), json.dumps(record)]
 
@@ -613,10 +623,10 @@ _ENDED_WITHIN_S = 2.0
 
 
 class Lambdas:
-    """The local Lambda service: all functions and their execution environments. `close` ends every process.
+    """The local Lambda service: it runs all functions in execution environments. `close` ends every process.
 
-    `variables(function)`: returns the function's environment variables with those of the cloud (addresses, region, credentials);
-    `sink(function, log stream, lines)`: takes the logs.
+    `variables(function)`: returns the environment variables for a function; `sink(function, log stream, lines)`: receives the lines of its
+    log.
     """
 
     def __init__(
@@ -629,6 +639,11 @@ class Lambdas:
         sink: Sink = lambda function, stream, printed: None,
         runtime: Runtime | None = None,
     ) -> None:
+        """Start the service without environments.
+
+        `folder`: holds logs and scratch files; `cores`: number of functions with torch that run at the same time; `concurrency`: the
+        account's limit, above which an invocation is refused; `runtime`: the Python that functions run on, None for this process's.
+        """
         self.extra_environment: dict[str, dict[str, str]] = {}  # by function name, "*" for all; fault tests set it
         self._folder = folder
         self._variables, self._sink, self._runtime = variables, sink, runtime
@@ -651,9 +666,10 @@ class Lambdas:
         self._watcher.start()
 
     def invoke(self, function: Function, payload: bytes, *, client_context: str | None = None) -> Answer:
-        """Invoke the function synchronously with the event `payload` and return its answer.
+        """Invoke the function synchronously with the event `payload` and return its answer. Waits for a free place first if the function
+        only computes.
 
-        `client_context`: as in Lambda's API, passed on. Raises TooLarge, TooManyRequests.
+        `client_context`: as in Lambda's API, passed on. Raises TooLarge, or TooManyRequests above the concurrency limit.
         """
         if len(payload) > REQUEST_LIMIT:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
@@ -673,9 +689,10 @@ class Lambdas:
         )
 
     def invoke_event(self, function: Function, payload: bytes) -> str:
-        """Invoke the function asynchronously, with up to two retries. Raises TooLarge; TooManyRequests if this is closed.
+        """Invoke the function asynchronously, in a thread, with up to two retries. Raises TooLarge; TooManyRequests if the service is
+        closed.
 
-        Returns a new id for the request; each attempt has another id in the records.
+        Returns a new request id; each try has another id in the records.
         """
         if len(payload) > EVENT_LIMIT:
             raise TooLarge(len(payload), kind="Event", limit=EVENT_LIMIT)
@@ -686,7 +703,7 @@ class Lambdas:
         return str(uuid.uuid4())
 
     def prepare(self, kind: ZygoteKind) -> None:
-        """Start the fork server of a kind (`plain` or `torch`) now, so that its imports run in parallel with the caller's work."""
+        """Start the fork server of `kind` ("plain" or "torch") now, so that it is ready when the first function is invoked."""
         self._zygote(kind)
 
     def environments(self) -> list[Environment]:
@@ -699,7 +716,7 @@ class Lambdas:
         return [each for each in self.environments() if each.request_id]
 
     def forget(self, name: str) -> None:
-        """End the idle environments of a function that was deleted or changed."""
+        """Kill the idle environments of the function `name`, which was deleted or changed."""
         with self._lock:
             idle = self._idle.pop(name, [])
         for environment in idle:
@@ -728,8 +745,8 @@ class Lambdas:
     def _run(
         self, function: Function, request_id: str, payload: bytes, client_context: str | None
     ) -> InvocationOutcome:
-        """Run an invocation in a warm environment of the function, or else in a new one; write its log; keep the environment for later
-        ones.
+        """Run an invocation in an idle environment of the function, or in a new one if there is none; write its log, keep the environment
+        for later invocations, and return the outcome.
         """
         environment = self._take_warm(function) or self._cold(function)
         outcome = environment.run(request_id, payload, client_context=client_context)
@@ -739,7 +756,9 @@ class Lambdas:
         return outcome
 
     def _take_warm(self, function: Function) -> Environment | None:
-        """Return an idle environment that runs this very function, or None. Environments of an older version of the function are killed."""
+        """Remove and return an idle environment of this function, or None if there is none. Environments of an older version of the
+        function are killed.
+        """
         with self._lock:
             idle = self._idle.get(function.name, [])
             while idle:
@@ -750,7 +769,9 @@ class Lambdas:
         return None
 
     def _cold(self, function: Function) -> Environment:
-        """Start a new environment of the function, if need be by a new fork server. Raises TooManyRequests if the service is closed."""
+        """Start and return a new environment of the function; if its fork server was killed, start a new fork server first. Raises
+        TooManyRequests if the service is closed.
+        """
         try:
             return self._start_environment(function)
         except Unavailable as error:
@@ -759,7 +780,7 @@ class Lambdas:
             return self._start_environment(function)  # by a new fork server: the other was killed
 
     def _start_environment(self, function: Function) -> Environment:
-        """Start and register a new environment of the function. Raises Unavailable if its fork server has ended."""
+        """Start, register and return a new environment of the function. Raises Unavailable if its fork server has ended."""
         with self._lock:
             self._number += 1
             number = self._number
@@ -783,7 +804,7 @@ class Lambdas:
         return environment
 
     def _park(self, environment: Environment) -> None:
-        """Keep an environment as idle for later invocations. If too many are idle, kill those that have been idle longest."""
+        """Keep `environment` as idle for later invocations. If there are too many idle ones, kill those that have been idle longest."""
         kind = _zygote_kind(environment.function)
         with self._lock:
             self._idle.setdefault(environment.function.name, []).append(environment)
@@ -809,8 +830,8 @@ class Lambdas:
             return zygote
 
     def _on_exit(self, pid: int, status: int) -> None:
-        """Remove the environment whose process `pid` has ended with the wait status `status`. An end that is reported before its
-        environment is registered is kept until then.
+        """Remove the environment whose process `pid` has ended with the wait status `status`. If that environment is not registered yet,
+        the status is kept until it is.
         """
         with self._lock:
             environment = self._environments.pop(pid, None)
@@ -823,7 +844,7 @@ class Lambdas:
         environment.record_end(status)
 
     def _log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
-        """Write the record of an invocation to platform.jsonl, and its lines to the sink of the logs."""
+        """Append the report of an invocation to platform.jsonl, and pass its log lines to the sink."""
         record = build_report(environment.function, request_id, outcome)
         printed = list_log_lines(record, outcome.log)
         with (environment.log.parent / "platform.jsonl").open("a", encoding="utf-8") as file:
@@ -831,7 +852,7 @@ class Lambdas:
         self._sink(environment.function, f"{environment.number:05d}", printed)
 
     def _invoke_with_retries(self, function: Function, payload: bytes) -> None:
-        """Invoke the function until it succeeds, with growing pauses, as often as Lambda repeats an asynchronous invocation."""
+        """Invoke the function until it succeeds, with growing pauses and as many retries as Lambda makes for an asynchronous invocation."""
         for pause_s in (*(EVENT.first_s * 2**number for number in range(EVENT.again)), None):
             with contextlib.suppress(TooManyRequests):
                 if self.invoke(function, payload).error is None:

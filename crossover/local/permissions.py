@@ -46,14 +46,17 @@ class Denied:
 
 
 def make_access_key(role_arn: str) -> str:
-    """Return the access key of functions and instances with this role. `role_arn`: an ARN or a name."""
+    """Return the access key id for functions and instances with the IAM role `role_arn` (an ARN or a name). It contains the role's name, so
+    that requests need no lookup.
+    """
     return PREFIX + role_arn.rpartition("/")[2]
 
 
 def check_permission(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | None:
-    """Return the refusal of a call that its role does not allow; None if the call is allowed.
+    """Return the response that refuses a request, if the role named in its access key does not allow the call; None if the call is allowed,
+    or if the key names no role.
 
-    `environ`: the WSGI request; `body`: returns the body, called only if the body names the resource.
+    `environ`: the WSGI request; `body`: returns the request's body, called only if the body names the resource.
     """
     credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split("/")
     if not credential[0].startswith(PREFIX):
@@ -87,7 +90,9 @@ def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
 
 
 def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
-    """Yield the calls of a path-style S3 request, the style of clients whose endpoint is an IP address."""
+    """Yield each action and resource of an S3 request. The bucket is taken from the path, as clients send it if the endpoint is an IP
+    address.
+    """
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")
     method, arn = str(environ["REQUEST_METHOD"]), f"arn:aws:s3:::{bucket}"
@@ -101,8 +106,8 @@ def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Ite
 
 
 def _list_json_calls(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[ApiCall]:
-    """Yield the calls of a request of a service that speaks JSON, such as Secrets Manager: one for each resource that the request names. An
-    unknown action gets a resource that no policy allows.
+    """Yield each action and resource of a request to a service that speaks JSON, such as Secrets Manager: one for each resource that it
+    names. An unknown action gets a resource that no policy allows.
     """
     prefix, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     action = f"{SERVICES.get(prefix, service)}:{operation}"
@@ -116,7 +121,7 @@ def _list_json_calls(environ: Mapping[str, Any], body: Callable[[], bytes], serv
 
 
 def _read_policies(role: str) -> list[Mapping[str, Any]]:
-    """Return the role's inline policies, the only kind that the templates create; none if the role was deleted."""
+    """Return the policy documents of the role's inline policies, the only kind that the templates create; [] if the role was deleted."""
     from moto.iam.models import iam_backends
 
     backend = iam_backends[ACCOUNT]["aws"]

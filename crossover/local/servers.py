@@ -106,9 +106,10 @@ _guard: "_Guard | None" = None
 
 
 class _Guard:
-    """The mark and the watchdog of this process, with the child processes and folders that must not outlive it."""
+    """The mark and the watchdog of this process: they make sure that its child processes and temporary folders do not outlive it."""
 
     def __init__(self) -> None:
+        """Choose a mark that only this process has, and start the watchdog."""
         self.pid = os.getpid()
         self.value = f"{self.pid}-{secrets.token_hex(8)}"
         self.children: list[subprocess.Popen[bytes]] = []
@@ -129,13 +130,13 @@ class _Guard:
         )
 
     def remove(self, folder: Path) -> None:
-        """Delete `folder` when this process ends, however it ends."""
+        """Register `folder` to be deleted when this process ends, however it ends."""
         with self._lock:
             self.folders.append(folder)
             self._notify_watchdog("remove", folder)
 
     def keep(self, folder: Path) -> None:
-        """Take back `remove`: the folder is deleted already, or may stay."""
+        """Undo `remove` for `folder`, which was deleted or may stay."""
         with self._lock:
             self.folders.remove(folder)
             self._notify_watchdog("keep", folder)
@@ -147,7 +148,7 @@ class _Guard:
             self._watchdog.stdin.write(f"{verb} {folder}\n".encode())
 
     def restart_dead_watchdog(self) -> None:
-        """Start a new watchdog if the current one was killed, and name all folders to it."""
+        """Start a new watchdog if the current one was killed, and register all folders with it."""
         with self._lock:
             if self._watchdog.poll() is None:
                 return
@@ -158,8 +159,8 @@ class _Guard:
                 self._notify_watchdog("remove", folder)
 
     def end(self) -> None:
-        """Stop all child processes, kill everything else that carries the mark, and delete the folders. Does nothing in a fork of this
-        process.
+        """Stop all child processes, kill every process that carries the mark, delete the registered folders, and end the watchdog. Does
+        nothing in a fork of this process.
         """
         if os.getpid() != self.pid:  # a fork of the main process runs atexit too
             return
@@ -175,7 +176,7 @@ class _Guard:
 
 
 def _ensure_guard() -> _Guard:
-    """Return the guard of this process. It is made at the first call and after a fork; a killed watchdog is replaced."""
+    """Return the guard of this process; create it at the first call or after a fork, and replace a killed watchdog."""
     global _guard
     with _lock:
         if _guard is None or _guard.pid != os.getpid():
@@ -187,12 +188,14 @@ def _ensure_guard() -> _Guard:
 
 
 def restart_dead_watchdog() -> None:
-    """Start a new watchdog if the current one was killed. Starting a process or making a temporary folder does so too."""
+    """Start a new watchdog if the current one was killed. Starting a process or creating a temporary folder does so too."""
     _ensure_guard()
 
 
 def mark_variable() -> dict[str, str]:
-    """Return the environment variable by which the watchdog finds a process, for processes that `start_process` does not start."""
+    """Return {name: value} of the environment variable by which the watchdog finds a process, for processes that `start_process` does not
+    start.
+    """
     return {MARK: _ensure_guard().value}
 
 
@@ -204,11 +207,11 @@ def start_process(
     output: int | IO[bytes] = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start the program and options in `arguments`, in a session of its own; it ends with this process at the latest.
-    Raises FileNotFoundError.
+    """Start the command `arguments` (program and options) as a child process in a session of its own, and return it. It ends at the latest
+    with this process. Raises FileNotFoundError.
 
-    `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`:
-    receives standard output and error; `pass_fds`: file descriptors that it inherits.
+    `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`: receives standard
+    output and error; `pass_fds`: file descriptors that it inherits.
     """
     guard = _ensure_guard()
     child = subprocess.Popen(
@@ -247,9 +250,9 @@ def stop_process(
 
 
 def describe_exit(status: int | None) -> str:
-    """Return in words how a process ended, such as `killed by SIGKILL`. `status`: its exit status, None if it still runs.
+    """Return a phrase for how a process ended, such as `killed by SIGKILL`. `status`: its exit status, None if it still runs.
 
-    A shell reports the signal of its program as 128 + number.
+    A shell reports the signal that killed its program as 128 + number.
     """
     if status is None:
         return "it runs, and does not answer"
@@ -260,7 +263,9 @@ def describe_exit(status: int | None) -> str:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
-    """Yield a new folder, which is deleted at the end of the block, or by the watchdog if this process dies before."""
+    """Return a context manager that creates a folder, yields its path, and deletes it at the end; if this process is killed before, the
+    watchdog deletes it.
+    """
     path = Path(tempfile.mkdtemp(prefix=prefix))
     with remove_at_end(path):
         yield path
@@ -268,7 +273,7 @@ def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def remove_at_end(path: Path) -> Iterator[None]:
-    """Delete `path` at the end of the block, or when this process ends, however it ends."""
+    """Return a context manager that deletes the folder `path` at the end of its block, or when this process ends, however it ends."""
     guard = _ensure_guard()
     guard.remove(path)
     try:
@@ -280,9 +285,10 @@ def remove_at_end(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as `sys.exit` does within the block, so that every `with` is left in order.
+    """Return a context manager within which SIGTERM and SIGHUP end this process as `sys.exit` does, so that every `with` block is left
+    properly.
 
-    Works only in the main thread and only for signals without another handler; SIGINT is KeyboardInterrupt already.
+    It has an effect only in the main thread and on signals without a handler; SIGINT raises KeyboardInterrupt anyway.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -299,7 +305,7 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def _raise_signal_exit(number: int, _frame: FrameType | None) -> None:
-    """Raise EndedBySignal with the signal `number`. It is a signal handler."""
+    """Raise EndedBySignal(`number`). Used as a signal handler."""
     raise EndedBySignal(number)
 
 
@@ -330,6 +336,7 @@ class RedisServer(AbstractContextManager[Any]):
         module: Path | None = None,
         settings: Mapping[str, object] = {},
     ) -> None:
+        """Start the server in `folder` and wait until it answers. `password`: None for none; the rest see the class."""
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._password = password
@@ -361,7 +368,7 @@ class RedisServer(AbstractContextManager[Any]):
         return self._process.poll()
 
     def start(self) -> None:
-        """Start the server and wait until it answers, with the folder's data loaded. Raises RunFailed.
+        """Start the server and wait until it answers, with the data in its folder loaded. Raises RunFailed.
 
         It keeps its port, unless another program has taken it: then `port` changes.
         """
@@ -399,6 +406,7 @@ class RedisServer(AbstractContextManager[Any]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the server."""
         self.stop()
 
     @property
@@ -503,6 +511,7 @@ class RabbitServer(AbstractContextManager[Any]):
     """
 
     def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
+        """Start the broker in `folder` with one user, and wait until it answers. The rest see the class."""
         self._folder = folder.resolve()
         self._username = username
         self._password = password
@@ -558,10 +567,11 @@ class RabbitServer(AbstractContextManager[Any]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the broker."""
         self.stop()
 
     def _environment(self, mapper_port: int, node_port: int) -> dict[str, str]:
-        """Return the environment variables of the broker and its port mapper. Create the files that they name: home folder, cookie,
+        """Return the environment variables of the broker and its port mapper, after creating the files that they name: home folder, cookie,
         configuration. `mapper_port`, `node_port`: ports of the port mapper and of the Erlang node.
         """
         home = self._folder / "home"
@@ -594,7 +604,9 @@ class RabbitServer(AbstractContextManager[Any]):
         }
 
     def _configuration(self) -> Path:
-        """Write the configuration and the definitions of user and virtual host to files. Return the path of the former."""
+        """Write the broker's configuration and the definitions of its user and virtual host to files, and return the path of the
+        configuration.
+        """
         definitions = self._folder / "definitions.json"
         definitions.touch(mode=0o600)
         definitions.write_text(json.dumps(_build_definitions(self._username, self._password)), encoding="utf-8")
@@ -630,7 +642,7 @@ class RabbitServer(AbstractContextManager[Any]):
         return {log: log.stat().st_size if log.exists() else 0 for log in self.logs}
 
     def _words(self, since: Mapping[Path, int]) -> str:
-        """Return the lines that the logs have gained. `since`: the sizes of the logs before."""
+        """Return the text that the broker's logs have gained since they had the sizes in `since`."""
         return "\n".join(
             log.read_bytes()[size:].decode(errors="replace") for log, size in since.items() if log.exists()
         )

@@ -17,9 +17,10 @@ WITHOUT_FILES = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": o
 
 
 class DefaultsSession(botocore.session.Session):
-    """A botocore session with botocore's own defaults and its caller's arguments; it reads no environment, files or proxies."""
+    """A botocore session with botocore's built-in defaults: it ignores the environment, the user's AWS files and proxies."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Create the session with botocore's arguments, and replace its sources of settings by the defaults."""
         super().__init__(*arguments, **named)
         chains = ConfigChainFactory(session=self, environ={})
         defaults = {
@@ -36,12 +37,13 @@ class DefaultsSession(botocore.session.Session):
 
 
 class Session(boto3.Session):
-    """A boto3 session with botocore's own defaults.
+    """A boto3 session with botocore's built-in defaults, which ignores the user's settings.
 
-    `defaults`: arguments of each client and resource, unless the caller gives others.
+    `defaults`: arguments for each client and resource, unless the caller gives others.
     """
 
     def __init__(self, *, defaults: Mapping[str, Any] = {}, **named: Any) -> None:
+        """Create the session. `named`: further arguments of boto3.Session, such as keys and region."""
         # An empty REQUESTS_CA_BUNDLE is refused even for http://, unless `verify` says what to do.
         self._defaults = {"verify": True, **defaults}
         super().__init__(botocore_session=DefaultsSession(), **named)

@@ -18,7 +18,7 @@ _SCANS = 200  # at 50 ms: ten seconds for killed processes to leave /proc
 
 
 def find_marked(mark: bytes, *, group: int = 0) -> list[int]:
-    """Return the ids of all other processes that were started with `mark` in their environment, without zombies.
+    """Return the ids of all other processes that were started with `mark` in their environment, except zombies.
 
     `mark`: b"NAME=value"; `group`: only processes of this process group, 0 for all.
     """
@@ -60,8 +60,10 @@ def kill_marked(mark: bytes, *, group: int = 0) -> None:
 
 
 def main() -> None:
-    """Read lines from standard input: `remove PATH` notes a folder, `keep PATH` forgets it. When standard input closes, kill every process
-    with the mark given as argument and delete the folders that are noted. Signals that end a program are ignored until then.
+    """Watch standard input and clean up when it closes. A line `remove PATH` adds a folder to delete, `keep PATH` takes it back. At the end
+    of the input, kill every process with the mark given as argument and delete the folders.
+
+    Signals that would end this program are ignored until then.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when its main process ends, not before

@@ -33,7 +33,9 @@ _MODULES = (
 
 
 def import_modules(kind: str) -> None:
-    """Import the modules that most functions use, and torch for the kind `torch`."""
+    """Import the modules that most functions use, and torch if `kind` is "torch". Removes this checkout from sys.path and blocks numpy
+    first.
+    """
     sys.modules["numpy"] = None  # type: ignore[assignment]
     sys.path[:] = [
         entry for entry in sys.path if entry.endswith((".zip", "-packages", "lib-dynload")) or _is_standard(entry)
@@ -55,7 +57,7 @@ def _is_standard(entry: str) -> bool:
 
 
 def _warm_boto() -> None:
-    """Load the modules that boto3 imports only when a client is made."""
+    """Create two boto3 clients, so that the modules which boto3 loads only then are in memory before a fork."""
     import boto3
 
     session = boto3.session.Session(aws_access_key_id="-", aws_secret_access_key="-", region_name="us-east-1")
@@ -64,7 +66,7 @@ def _warm_boto() -> None:
 
 
 def serve(channel: socket.socket) -> None:
-    """Fork an environment for each request on `channel` and report ended ones, until the other end closes."""
+    """Fork an execution environment for each request on `channel`, and report each one that ends, until the parent closes the channel."""
     alarm_in, alarm_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(alarm_out, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -105,8 +107,8 @@ def _reap(channel: socket.socket) -> None:
 
 
 def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
-    """Fork an execution environment for `request` and return its process id. The child never returns. `log`: descriptor for its output;
-    `own`: the zygote's descriptors, which the child closes.
+    """Fork an execution environment for `request` and return its process id; the child never returns from this call. `log`: file descriptor
+    for its output; `own`: the fork server's descriptors, which the child closes.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -156,10 +158,10 @@ def _become(request: dict[str, Any], log: int, own: tuple[int, ...]) -> None:
 
 
 def _run_client(handler: str, address: str, path: str) -> None:
-    """Run the handler as awslambdaric's main does.
+    """Run AWS's Lambda runtime client with `handler`, as awslambdaric's main does, against the Runtime API at `address`.
 
-    `path`: the secret path of the Runtime API. awslambdaric's native client accepts it as part of the address. Its Python client, which
-    only reports that a handler could not be imported, does not: there the path is put before the path of each request.
+    `path`: the secret path of the Runtime API. awslambdaric's native client accepts it as part of the address; its Python client does not,
+    which only reports that a handler could not be imported. There the path is put before the path of each request.
     """
     from awslambdaric import bootstrap  # reads the environment at import, hence only now
     from awslambdaric.lambda_runtime_client import LambdaRuntimeClient

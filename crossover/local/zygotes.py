@@ -32,10 +32,10 @@ _SCRIPT = Path(__file__).with_name("zygote.py")
 
 @dataclass(frozen=True, kw_only=True)
 class ForkStart:
-    """Everything that a forked environment needs to start.
+    """Everything that a forked execution environment needs to start.
 
-    `environment`: all its variables; `folder`: its working directory; `path`: entries put before sys.path; `title`: the name that `ps`
-    shows; `log`: descriptor for its output.
+    `environment`: all its variables; `folder`: its working directory; `path`: entries put before sys.path; `handler`: module and name of
+    the function; `title`: the name that `ps` shows; `log`: file descriptor for its output.
     """
 
     environment: Mapping[str, str]
@@ -58,15 +58,18 @@ class Runtime:
 
 
 class Zygote:
-    """A fork server.
+    """A fork server: a process that has imported the large modules and forks execution environments from itself.
 
-    `on_exit(process id, wait status)`: called from this object's own thread for each environment that ends, and for all of them if the fork
-    server itself ends. `output`: the fork server's log file.
+    `on_exit(process id, wait status)`: called from a thread for each environment that ends, and for all of them if the fork server itself
+    ends. `output`: the fork server's log file.
     """
 
     def __init__(
         self, kind: ZygoteKind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
     ) -> None:
+        """Start the fork server's process and the thread that listens to it. `kind`: "torch" or "plain"; `runtime`: its Python, None for
+        this process's.
+        """
         runtime = runtime or Runtime()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
@@ -120,7 +123,7 @@ class Zygote:
         return reply.result(self._start_s)
 
     def close(self) -> None:
-        """End the zygote and with it its environments. Their ends are no longer reported to `on_exit`."""
+        """End the fork server and its environments. Their ends are not reported to `on_exit` any more."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not
@@ -128,7 +131,7 @@ class Zygote:
         self._listener.join()
 
     def _listen(self) -> None:
-        """Pass on the fork server's messages (a forked process id, the end of an environment) until it hangs up. Then fail all pending
+        """Receive the fork server's messages (a forked process id, the end of an environment) until it hangs up. Then fail all pending
         forks and report its environments as killed. Runs in a thread.
         """
         while True:
@@ -159,7 +162,7 @@ class Zygote:
             self._on_exit(pid, signal.SIGKILL)
 
     def _build_end_error(self) -> Unavailable:
-        """Return the error for a request to a fork server that has ended, with the end of its log."""
+        """Return (not raise) the error for a request to a fork server that has ended, with the end of its log."""
         tail = self._output.read_text(errors="replace", encoding="utf-8")[-500:]
         return Unavailable(
             f"the {self._kind} fork server for local functions has ended; its last words: {tail.strip() or 'none'}"

@@ -21,7 +21,7 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 class Cloud(Protocol):
-    """The parts of the local cloud that the patches call."""
+    """The parts of the local cloud that the patches use. Protocol; LocalCloud implements it."""
 
     servers: Any
     lambdas: Any
@@ -29,19 +29,19 @@ class Cloud(Protocol):
 
     @property
     def function(self) -> Any:
-        """The function that returns the description of one of moto's functions."""
+        """The method that returns the Function for one of moto's function objects."""
 
     @property
     def invoke(self) -> Any:
-        """The function that invokes a Lambda function by name or ARN."""
+        """The method that invokes a Lambda function, given by name or ARN."""
 
     @property
     def client(self) -> Any:
-        """The function that returns the shared boto3 client of a service."""
+        """The method that returns the shared boto3 client of a service."""
 
 
 def _collect_types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
-    """Return the resource types that this cloud adds to moto's, by name."""
+    """Return, by name, the CloudFormation resource types that this cloud adds to those of moto."""
     return {
         **amazon_mq.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
@@ -51,12 +51,12 @@ def _collect_types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
 
 
 def list_supported_types(cloud: Cloud) -> frozenset[str]:
-    """Return every resource type that a template may contain."""
+    """Return the names of all CloudFormation resource types that a template may contain on `cloud`."""
     return resource_types.list_supported_types(_collect_types(cloud))
 
 
 def install(changes: Replacements, *, cloud: Cloud) -> None:
-    """Install all patches for `cloud`; closing `changes` undoes them."""
+    """Install all patches of moto for `cloud`. Closing `changes` undoes them."""
     sessions.install(changes)
     resource_types.install(changes, _collect_types(cloud))
     deletion.install(changes)

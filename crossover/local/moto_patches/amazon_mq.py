@@ -12,7 +12,9 @@ Stop = Callable[[str], None]
 
 
 def resource_types(start: StartBroker, stop: Stop) -> dict[str, ResourceType]:
-    """Return the resource type of brokers. `start(name, user, password)`: starts a broker and returns its URL; `stop(name)`: stops it."""
+    """Return the CloudFormation resource type of brokers. `start(name, user, password)`: starts a broker and returns its URL; `stop(name)`:
+    stops it.
+    """
     make = functools.partial(_make_broker, start=start, stop=stop)
     return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
 
@@ -29,7 +31,7 @@ def install(changes: Replacements, *, reboot: Stop) -> None:
 
 
 def _make_broker(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
-    """Start a RabbitMQ server for a broker of a template and create moto's broker for it."""
+    """Start a RabbitMQ server for a template's broker, create moto's broker for it, and return both as one resource."""
     from moto.mq.models import mq_backends
 
     backend = mq_backends[ACCOUNT][REGION]

@@ -9,9 +9,9 @@ _STAYS_EMPTY = "stays_empty"  # our mark on moto's bucket
 
 
 def resource_types() -> dict[str, ResourceType]:
-    """Return the custom resources that are made at once, without a function.
+    """Return the CDK's custom resource types that this cloud creates itself, at once and without running their function.
 
-    moto answers them through a thread and a callback: that races, makes them twice and never deletes them.
+    moto would run them through a thread and a callback, which is unreliable and never deletes them.
     """
     return {
         "Custom::S3AutoDeleteObjects": ResourceType(make=_make_bucket_emptier),
@@ -21,14 +21,15 @@ def resource_types() -> dict[str, ResourceType]:
 
 
 def _make_bucket_emptier(wanted: WantedResource) -> MadeResource:
-    """Return the custom resource that empties its bucket when it is deleted."""
+    """Return the custom resource that empties the bucket named in its properties when the resource is deleted."""
     return MadeResource(wanted.name, remove=lambda: empty_bucket(str(wanted.properties["BucketName"])))
 
 
 def empty_bucket(bucket: str) -> None:
-    """Delete all objects of a bucket, with their versions, and all that are written until the bucket itself is deleted.
+    """Delete all objects of a bucket with their versions, and mark the bucket so that objects written later are deleted with it. Does
+    nothing if there is no such bucket.
 
-    Functions that still work go on writing; CDK's emptier forbids that by a policy. Harmless if there is no such bucket.
+    Functions that are still running may write more objects; on AWS, CDK's emptier forbids that by a policy.
     """
     from moto.s3.models import s3_backends
 
@@ -39,8 +40,8 @@ def empty_bucket(bucket: str) -> None:
 
 
 def install(changes: Replacements) -> None:
-    """Install the patches of deletion: of route tables, endpoints, gateways, layers and instances, of buckets that are not empty, and of
-    unknown custom resources.
+    """Install the patches of stack deletion: moto deletes route tables, endpoints, gateways, layers and network interfaces, and refuses to
+    delete a bucket that is not empty. An unknown custom resource becomes an error.
     """
     from moto.awslambda.models import LayerVersion, lambda_backends
     from moto.ec2.models import ec2_backends
@@ -87,9 +88,9 @@ def install(changes: Replacements) -> None:
 
 
 def _refuse_full_buckets(changes: Replacements) -> None:
-    """Make the deletion of a bucket that is not empty an error, as on AWS; moto would silently keep the bucket.
+    """Make deleting a bucket that is not empty an error, as on AWS; moto would silently keep the bucket.
 
-    moto tries the bucket again after its emptier has run.
+    CloudFormation in moto tries again after the bucket's emptier has run.
     """
     from moto.cloudformation.exceptions import ValidationError
     from moto.s3.models import FakeBucket, s3_backends
@@ -109,7 +110,7 @@ def _refuse_full_buckets(changes: Replacements) -> None:
 
 
 def _refuse_custom_resources(changes: Replacements) -> None:
-    """Make a template's unknown custom resource an error; moto would wait for it."""
+    """Make an unknown custom resource in a template an error; moto would wait for it."""
     from moto.cloudformation import custom_model
     from moto.cloudformation.exceptions import ValidationError
 

@@ -13,10 +13,10 @@ Resized = Callable[[str, int, str, str], None]  # group, desired capacity, user 
 
 
 def install(changes: Replacements, *, started: Started, stopped: Callable[[str], None], resized: Resized) -> None:
-    """Install the patches of instances and Auto Scaling groups by `changes`.
+    """Install the patches of EC2 instances and Auto Scaling groups through `changes`.
 
-    `started`: called for every instance of a template; `stopped(instance id)`: called when it is deleted; `resized`:
-    called whenever a group's desired capacity is set, and with 0 when the group is deleted.
+    `started`: called for every instance of a template (see Started); `stopped(instance id)`: called when it is deleted; `resized`: called
+    whenever a group's desired capacity is set, and with 0 when the group is deleted (see Resized).
     """
     from moto.ec2.models.instances import Instance
 
@@ -43,7 +43,7 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
 
 
 def merge_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the instance's properties; image, type and user data that it lacks come from its launch template."""
+    """Return an instance's properties in a template; image, type and user data that they lack are taken from its launch template."""
     from moto.ec2.models import ec2_backends
 
     reference = properties.get("LaunchTemplate")
@@ -66,9 +66,9 @@ def decode_user_data(properties: Mapping[str, Any]) -> str:
 
 
 def announce_groups(changes: Replacements, resized: Resized) -> None:
-    """Call `resized` whenever the capacity of an Auto Scaling group is set, and with 0 when the group is deleted.
+    """Install the patches that call `resized` whenever the capacity of an Auto Scaling group is set, and with 0 when the group is deleted.
 
-    moto makes no instances of its own for the group.
+    moto itself starts no instances for a group any more.
     """
     from moto.autoscaling.models import FakeAutoScalingGroup
 
@@ -92,9 +92,9 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
 
 
 def decrement_capacity(group: str) -> None:
-    """Lower the desired capacity of a group by one, because an instance has left it.
+    """Lower the desired capacity of the group named `group` by one, because an instance has left it.
 
-    This is TerminateInstanceInAutoScalingGroup with ShouldDecrementDesiredCapacity.
+    This stands for TerminateInstanceInAutoScalingGroup with ShouldDecrementDesiredCapacity.
     """
     from moto.autoscaling.models import autoscaling_backends
 
@@ -104,7 +104,9 @@ def decrement_capacity(group: str) -> None:
 
 
 def _find_role(group: Any) -> str:
-    """Return the name of the role in the launch template's instance profile; "" if it names no profile."""
+    """Return the name of the IAM role in the instance profile of a group's launch template; "" if it names no profile. `group`: moto's
+    object.
+    """
     from moto.iam.models import iam_backends
 
     version = group.ec2_launch_template.get_version(group.launch_template_version)

@@ -20,10 +20,10 @@ def resource_types() -> dict[str, ResourceType]:
 def install(
     changes: Replacements, *, invoke: InvokeDeployed, invoke_event: InvokeEvent, forget: Callable[[str], None]
 ) -> None:
-    """Install the patches of Lambda functions by `changes`.
+    """Install the patches of Lambda functions through `changes`.
 
-    `invoke`, `invoke_event`: run an invocation synchronously or asynchronously; `forget(name)`: called when a function
-    is deleted or updated.
+    `invoke`, `invoke_event`: run an invocation synchronously or asynchronously; `forget(name)`: called when a function is deleted or
+    updated, to end its idle processes.
     """
     from moto.awslambda import models
 
@@ -84,7 +84,8 @@ def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeplo
 
 
 def _keep_properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
-    """Keep tags, log group and architecture of functions, which moto's CloudFormation drops; the tags decide how a function is queued.
+    """Make functions keep the tags, log group and architecture of their template, which moto's CloudFormation drops. Updates call
+    `forget(name)`.
 
     Updates ignore layers: local functions take third-party packages from this environment.
     """
@@ -113,7 +114,7 @@ def _keep_properties(changes: Replacements, function: Any, forget: Callable[[str
 
 
 def _make_alias(wanted: WantedResource) -> MadeResource:
-    """Create a function's alias in moto, with its ARN as attribute."""
+    """Create a function's alias in moto and return it as a resource with the attribute AliasArn."""
     from moto.awslambda.models import lambda_backends
 
     given = wanted.properties

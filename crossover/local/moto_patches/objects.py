@@ -17,7 +17,7 @@ class _AlwaysEmptyList(list[Any]):
     """A list that stays empty. It replaces moto's list of all objects that ever existed, which keeps deleted ones in memory."""
 
     def append(self, key: Any) -> None:
-        """Drop the object."""
+        """Do nothing: `key` is not kept."""
 
 
 def install(changes: Replacements) -> None:
@@ -28,7 +28,9 @@ def install(changes: Replacements) -> None:
 
 
 def serialize_conditional_puts(changes: Replacements) -> None:
-    """Run puts with a condition one after another: of several that create the same object, one succeeds."""
+    """Let conditional puts (If-Match, If-None-Match) run one after another, so that of several that create the same object only one
+    succeeds.
+    """
     from moto.s3.responses import S3Response
 
     one_at_a_time = threading.Lock()
@@ -43,7 +45,7 @@ def serialize_conditional_puts(changes: Replacements) -> None:
 
 
 def _copy_listings(changes: Replacements) -> None:
-    """Let a listing iterate over a copy of the objects that existed when it began."""
+    """Let a listing iterate over a copy of the objects that existed when it began, so that changes meanwhile do no harm."""
     from moto.s3.utils import _VersionedKeyStore
 
     def values(store: Any) -> Iterator[Any]:
@@ -59,7 +61,9 @@ def _copy_listings(changes: Replacements) -> None:
 
 
 def _guard_buffers(changes: Replacements) -> None:
-    """Let one thread at a time compute an object's ETag, and close the object's buffer only when nothing refers to the object."""
+    """Let only one thread at a time compute an object's ETag, and close the buffer of a deleted object only when nothing uses it any
+    more.
+    """
     from moto.s3.models import FakeKey
 
     def compute_etag(key: FakeKey) -> str:

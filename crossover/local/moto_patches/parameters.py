@@ -22,7 +22,9 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(SimpleSystemManagerBackend, "get_parameter")
     def get(old: Any, self: Any, name: str) -> Any:
-        """Return a parameter by name; for public ones that moto lacks, a copy of one that names an image."""
+        """Return the parameter `name`. For a public parameter (/aws/service/...) that moto lacks, return a copy of one that names a machine
+        image.
+        """
         found = old(self, name)
         if found is None and name.startswith("/aws/service/"):
             found = copy.copy(old(self, _ANY_IMAGE))

@@ -18,10 +18,12 @@ Replaced = TypeVar("Replaced", bound=Callable[..., Any])
 
 
 class Replacements(contextlib.ExitStack):
-    """The changes that the patches of one cloud made to moto. Closing this stack undoes them, the last change first."""
+    """The changes that patches made to moto for one cloud. Closing this stack undoes them, the last change first."""
 
     def replace(self, owner: Any, name: str, new: Any) -> Any:
-        """Set `owner.name` to `new` and return the former value. Raises RunFailed if moto has no such attribute."""
+        """Set `owner.name` to `new` until this stack is closed, and return the former value. Raises RunFailed if moto has no such
+        attribute.
+        """
         old = getattr(owner, name, _ABSENT)
         if old is _ABSENT:
             raise RunFailed(
@@ -32,7 +34,9 @@ class Replacements(contextlib.ExitStack):
         return old
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace the method `owner.name` by `wrapper(old, *arguments)`; a classmethod or staticmethod stays one."""
+        """Replace the method `owner.name` by one that calls `wrapper(old method, *arguments)`; a classmethod or staticmethod stays one. For
+        a classmethod, the class follows the old method.
+        """
         raw = vars(owner).get(name)
         old = self.replace(owner, name, None)
         if isinstance(raw, classmethod):
@@ -42,15 +46,16 @@ class Replacements(contextlib.ExitStack):
 
             @functools.wraps(old)
             def new(*arguments: Any, **named: Any) -> Any:
+                """Call the wrapper with the old method and the arguments."""
                 return wrapper(old, *arguments, **named)
 
             new = staticmethod(new) if isinstance(raw, staticmethod) else new
         setattr(owner, name, new)
 
     def add(self, owner: Any, name: str, new: Any) -> None:
-        """Set the attribute `name` of `owner`, a class or module of moto, to `new`, an attribute that moto lacks.
+        """Set `owner.name` to `new` until this stack is closed. `owner` (a class or module of moto) must not have that attribute.
 
-        Raises RunFailed if moto has it: then the patch is no longer needed.
+        Raises RunFailed if it has one: then the patch is no longer needed.
         """
         if name in vars(owner):
             raise RunFailed(
@@ -59,11 +64,13 @@ class Replacements(contextlib.ExitStack):
         self._set(owner, name, new, _ABSENT)
 
     def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that puts the decorated function in the place of `owner.name`, as `replace` does."""
+        """Return a decorator that replaces `owner.name` by the decorated function, as `replace` does."""
         return functools.partial(_apply_change, self.replace, owner, name)
 
     def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that wraps the method `owner.name` by the decorated function, as `wrap` does."""
+        """Return a decorator that wraps the method `owner.name` with the decorated function, as `wrap` does: the function gets the old
+        method as its first argument.
+        """
         return functools.partial(_apply_change, self.wrap, owner, name)
 
     def adds(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
@@ -71,20 +78,20 @@ class Replacements(contextlib.ExitStack):
         return functools.partial(_apply_change, self.add, owner, name)
 
     def set_item(self, owner: Any, key: Any, new: Any) -> None:
-        """Set `owner[key]` to `new`, until the changes are undone."""
+        """Set `owner[key]` to `new` until this stack is closed."""
         old = owner.get(key, _ABSENT)
         owner[key] = new
         self.callback(lambda: owner.pop(key, None) if old is _ABSENT else owner.update({key: old}))
 
     def _set(self, owner: Any, name: str, new: Any, old: Any) -> None:
-        """Set `owner.name` to `new`, and put back `old` when the changes are undone, also in modules that have imported the new value
-        meanwhile.
+        """Set `owner.name` to `new`, and register that it is set back to `old` when this stack is closed, also in modules that have
+        imported `new` meanwhile.
         """
         loaded = set(sys.modules)
         setattr(owner, name, new)
 
         def put_back() -> None:
-            """Restore the attribute, or delete it if it was absent."""
+            """Set the attribute back to its old value, or delete it if there was none."""
             if old is _ABSENT:
                 delattr(owner, name)
                 return
@@ -97,9 +104,9 @@ class Replacements(contextlib.ExitStack):
 
 
 def _find_importers(name: str, new: Any, *, since: set[str]) -> list[ModuleType]:
-    """Return the modules that were loaded after those in `since` and imported the replacement `new` under its `name`.
+    """Return the modules that have imported the replacement `new` under `name`, among those loaded after the modules in `since`.
 
-    moto loads the modules of a service at its first request: names that they import from a changed module would stay with them.
+    moto loads the modules of a service at its first request; they would keep what they imported from a changed module.
     """
     later = [module for key, module in list(sys.modules.items()) if key not in since]
     return [module for module in later if vars(module).get(name, _ABSENT) is new]

@@ -37,7 +37,7 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class WantedResource:
-    """A resource that a template declares."""
+    """A resource as a template declares it, before it is created."""
 
     type: str
     logical_id: str
@@ -56,7 +56,7 @@ class MadeResource:
     logical_resource_id: str = ""
 
     def is_created(self) -> bool:
-        """Return True: a resource is made in one go."""
+        """Return True: a resource of these types is complete as soon as it is made."""
         return True
 
     def get_cfn_attribute(self, name: str) -> Any:
@@ -68,7 +68,7 @@ class MadeResource:
         )
 
     def delete(self, account_id: str, region: str) -> None:
-        """Delete the resource by its function `remove`. moto gives account and region, which play no part."""
+        """Delete the resource by calling `remove`. moto passes account and region, which are not used."""
         self.remove()
 
 
@@ -77,14 +77,16 @@ Maker = Callable[[WantedResource], MadeResource]
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceType:
-    """A resource type. `make`: creates a resource of it; `name_property`: the property that names a resource, "" if there is none."""
+    """A CloudFormation resource type that this cloud adds. `make`: creates a resource of it; `name_property`: the template property that
+    names a resource, "" if there is none.
+    """
 
     make: Maker
     name_property: str = ""
 
 
 def make_without_effect(wanted: WantedResource) -> MadeResource:
-    """Return a resource that only has a name and the usual attributes, for types without a counterpart on one machine."""
+    """Return a resource that has only a name and the usual attributes, for types that have no counterpart on one machine."""
     attributes = {
         "Arn": f"arn:aws:local:{REGION}:{ACCOUNT}:{wanted.name}",
         "Data": "{}",
@@ -95,14 +97,16 @@ def make_without_effect(wanted: WantedResource) -> MadeResource:
 
 
 def list_supported_types(types: Mapping[str, ResourceType]) -> frozenset[str]:
-    """Return every resource type that a template may contain: moto's, `types`, and those without effect."""
+    """Return the names of all resource types that a template may contain: moto's, those in `types`, and those without effect."""
     from moto.cloudformation.parsing import get_model_map
 
     return frozenset(get_model_map()) | frozenset(types) | WITHOUT_EFFECT
 
 
 def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
-    """Let moto create `types` and the types without effect, resolve dynamic references, and read templates from this cloud."""
+    """Let moto's CloudFormation create the resource types in `types` and those without effect, resolve dynamic references, and read
+    templates from this cloud's S3. `changes`: records the patches and undoes them.
+    """
     from moto.cloudformation import parsing
     from moto.cloudformation.exceptions import ValidationError
     from moto.core.exceptions import ServiceException
@@ -113,7 +117,7 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     @changes.wraps(parsing, "resource_class_from_type")
     def find_class(old: Any, resource_type: str) -> Any:
-        """Return the class that creates resources of a type: ours if the type is added, else moto's."""
+        """Return the class with which moto creates resources of `resource_type`: an adapter for an added type, else moto's own class."""
         return adapters.get(resource_type) or old(resource_type)
 
     @changes.wraps(parsing, "resource_name_property_from_type")
@@ -140,14 +144,14 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
 
 def make_adapter(name: str, resource_type: ResourceType) -> type:
-    """Return a class that moto's CloudFormation accepts for the resource type called `name`. It has the only two methods that
-    moto calls.
+    """Return a class through which moto's CloudFormation creates resources of the type called `name`. It has the only two methods that moto
+    calls.
     """
 
     def create(
         resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
     ) -> MadeResource:
-        """Return a new resource for the description in a template."""
+        """Create a resource for its description in a template, and return it."""
         properties = cloudformation_json.get("Properties", {})
         wanted = WantedResource(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
         return resource_type.make(wanted)

@@ -12,12 +12,12 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def resource_types() -> dict[str, ResourceType]:
-    """Return the resource type of secrets."""
+    """Return the CloudFormation resource type of secrets."""
     return {"AWS::SecretsManager::Secret": ResourceType(make=_make_secret, name_property="Name")}
 
 
 def _make_secret(wanted: WantedResource) -> MadeResource:
-    """Create a template's secret in moto, with the given value or a generated one."""
+    """Create a template's secret in moto, with the given value or a generated one, and return it as a resource."""
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]
@@ -46,7 +46,9 @@ def _make_secret(wanted: WantedResource) -> MadeResource:
 
 
 def generate_secret(rule: Mapping[str, Any]) -> str:
-    """Return a random secret by CloudFormation's GenerateSecretString. `rule`: length, alphabet, and the JSON template to fill in."""
+    """Return a random secret as CloudFormation's GenerateSecretString does. `rule`: its properties, such as length, alphabet, and a JSON
+    template to fill in.
+    """
     password = _generate_password(rule)
     if "GenerateStringKey" not in rule:
         return password

@@ -29,9 +29,9 @@ InvokeByArn = Callable[[str, bytes], Answer]  # function name or ARN, payload
 
 
 def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str], Any]) -> None:
-    """Install all patches of Step Functions by `changes`.
+    """Install all patches of Step Functions through `changes`.
 
-    `invoke`: runs a function in this process; `client(service)`: returns the shared boto3 client of this cloud.
+    `invoke`: runs a Lambda function in this process; `client(service)`: returns the shared boto3 client of this cloud.
     """
     _use_executing_backend(changes)
     _evaluate_jsonata(changes)
@@ -295,6 +295,7 @@ def _serialize_starts(changes: Replacements) -> None:
 
     @changes.wraps(StepFunctionsParserBackend, "start_execution")
     def start(old: Any, self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
+        """Start an execution while no other is being started or listed; without a name it gets a random one."""
         with one_at_a_time:
             return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
 
@@ -311,6 +312,7 @@ def _signal_ends(changes: Replacements) -> None:
 
     @changes.wraps(Execution, "start")
     def start(old: Any, self: Any) -> None:
+        """Start an execution with an event, `crossover_end`, that is set when it ends, and remember it for `stop_executions`."""
         self.crossover_end = threading.Event()
         old(self)
         with _adding:
@@ -343,7 +345,7 @@ def _make_stops_reliable(changes: Replacements) -> None:
     from moto.stepfunctions.parser.backend.execution import Execution
 
     def has_begun(execution: Any) -> bool:
-        """Return whether an execution's thread has reached its first state."""
+        """Return whether the execution's thread has reached its first state."""
         env = execution.exec_worker and execution.exec_worker.env
         return bool(env and env.program_state())
 
@@ -382,6 +384,9 @@ def _run_children_in_process(changes: Replacements) -> None:
     def start(
         self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: dict[str, Any], state_credentials: Any
     ) -> None:
+        """Start a child execution for a task and put its ARN on the interpreter's stack. Raises boto's error if the name is taken or the
+        machine does not exist.
+        """
         given = {key[:1].upper() + key[1:]: value for key, value in normalised_parameters.items()}
         try:
             child = backend(env).start_execution(
@@ -489,7 +494,7 @@ def _convert_sdk_answers(changes: Replacements) -> None:
 
 
 def _convert_answer(value: Any) -> Any:
-    """Return a boto answer with keys in PascalCase, dates as numbers and bodies as text."""
+    """Return a boto answer as a state receives it: keys in PascalCase, dates as numbers (seconds), bodies as text."""
     if isinstance(value, dict):
         return {key[:1].upper() + key[1:]: _convert_answer(item) for key, item in value.items()}
     if isinstance(value, list):
