@@ -204,8 +204,8 @@ class Expiry(Construct):
         )
 
     def outlive(self, others: Sequence[IConstruct]) -> None:
-        """Make CloudFormation delete the constructs before the schedule, so that a deletion that fails is tried again at the next check.
-        `others`: this construct itself may be among them.
+        """Make CloudFormation delete the constructs `others` before the schedule, so that the schedule still tries a failed deletion again.
+        This construct itself, if it is among `others`, is skipped.
         """
         for other in others:
             if other.node.path != self.node.path:

@@ -135,7 +135,7 @@ def objects(bucket: s3.IBucket, data: Iterable[s3.IBucket]) -> list[Grant]:
 
 
 def secret(secret_arn: str) -> Grant:
-    """Return the permission to read one secret."""
+    """Return the permission to read the secret with the ARN `secret_arn`."""
     return Grant(actions=["secretsmanager:GetSecretValue"], resources=[secret_arn])
 
 

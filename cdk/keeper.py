@@ -20,7 +20,9 @@ CODE = "exports.handler = async () => ({});"
 
 
 class Keeper(Construct):
-    """The keeper function, in the subnet and security group of the experiments' functions."""
+    """A Lambda function that never runs, in the subnet and security group of the experiments' functions, so that Lambda keeps their shared
+    network interface.
+    """
 
     def __init__(
         self, scope: Construct, id: str, *, project: str, vpc: ec2.IVpc, subnet: ec2.ISubnet, group: ec2.ISecurityGroup

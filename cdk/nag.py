@@ -14,7 +14,9 @@ def check(app: App) -> None:
 
 
 def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
-    """Accept findings for `construct` and everything below it. `reasons`: {finding, such as `AwsSolutions-S1`: why it is accepted}."""
+    """Accept cdk-nag's findings for `construct` and everything below it. `reasons`: {finding, such as `AwsSolutions-S1`: why it is
+    accepted}.
+    """
     Validations.of(construct).acknowledge(*(Acknowledgment(id=rule, reason=why) for rule, why in reasons.items()))
 
 

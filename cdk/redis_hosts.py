@@ -35,11 +35,11 @@ PASSWORD_LENGTH = 40
 
 
 class RedisHosts(Construct):
-    """`count` Redis hosts. `environment` and `grants` are for their users, which find the hosts' URLs by rank. Each host uploads its
-    certificate to `hosts/redis/<rank>.pem`. `built`: the folder with the tensor module for the hosts' processor.
+    """`count` EC2 hosts that run Redis with the tensor module, one per worker or one for all. Each host uploads its certificate to
+    `hosts/redis/<rank>.pem`.
 
-    The hosts are L1 constructs, because L2 asks for a whole IVpc, of which only the ids of subnet and group are known, and takes no
-    launch template.
+    `environment` and `grants`: environment variables (with the hosts' URLs by rank) and permissions for their users; `facts`: values to
+    publish. The hosts are L1 constructs, because L2 needs a whole IVpc, of which only ids are known, and takes no launch template.
     """
 
     def __init__(

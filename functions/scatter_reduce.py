@@ -154,7 +154,7 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield an error for each setting that ScatterReduce cannot be combined with."""
+    """Yield one error message for each setting of the experiment that ScatterReduce does not support."""
     if not RULES[e.aggregation.rule].by_coordinate:
         yield (
             f"aggregation.rule: {e.aggregation.rule} measures distances between whole gradients, but ScatterReduce aggregates chunks; "

@@ -17,8 +17,8 @@ from functions.all_reduce import ARCHITECTURE
 
 
 class AllReduceStack(ExperimentStack):
-    """One database host for all workers, with functions and state machines. If the workers exchange through the bucket, there is no host
-    and nothing is in a network.
+    """The stack of AllReduce: one database host for all workers, functions and state machines. If the workers exchange through the bucket,
+    there is no host, and nothing is inside the network.
     """
 
     architecture = ARCHITECTURE

@@ -19,10 +19,10 @@ USERNAME = "crossover"  # "guest" is refused
 
 
 class BrokerStack(Stack):
-    """RabbitMQ 4.2, one private instance in the functions' subnet; L1, because Amazon MQ has no L2.
+    """The message broker that a project's experiments share: one private RabbitMQ 4.2 instance of Amazon MQ in the functions' subnet.
 
-    It has no configuration object: Amazon MQ cannot delete one. It exports no logs: its log groups would outlive the stack. The message
-    limit stays at the engine's default, so bodies above 15 MiB go through the object store. It has no key of its own: AWS takes none for
+    It has no configuration object, because Amazon MQ cannot delete one, and exports no logs, because their groups would outlive the stack.
+    Messages above the engine's default limit go through the object store. It has no KMS key of its own, because AWS takes none for
     RabbitMQ.
     """
 

@@ -8,7 +8,9 @@ from peers.gpu import PROCESSES, PROGRAM
 
 
 class GpuStack(ExperimentStack):
-    """A fleet of GPU instances; with `gpu.exchange: distributed` also a security group within which all ports are open."""
+    """The stack of the GPU architecture: a fleet of GPU instances; with `gpu.exchange: distributed` also a security group within which all
+    ports are open.
+    """
 
     def __init__(self, scope: Construct, props: Props) -> None:
         """Build bucket, fleet and budget, and publish their values."""
@@ -36,8 +38,8 @@ class GpuStack(ExperimentStack):
         self.publish(storage.facts | fleet.facts)
 
     def _build_group(self, vpc: ec2.IVpc) -> str:
-        """Build a security group whose members reach one another on all TCP ports, and return its id: NCCL and gloo choose their ports
-        at run time.
+        """Build a security group whose members reach one another on all TCP ports, because NCCL and gloo choose their ports at run time.
+        Return the group's id.
         """
         purpose = "GPU workers reach one another, nobody else them"
         group = ec2.SecurityGroup(self, "Collective", vpc=vpc, description=purpose, allow_all_outbound=False)

@@ -18,8 +18,9 @@ from functions.mlless import ARCHITECTURE
 
 
 class MLLessStack(ExperimentStack):
-    """One database host for the updates that workers publish; the project's broker, over which they report and the supervisor answers; a
-    function for each step; and a state machine, which starts workers and supervisor side by side, and again when Lambda's time is up.
+    """The stack of MLLess: one database host for the updates that workers publish; access to the project's broker for announcements; a
+    function for each step; and the state machines that run workers and supervisor side by side, and invoke them again after Lambda's time
+    limit.
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:

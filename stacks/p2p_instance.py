@@ -7,8 +7,8 @@ from peers.p2p_instance import PROGRAM
 
 
 class P2PInstanceStack(ExperimentStack):
-    """A fleet of peers, and the project's broker, on which each has its mailboxes. There are neither functions nor state machines: peers
-    are programs, which coordinate among themselves.
+    """The stack of P2P without Lambda: a fleet of peers with access to the project's broker, on which each has its mailboxes. There are no
+    functions or state machines, because peers are programs that coordinate among themselves.
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:

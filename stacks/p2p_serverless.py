@@ -18,8 +18,8 @@ from peers.p2p_serverless import ARCHITECTURE, PROGRAM
 
 
 class P2PServerlessStack(ExperimentStack):
-    """A fleet of peers; the project's broker, on which each has its mailboxes; the state machines that peers start; and the functions
-    that these invoke, which use the bucket alone and so stay outside the network.
+    """The stack of P2P with Lambda: a fleet of peers with access to the project's broker, on which each has its mailboxes; the state
+    machines that peers start; and the functions that these invoke, which use only the bucket and so stay outside the network.
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:

@@ -5,7 +5,7 @@ from stacks.all_reduce import AllReduceStack
 
 
 class ScatterReduceStack(AllReduceStack):
-    """AllReduce's stack, with the functions and state machines of another tree."""
+    """The stack of ScatterReduce: the same resources as AllReduce's, with functions and state machines for ScatterReduce's tree."""
 
     architecture = ARCHITECTURE
 

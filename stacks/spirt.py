@@ -18,8 +18,8 @@ from functions.spirt import ARCHITECTURE
 
 
 class SpirtStack(ExperimentStack):
-    """A database host per worker, because no two share a model; the project's broker, through which they synchronize; functions and
-    state machines.
+    """The stack of SPIRT: a database host for each worker, because no two share a model; access to the project's broker, through which they
+    synchronize; functions and state machines.
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:

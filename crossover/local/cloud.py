@@ -178,7 +178,7 @@ def fill_placeholders(text: str) -> str:
 
 
 def read_asset(asset: Asset) -> bytes:
-    """Return the asset's bytes to upload. A folder becomes a zip whose bytes depend only on its files."""
+    """Return the bytes to upload for an asset: the file's content, or a zip of the folder whose bytes depend only on its files."""
     if not asset.zipped or asset.path.is_file():
         return asset.path.read_bytes()
     target = io.BytesIO()
@@ -307,7 +307,7 @@ class Servers:
             server.stop()
 
     def _require_running(self) -> None:
-        """Raise RunFailed if this cloud has ended."""
+        """Raise RunFailed if this cloud has been stopped."""
         if self._over:
             raise RunFailed("the cloud on this machine has ended")
 

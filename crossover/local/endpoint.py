@@ -232,7 +232,8 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
             return answer(environ, start_response)
 
     def answer(environ: Any, start_response: Any) -> Any:
-        """Answer a request; refuse it unless it is signed, permitted, and sent to this address by no web page.
+        """Answer a request with moto's application. Refuse it if it comes from a web page or names another host, is not signed with one of
+        `keys`, or is not permitted for its role.
 
         An error inside moto or a patch is logged with its traceback and answered with status 400, because clients repeat after a 500.
         """
@@ -321,7 +322,7 @@ def _log_fault(error: Exception, log: Path) -> bytes:
 
 
 def _read_body(environ: Any) -> bytes:
-    """Return the request's body and put it back, so that the application can read it again."""
+    """Return the body of a WSGI request, and put it back so that the application can read it again."""
     body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     return body

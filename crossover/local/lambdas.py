@@ -199,7 +199,7 @@ class RuntimeApi:
         self.schedule(self._release, address)
 
     def close(self) -> None:
-        """End all connections and the thread; harmless to repeat."""
+        """End all connections and the server's thread; harmless to repeat."""
         with self._lock:
             if self._loop.is_closed():
                 return
@@ -571,7 +571,9 @@ class Environment:
                 self._work[1].set_result((body, status))
 
     def _last_words(self, request_id: str) -> bytes:
-        """Return the error payload that explains why the process has ended: out of memory, a failed start, or its exit status."""
+        """Return the error payload that explains why the process has ended: out of memory, a function that could not be loaded, or its exit
+        status.
+        """
         if self._out_of_memory:
             return build_memory_error(request_id)
         return self._init_error or build_exit_error(request_id, self._words)
@@ -666,8 +668,8 @@ class Lambdas:
         self._watcher.start()
 
     def invoke(self, function: Function, payload: bytes, *, client_context: str | None = None) -> Answer:
-        """Invoke the function synchronously with the event `payload` and return its answer. Waits for a free place first if the function
-        only computes.
+        """Invoke the function synchronously with the event `payload` and return its answer. Unless the function may wait for others, first
+        wait for a free place among those that compute.
 
         `client_context`: as in Lambda's API, passed on. Raises TooLarge, or TooManyRequests above the concurrency limit.
         """
@@ -723,7 +725,7 @@ class Lambdas:
             environment.kill()
 
     def close(self) -> None:
-        """End all processes; invocations in flight are answered as crashed. Harmless to repeat."""
+        """End all processes and threads of the service; invocations in progress are answered as crashed. Harmless to repeat."""
         with self._lock:  # what is not registered by now looks at `_closed` when it is
             if self._closed.is_set():
                 return

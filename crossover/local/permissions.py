@@ -30,7 +30,7 @@ OBJECT_ACTIONS = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject", "
 
 @dataclass(frozen=True)
 class ApiCall:
-    """An action and the resource that it is applied to, named as in policies."""
+    """An action, such as `s3:GetObject`, and the ARN of the resource that it is applied to, named as in policies."""
 
     action: str
     resource: str
@@ -38,7 +38,7 @@ class ApiCall:
 
 @dataclass(frozen=True)
 class Denied:
-    """A response that refuses a call, in the service's own format."""
+    """The HTTP response that refuses a call, in the service's own format."""
 
     status: str
     content_type: str

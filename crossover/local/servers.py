@@ -232,10 +232,10 @@ def start_process(
 def stop_process(
     child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0
 ) -> int:
-    """Send the signal `number` to the process `child`; after `patience_s` seconds kill its whole group. Return its exit status.
+    """Send the signal `number` to the process `child`, kill its whole process group after `patience_s` seconds, and return its exit status.
 
-    If the process has ended already, the rest of its group is killed, such as the server of a killed script. Members
-    that survive an orderly end are left to the watchdog.
+    If the process has ended already, the rest of its group is killed, such as the server of a killed script. Processes that survive a
+    regular end are left to the watchdog.
     """
     if child.poll() is not None:
         watchdog.kill_marked(f"{MARK}={_ensure_guard().value}".encode(), group=child.pid)
@@ -321,7 +321,7 @@ MEMORY = "thp:always,oversize_threshold:0"  # MALLOC_CONF; cdk/boot/redis.sh set
 
 
 class RedisServer(AbstractContextManager[Any]):
-    """A redis-server on 127.0.0.1, which runs as soon as this is made. Raises MissingTool, RunFailed with the last lines of its log.
+    """A redis-server on 127.0.0.1, started when the object is created. Raises MissingTool, or RunFailed with the last lines of its log.
 
     `url` (redis://127.0.0.1:port) and `socket_url` (unix://) carry no password. Acknowledged data is on the disk (append-only file, synced
     always) and is loaded again after `kill()` and `start()` in the same folder. `module`: the tensor module's library, to load. `settings`:
@@ -395,11 +395,11 @@ class RedisServer(AbstractContextManager[Any]):
         raise RunFailed(f"redis-server: {_REDIS_ATTEMPTS} free ports in a row were taken by other programs")
 
     def stop(self) -> None:
-        """End the server in order; its data stays in the folder. Harmless if it has ended."""
+        """Stop the server regularly; its data stays in the folder. Harmless if it has ended."""
         stop_process(self._process)
 
     def kill(self) -> None:
-        """End the server at once, by SIGKILL, as in a crash."""
+        """Kill the server by SIGKILL, as in a crash."""
         self._process.kill()
         self._process.wait()
 
@@ -475,7 +475,7 @@ class RedisServer(AbstractContextManager[Any]):
 
 
 def _quote(value: str) -> str:
-    """Return `value` quoted for redis.conf and for inline commands."""
+    """Return `value` as a double-quoted string for redis.conf and for commands to Redis, each byte escaped."""
     return '"' + "".join(f"\\x{byte:02x}" for byte in value.encode()) + '"'
 
 
@@ -504,10 +504,10 @@ _OF_THIS_MACHINE = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
 class RabbitServer(AbstractContextManager[Any]):
-    """A RabbitMQ broker on 127.0.0.1, which runs as soon as this is made. `url` is amqp://127.0.0.1:port.
+    """A RabbitMQ broker on 127.0.0.1, started when the object is created. `url` is amqp://127.0.0.1:port.
 
-    `settings`: lines of its configuration, which replace or extend those set here. Raises MissingTool, RunFailed with the last lines of its
-    log.
+    `settings`: lines of its configuration, which replace or extend those set here. Raises MissingTool, or RunFailed with the last lines of
+    its log.
     """
 
     def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
@@ -649,9 +649,8 @@ class RabbitServer(AbstractContextManager[Any]):
 
 
 def _build_definitions(username: str, password: str) -> dict[str, object]:
-    """Return RabbitMQ's definitions with one virtual host and one user.
-
-    A definitions file accepts any character in a password, and holds only its hash.
+    """Return the content of RabbitMQ's definitions file: one virtual host, and one user with the hash of the password. Such a file accepts
+    any character in a password.
     """
     salt = secrets.token_bytes(4)
     digest = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()

@@ -32,7 +32,7 @@ class DefaultsSession(botocore.session.Session):
 
     @property
     def full_config(self) -> dict[str, Any]:
-        """The content of the configuration files: empty."""
+        """The content of the user's configuration files: always empty."""
         return {"profiles": {}}
 
 

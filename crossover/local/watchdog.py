@@ -41,9 +41,9 @@ def _is_zombie(entry: Path) -> bool:
 
 
 def kill_marked(mark: bytes, *, group: int = 0) -> None:
-    """Kill the marked processes until two scans in a row find none, for about ten seconds at most.
+    """Kill the processes that `find_marked` returns, until two scans in a row find none, for about ten seconds at most.
 
-    A process may fork while it is being killed. `mark`, `group`: as for `find_marked`.
+    Several scans are needed because a process may fork while it is being killed. `mark`, `group`: as for `find_marked`.
     """
     quiet = 0
     for _ in range(_SCANS):

@@ -101,7 +101,7 @@ class Zygote:
         return not (self._closed or self._hung_up) and self._process.poll() is None
 
     def fork(self, start: ForkStart) -> int:
-        """Fork a new environment and return its process id. Raises Unavailable if the zygote has ended."""
+        """Let the fork server fork a new environment, and return its process id. Raises Unavailable if the fork server has ended."""
         reply: Future[int] = Future()
         with self._lock:
             self._number += 1
@@ -170,7 +170,7 @@ class Zygote:
 
 
 def describe_wait_status(status: int) -> str:
-    """Return a wait status in Lambda's words: `exit status 1`, `signal: killed`."""
+    """Return a process's wait status as text in Lambda's words: `exit status 1`, `signal: killed`."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return f"signal: {_SIGNALS.get(number, f'signal {number}')}"

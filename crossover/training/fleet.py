@@ -70,9 +70,8 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def _reset_peak(alone: bool) -> None:
-    """Reset Linux's peak memory figure, so that it covers only what follows (proc(5), clear_refs: 5).
-
-    `alone`: whether this process runs a single peer; otherwise nothing is reset.
+    """Reset Linux's figure of the process's peak memory, so that it covers only what follows. `alone`: whether this process runs a single
+    peer; otherwise nothing is reset.
     """
     if alone:
         try:
@@ -358,11 +357,10 @@ class ProgramsExecution:
     _joined: bool = False
 
     def has_ended(self) -> bool:
-        """Return whether the run has finished; False while its programs run.
+        """Return True if the run is marked as finished, False while its programs still work.
 
-        Raises RunFailed, or the error that was reported, if a program failed (in a tolerant run: if all did, or none
-        can finish any more). Raises RunFailed if all programs are gone without finishing, or if none joined within
-        `boot_s`.
+        Raises the error that a program reported (in a tolerant run only if all have failed, or none can finish any more), and RunFailed if
+        all programs are gone without finishing, or if none joined within `boot_s`.
         """
         alive = self.can_finish()  # first: a program that ends afterwards has stored its outcome before
         if self.objects.exists(self.keys.finished_marker):

@@ -174,7 +174,7 @@ class Invocation:
             self.ctx.tensors[self.rank].delete(*spent)
 
     def save(self, worker: Worker) -> None:
-        """Save a checkpoint at the current position. Raises StaleAttempt if the attempt's work is not needed any more."""
+        """Save a checkpoint at the current position. Raises StaleAttempt if this attempt was superseded or has concluded the run."""
         with self.ctx.stage("checkpoint"):
             vectors, facts = worker.state()
             if self.waits.since:

@@ -166,7 +166,7 @@ class Replica:
         self.between = None if found is None else buffers.tensor(found.data).clone()
 
     def _new_codec(self) -> Encoder | None:
-        """Return a new encoder for the experiment's compression, or None without one."""
+        """Return a new encoder with empty state for the experiment's compression, or None if it does not compress."""
         learner = self._ctx.learner
         return contributions.build_encoder(
             self._ctx.experiment, worker=self._rank, shapes=learner.shapes, parameters=learner.parameters
@@ -273,7 +273,7 @@ class Computing(Protocol):
     """
 
     def gradient(self, event: Event, out: "Tensor") -> None:
-        """Write the mean gradient over the round's minibatches, (P + B,) float32, into `out`."""
+        """Compute the mean gradient over the minibatches of the event's round, (P + B,) float32, and write it into `out`."""
 
     def steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
         """Take the local steps of the event's round on `replica`, one after each minibatch. With local steps this is called instead of
@@ -448,9 +448,10 @@ def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") ->
 
 
 def _publish_as_result(ctx: Context, rank: int) -> None:
-    """Store this peer's model and metrics as the run's outcome, because the peer that should have done it is gone.
+    """Restore this peer's newest checkpoint, evaluate it, and store model and metrics as the run's outcome, because the peer that should
+    have done it is gone.
 
-    Several peers may do it at the same time, each with its own model: the outcome written first counts.
+    `rank`: of this peer. Several peers may do it at the same time, each with its own model: the outcome written first counts.
     """
     Replica(ctx, rank).restore()  # this program may have taken the rank over without training it
     agreed = progress.newest_decision(ctx)

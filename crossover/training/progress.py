@@ -206,12 +206,12 @@ def earlier_attempts(ctx: Context) -> list[Keys]:
 
 
 def _list_begun_attempts(ctx: Context) -> list[int]:
-    """Return the numbers of all attempts that have begun, highest first."""
+    """Return the numbers of all attempts of the run that have begun, highest first. Lists the bucket."""
     return sorted((int(key.rpartition("/")[2]) for key in ctx.objects.list(ctx.keys.attempt_markers)), reverse=True)
 
 
 def is_superseded(ctx: Context) -> bool:
-    """Return whether a higher attempt of the run has begun."""
+    """Return whether a higher attempt of the run than that of `ctx` has begun."""
     return ctx.objects.exists(ctx.keys.overtaken_marker)
 
 
@@ -241,7 +241,7 @@ def is_obsolete(ctx: Context) -> bool:
 
 
 def raise_if_superseded(ctx: Context) -> None:
-    """Raise StaleAttempt if a higher attempt has begun."""
+    """Raise StaleAttempt if a higher attempt of the run than that of `ctx` has begun."""
     if is_superseded(ctx):
         raise StaleAttempt(f"attempt {ctx.keys.attempt} of {ctx.keys.run} was superseded: the run was resumed")
 

@@ -69,7 +69,7 @@ class SynchronousWorker:
         mean = RunningMean(invocation.minibatch_weights(), total=total, added=invocation.position.minibatch)
 
         def add(gradient: "Tensor") -> None:
-            """Add a minibatch's gradient to the mean."""
+            """Add a minibatch's gradient to the running mean; after the last one, complete the mean."""
             mean.add(gradient)
             if mean.is_complete:
                 mean.result()

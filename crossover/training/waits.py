@@ -22,11 +22,13 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.2, 5.0  # when a wait is first checked for its p
 
 
 class NearDeadline(Exception):
-    """Signal, not an error: the invocation must save its state and end."""
+    """Raised, as a signal and not as an error, when little time is left before the deadline: the invocation must save its state and end."""
 
 
 class ResultExists(Exception):
-    """Signal, not an error: another attempt of this worker has already made the result, so there is nothing to wait for."""
+    """Raised, as a signal and not as an error, if the result that a wait serves exists already, because another attempt of this worker has
+    made it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +157,11 @@ class Waits:
         sender: int | None,
         patience: float,
     ) -> None:
-        """Raise if the wait has no purpose any more: superseded, not needed, its sender failed, or timed out. Arguments as in `wait_for`.
+        """Raise if the wait has no purpose any more: its attempt was superseded, the result is not needed, the sender failed, or it timed
+        out. Arguments and errors as in `wait_for`.
 
-        In a superseded attempt it raises in any case: the attempt must not continue, even if the key exists. Otherwise
-        it first gathers the evidence, then calls `look` once more, so that a key that came in between is not missed.
+        Before it reports a failed sender or a timeout, it calls `look` once more, so that a key that came in between is not missed. In a
+        superseded attempt it raises even if the key exists.
         """
         obsolete = self.retry(lambda: progress.is_obsolete(self.ctx))
         if obsolete:

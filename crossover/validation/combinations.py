@@ -254,7 +254,7 @@ def project_fits(e: Experiment) -> Iterator[str]:
 
 
 def owner_is_a_tag(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the owner cannot be the value of an AWS tag."""
+    """Yield a problem if `owner` has characters, or a length, that the value of an AWS tag cannot have."""
     if not re.fullmatch(r"[\w +\-=.:/@]{1,256}", e.owner):
         yield f"owner: {e.owner!r} is not allowed; expected 1 to 256 letters, digits, blanks or + - = . _ : / @, as an AWS tag takes them"
 
@@ -269,7 +269,7 @@ def topic_is_an_arn(e: Experiment) -> Iterator[str]:
 
 
 def dataset_known(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the data set is neither one of the project's nor an import path."""
+    """Yield a problem if `data.dataset` is neither one of the project's data sets nor an import path (`package.module:name`)."""
     if e.data.dataset not in KNOWN_DATASETS and not is_import(e.data.dataset):
         near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
         yield f"data.dataset: {e.data.dataset!r} is unknown; one of {', '.join(KNOWN_DATASETS)}, or package.module:loader{near}"
@@ -282,7 +282,7 @@ def digits_have_no_test_split(e: Experiment) -> Iterator[str]:
 
 
 def loss_known(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the loss is neither one of the project's nor an import path."""
+    """Yield a problem if `training.loss` is neither one of the project's losses nor an import path (`package.module:name`)."""
     loss = e.training.loss
     if loss not in KNOWN_LOSSES and not is_import(loss):
         near = did_you_mean(loss, list(KNOWN_LOSSES))
@@ -305,7 +305,7 @@ def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
 
 
 def metric_known(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the metric is neither one of the project's nor an import path."""
+    """Yield a problem if the metric is neither one of the project's nor an import path (`package.module:name`)."""
     name = e.training.metric.name
     if name not in KNOWN_METRICS and not is_import(name):
         near = did_you_mean(name, list(KNOWN_METRICS))
@@ -373,14 +373,14 @@ def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
 
 
 def fp16_needs_a_gpu(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if precision is fp16 and the architecture computes on CPUs."""
+    """Yield a problem if `training.precision` is fp16 and the architecture computes on CPUs."""
     program = architecture.program
     if e.training.precision == "fp16" and (program is None or not program.instances(e).gpu):
         yield f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
 
 
 def one_cycle_rises(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the schedule one_cycle has no warm-up."""
+    """Yield a problem if the schedule one_cycle is set without a warm-up (`training.warm_up` is 0)."""
     if e.training.schedule == "one_cycle" and e.training.warm_up == 0:
         yield "training.warm_up: 0 leaves one_cycle no rise; expected more than 0 and less than 1, for example 0.2"
 

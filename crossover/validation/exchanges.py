@@ -25,7 +25,7 @@ def trimmed_mean_leaves_some(e: Experiment) -> Iterator[str]:
 
 
 def krum_has_enough_workers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if there are too few workers for krum."""
+    """Yield a problem if the rule krum is set and there are too few workers for it, given `aggregation.faulty`."""
     rule, workers = e.aggregation, e.workers
     if rule.rule == "krum" and workers < 2 * rule.faulty + 3:
         most = (workers - 3) // 2

@@ -74,7 +74,8 @@ class Step:
     """One function of an architecture and how it is deployed; running it once is one Lambda invocation. `@step` makes one, which is then
     also the Lambda handler: `functions.spirt.average_in_database`.
 
-    `body`: the Python function; `torch`: whether its layer has PyTorch; `uses`: the services that it may use.
+    `body`: the Python function; `torch`: whether its layer has PyTorch; `uses`: the services that it may use; `waits`: whether it may block
+    until other steps have run, so that it must not be queued behind them.
     """
 
     name: str
@@ -150,7 +151,7 @@ def step(
     """
 
     def decorate(body: StepBody) -> Step:
-        """Return the Step whose name, module and body are those of the decorated function."""
+        """Return a Step that runs `body`, with the name and module of that function."""
         return Step(
             name=body.__name__,
             module=body.__module__,

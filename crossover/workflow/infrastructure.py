@@ -17,10 +17,9 @@ def uses_bus(architecture: Architecture) -> bool:
 
 
 def database_hosts(experiment: Experiment, architecture: Architecture) -> int:
-    """Return the number of database hosts that the experiment needs.
+    """Return the number of database hosts that the experiment needs: one per worker, one, or none, by the architecture.
 
-    It is 0 if a shared host is not needed because vectors go through the bucket (`storage.channel: s3`). MLLess, which also uses the bus,
-    keeps its host.
+    A shared host is not needed if vectors go through the bucket (`storage.channel: s3`). MLLess, which also uses the bus, keeps its host.
     """
     if architecture.tensor_hosts == "shared" and experiment.storage.channel == "s3" and not uses_bus(architecture):
         return 0

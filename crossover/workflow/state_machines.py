@@ -179,7 +179,7 @@ class References:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A state machine as a stack deploys it: its definition and the references in it."""
+    """A state machine as a stack deploys it: its definition in Amazon States Language, and what it refers to in the stack."""
 
     definition: StateDefinition
     references: References

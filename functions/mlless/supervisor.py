@@ -329,5 +329,5 @@ class Supervisor:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean, or 0 if there are no values."""
+    """Return the mean of `values`, or 0 if there are none."""
     return sum(values) / len(values) if values else 0.0

@@ -212,7 +212,7 @@ class SynchronousMailboxes:
             pause(calm_s=ask.left_s)
 
     def _check(self, message: Message) -> None:
-        """Raise Corrupt unless the message states the sample count that its peer has in that round."""
+        """Raise Corrupt if the sample count in `message` differs from that of its sender's data in that round."""
         expected = worker_weights(self._ctx.facts, message.round)[message.peer]
         if message.samples != expected:
             raise Corrupt(

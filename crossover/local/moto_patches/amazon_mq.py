@@ -58,7 +58,7 @@ def _make_broker(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> M
 
 
 def _convert_properties(wanted: WantedResource) -> dict[str, Any]:
-    """Return the arguments of moto's create_broker for a template's broker."""
+    """Return the arguments of moto's create_broker, by name, for a broker as a template declares it."""
     given = wanted.properties
     return {
         "authentication_strategy": given.get("AuthenticationStrategy", "SIMPLE"),

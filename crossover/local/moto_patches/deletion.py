@@ -71,7 +71,7 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(Instance, "terminate")
     def terminate(old: Any, self: Any) -> Any:
-        """Delete the network interfaces of an instance with the instance, as on AWS."""
+        """Terminate an instance and delete its network interfaces with it, as on AWS."""
         interfaces = list(self.nics.values())
         state = old(self)
         for interface in interfaces:
@@ -99,7 +99,9 @@ def _refuse_full_buckets(changes: Replacements) -> None:
     def delete_bucket(
         old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
     ) -> None:
-        """Delete a bucket until it is gone. Raises ValidationError if it holds objects and is not to be emptied."""
+        """Delete a bucket; one that is marked for emptying is emptied again until it is gone. Raises ValidationError if an unmarked bucket
+        holds objects.
+        """
         buckets = s3_backends[ACCOUNT]["aws"].buckets
         while bucket := buckets.get(resource_name):
             if getattr(bucket, _STAYS_EMPTY, False):
@@ -115,7 +117,7 @@ def _refuse_custom_resources(changes: Replacements) -> None:
     from moto.cloudformation.exceptions import ValidationError
 
     def refuse(cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        """Raise ValidationError, which names the unknown custom resource."""
+        """Raise ValidationError with the type of the unknown custom resource."""
         raise ValidationError(
             resource_name,
             f"{named.get('LogicalId')}: {named.get('ResourceType')} is a custom resource that the local cloud does not know; "

@@ -38,23 +38,27 @@ def install(
 
 
 def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, invoke_event: InvokeEvent) -> None:
-    """Let moto's functions run by `invoke` (synchronously) and `invoke_event` (asynchronously). `function`: moto's class."""
+    """Replace moto's way of running functions by `invoke` (synchronous) and `invoke_event` (asynchronous). `function`: moto's class of
+    Lambda functions.
+    """
     from moto.core import responses
     from moto.core.exceptions import JsonRESTError
 
     class Throttled(JsonRESTError):
-        """The HTTP error 429 of Lambda."""
+        """The error for too many requests, which moto answers with HTTP status 429."""
 
         code = 429
 
     class Large(JsonRESTError):
-        """The HTTP error 413 of Lambda."""
+        """The error for a payload that is too large, which moto answers with HTTP status 413."""
 
         code = 413
 
     @changes.replaces(function, "invoke")
     def run(self: Any, body: Any, request_headers: Any, response_headers: Any) -> bytes:
-        """Invoke a function with a request's body, set the response's headers as Lambda does, and return the payload."""
+        """Invoke a function with the request's body as event, set the response's headers as Lambda does, and return the payload; b"" for an
+        asynchronous invocation.
+        """
         payload = body.encode() if isinstance(body, str) else (body or b"{}")
         headers = {str(name).lower(): value for name, value in dict(request_headers).items()}
         try:

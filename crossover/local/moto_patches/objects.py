@@ -21,7 +21,7 @@ class _AlwaysEmptyList(list[Any]):
 
 
 def install(changes: Replacements) -> None:
-    """Patch moto's S3: small buffers, conditional puts one at a time, copied listings. `changes`: records the patches and undoes them."""
+    """Install the patches of S3 objects through `changes`: safe buffers, conditional puts one at a time, and listings of a copy."""
     _guard_buffers(changes)
     serialize_conditional_puts(changes)
     _copy_listings(changes)
@@ -37,7 +37,7 @@ def serialize_conditional_puts(changes: Replacements) -> None:
 
     @changes.wraps(S3Response, "put_object")
     def put(old: Any, self: S3Response) -> Any:
-        """Put an object; with a condition, wait for all other conditional puts."""
+        """Put an object; a put with a condition first waits for all other conditional puts."""
         if not (self.headers.get("If-Match") or self.headers.get("If-None-Match")):
             return old(self)
         with one_at_a_time:
@@ -49,11 +49,11 @@ def _copy_listings(changes: Replacements) -> None:
     from moto.s3.utils import _VersionedKeyStore
 
     def values(store: Any) -> Iterator[Any]:
-        """Return an iterator over the newest version of each object, over a copy."""
+        """Return an iterator over the newest version of each object in `store`, taken from a copy."""
         return (versions[-1] for versions in list(dict.values(store)) if versions)
 
     def items(store: Any) -> Iterator[tuple[str, Any]]:
-        """Return an iterator over each key and its newest version, over a copy."""
+        """Return an iterator over (key, newest version) of each object in `store`, taken from a copy."""
         return ((key, versions[-1]) for key, versions in list(dict.items(store)) if versions)
 
     for name, iterate in {"values": values, "itervalues": values, "items": items, "iteritems": items}.items():
@@ -75,7 +75,9 @@ def _guard_buffers(changes: Replacements) -> None:
     computed = changes.replace(FakeKey, "etag", property(compute_etag))
 
     def dispose(key: FakeKey, garbage: bool = False) -> None:
-        """Mark an object as disposed; close its buffer only if nothing refers to the object (`garbage`)."""
+        """Mark an object as disposed, but close its buffer only if `garbage`: when Python frees the object, because nothing refers to
+        it.
+        """
         key.disposed = True
         if garbage:
             disposed(key, garbage=True)

@@ -9,7 +9,9 @@ _ANY_IMAGE = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86
 
 
 def install(changes: Replacements) -> None:
-    """Install the patches of SSM parameters: tags of templates, public parameters of images, and attributes for GetAtt."""
+    """Install the patches of SSM parameters through `changes`: tags of templates, public parameters for machine images, and attributes for
+    GetAtt.
+    """
     from moto.ssm.models import Parameter, SimpleSystemManagerBackend
 
     @changes.wraps(Parameter, "create_from_cloudformation_json")

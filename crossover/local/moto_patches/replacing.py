@@ -121,10 +121,10 @@ def _apply_change(change: Callable[[Any, str, Any], object], owner: Any, name: s
 def _call_class_method(
     wrapper: Callable[..., Any], inner: Callable[..., Any], cls: Any, *rest: Any, **named: Any
 ) -> Any:
-    """Call a wrapper of a class method as `wrapper(old, cls, ...)`, with `old` bound to the class. `inner`: the unbound method."""
+    """Call `wrapper(old, cls, ...)` for a wrapped classmethod; `old` is `inner`, the original function, bound to `cls`."""
     return wrapper(functools.partial(inner, cls), cls, *rest, **named)
 
 
 def _name_owner(owner: Any) -> str:
-    """Return the name of a class or module for an error."""
+    """Return the name of `owner`, a class or module, for an error message."""
     return getattr(owner, "__qualname__", None) or getattr(owner, "__name__", None) or repr(owner)

@@ -122,7 +122,7 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     @changes.wraps(parsing, "resource_name_property_from_type")
     def find_name_property(old: Any, resource_type: str) -> Any:
-        """Return the property that names a resource of a type; None or "" if there is none."""
+        """Return the template property that names a resource of `resource_type`; None or "" if there is none."""
         return known[resource_type].name_property if resource_type in known else old(resource_type)
 
     @changes.wraps(parsing, "parse_and_create_resource")
@@ -181,7 +181,7 @@ def _clean_and_resolve(old: Any, resource_json: Any, resources_map: Any) -> Any:
 
 
 def read_secret(arn: str, *, key: str = "") -> str:
-    """Return the string of the secret `arn` in this cloud, or the field `key` of its JSON."""
+    """Return the text of the secret `arn` in this cloud; with `key`, the field of that name in its JSON."""
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]
@@ -190,7 +190,7 @@ def read_secret(arn: str, *, key: str = "") -> str:
 
 
 def _read_parameter(name: str) -> str:
-    """Return the value of an SSM parameter of this cloud."""
+    """Return the value of the SSM parameter `name` in this cloud."""
     from moto.ssm.models import ssm_backends
 
     found: Any = ssm_backends[ACCOUNT][REGION].get_parameter(name)
@@ -198,7 +198,7 @@ def _read_parameter(name: str) -> str:
 
 
 def _accept_template_urls(changes: Replacements) -> None:
-    """Accept a template's S3 address as the CDK command line gives it: http://127.0.0.1:PORT/bucket/key.
+    """Make CloudFormation accept a template's S3 URL as the CDK command line gives it: http://127.0.0.1:PORT/bucket/key.
 
     moto accepts only `localhost` there.
     """

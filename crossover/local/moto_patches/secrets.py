@@ -56,10 +56,10 @@ def generate_secret(rule: Mapping[str, Any]) -> str:
 
 
 def _generate_password(rule: Mapping[str, Any]) -> str:
-    """Return a random password by the rule of CloudFormation's GenerateSecretString: length, excluded and required characters."""
+    """Return a random password as `rule`, the properties of GenerateSecretString, asks for: length, excluded and required characters."""
 
     def is_set(name: str) -> bool:
-        """Return whether the rule sets the flag `name`, as a boolean or as text."""
+        """Return whether the rule sets the flag `name` to true, given as a boolean or as text."""
         return str(rule.get(name, False)).lower() == "true"
 
     excluded = set(rule.get("ExcludeCharacters", ""))

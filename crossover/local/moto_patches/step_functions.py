@@ -50,7 +50,7 @@ def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str
 
 
 def _use_executing_backend(changes: Replacements) -> None:
-    """Let templates and API calls use the backend of moto that executes state machines, and fill in a template's
+    """Use moto's backend that really executes state machines, for templates and API calls, and fill in a template's
     DefinitionSubstitutions.
     """
     import moto.stepfunctions.models as models
@@ -61,7 +61,7 @@ def _use_executing_backend(changes: Replacements) -> None:
     changes.replace(models, "stepfunctions_backends", stepfunctions_parser_backends)
 
     def substitute(resource: Any) -> Any:
-        """Return a template's state machine with its DefinitionSubstitutions filled in."""
+        """Return a copy of `resource`, a state machine in a template, with its DefinitionSubstitutions filled in."""
         properties = dict(resource["Properties"])
         definition = properties["DefinitionString"]
         for name, value in properties.get("DefinitionSubstitutions", {}).items():  # moto leaves them in place
@@ -98,7 +98,7 @@ def _evaluate_jsonata(changes: Replacements) -> None:
 
 
 def _invoke_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
-    """Make a Lambda task call `invoke` directly: no HTTP, no boto client."""
+    """Make Lambda tasks call `invoke` directly, without HTTP or a boto client."""
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
 
     @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
@@ -155,9 +155,9 @@ def _share_clients(changes: Replacements, client: Callable[[str], Any]) -> None:
 
 
 def _cache_parses(changes: Replacements) -> None:
-    """Parse a state machine's definition once, not per execution, and a path once, not per state.
+    """Cache parsed definitions of state machines, and parsed JSON paths, so that each is parsed only once.
 
-    A parse takes longer than most children run, and the result holds no state.
+    Parsing takes longer than most child executions run, and the results hold no state.
     """
     from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
     from moto.stepfunctions.parser.asl.utils import json_path
@@ -169,12 +169,12 @@ def _cache_parses(changes: Replacements) -> None:
 
 
 def _wait_exactly(changes: Replacements) -> None:
-    """Let Wait states count fractions of a second; moto rounds and may wait a second too long."""
+    """Make Wait states wait fractions of a second exactly; moto rounds and may wait a second too long."""
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 
     @changes.replaces(WaitFunction, "_wait_interval")
     def wait(self: Any, env: Any, wait_seconds: float) -> None:
-        """Wait for a number of seconds, or until the execution is stopped."""
+        """Wait for `wait_seconds` seconds, or until the execution is stopped."""
         end = time.monotonic() + wait_seconds
         while (left := end - time.monotonic()) > 0 and env.is_running():
             env.program_state_event.wait(min(left, _LOOK_S))  # moto's event is set for no longer than a moment
@@ -199,9 +199,9 @@ def _end_stopped_branches(changes: Replacements) -> None:
 
 
 def _fail_with_iterations(changes: Replacements) -> None:
-    """Fail a distributed Map state if an iteration fails, because no failure is tolerated by default.
+    """Make a distributed Map state fail if one of its iterations fails, as on AWS, where no failure is tolerated by default.
 
-    moto lets the Map succeed with null for that iteration.
+    In moto the Map succeeds, with null for that iteration.
     """
     from moto.stepfunctions.parser.api import ExecutionFailedEventDetails, HistoryEventType
     from moto.stepfunctions.parser.asl.component.common.error_name.failure_event import (
@@ -239,9 +239,10 @@ def _fail_with_iterations(changes: Replacements) -> None:
 
 
 def _fix_attempt_keys(changes: Replacements) -> None:
-    """Count the attempts of a state under one key, which is known before two iterations of a Map ask for it at once.
+    """Give each state a fixed key under which its retries are counted.
 
-    moto makes the key when it is first asked for: two threads may make two, and one of them then repeats once too often.
+    moto creates the key at its first use: two iterations of a Map that use it at the same time may create two keys, and one of them then
+    retries once too often.
     """
     from moto.stepfunctions.parser.asl.component.eval_component import EvalComponent
 
@@ -307,7 +308,9 @@ def _serialize_starts(changes: Replacements) -> None:
 
 
 def _signal_ends(changes: Replacements) -> None:
-    """Set the status of an execution after its result, and set an event when it ends, so that waiting for it needs no polling."""
+    """Set an event, `crossover_end`, when an execution ends, so that waiting for it needs no polling; and set its status only after its
+    result.
+    """
     from moto.stepfunctions.parser.backend.execution import BaseExecutionWorkerCommunication, Execution
 
     @changes.wraps(Execution, "start")
@@ -320,7 +323,7 @@ def _signal_ends(changes: Replacements) -> None:
 
     @changes.wraps(BaseExecutionWorkerCommunication, "terminated")
     def terminate(old: Any, self: Any) -> None:
-        """Copy the result of an ended execution, its status last, and set its event."""
+        """Copy the result of an ended execution onto it, the status last, and set its event."""
         execution = self.execution
         self.execution = end = SimpleNamespace(
             exec_worker=execution.exec_worker
@@ -335,10 +338,10 @@ def _signal_ends(changes: Replacements) -> None:
 
 
 def _make_stops_reliable(changes: Replacements) -> None:
-    """Make stopping reliable for an execution that has only just started, and report the stop at once, as the service does.
+    """Make an execution that has only just started stoppable, and report a stop at once, as the service does.
 
-    Before its thread has begun moto fails; before the first state it loses the stop; later it reports the stop only when the current state
-    has ended, which may take as long as a function.
+    In moto a stop fails before the execution's thread has begun, is lost before the first state, and is reported only when the current
+    state has ended, which may take as long as a function runs.
     """
     from moto.stepfunctions.parser.api import ExecutionStatus
     from moto.stepfunctions.parser.asl.eval.program_state import ProgramStopped
@@ -351,7 +354,7 @@ def _make_stops_reliable(changes: Replacements) -> None:
 
     @changes.wraps(Execution, "stop")
     def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
-        """Stop an execution once it has begun, and set its status to ABORTED at once."""
+        """Wait until the execution has begun, stop it, and set its status to ABORTED at once."""
         ends = time.monotonic() + _BEGINS_S
         while not has_begun(self) and time.monotonic() < ends:
             self.crossover_end.wait(_BEGIN_LOOK_S)
@@ -399,12 +402,14 @@ def _run_children_in_process(changes: Replacements) -> None:
         env.stack.append({"ExecutionArn": child.exec_arn, "StartDate": child.start_date.timestamp()})
 
     def make_resolver(parsed: bool) -> Callable[..., Callable[[], Any]]:
-        """Return moto's function that builds a waiter for a child execution. `parsed`: whether the child's output is parsed from JSON."""
+        """Return the function with which moto is to build a waiter for a child execution. `parsed`: whether the child's input and output
+        are parsed from JSON.
+        """
 
         def build(
             self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: Any, state_credentials: Any
         ) -> Callable[[], Any]:
-            """Return a function that waits for the child execution which the task has started."""
+            """Return a function without arguments that waits for the child execution which the task has started."""
             child = backend(env).describe_execution(env.stack.pop()["ExecutionArn"])
 
             def resolve() -> Any:
@@ -475,7 +480,7 @@ def _build_task_failure(task: Any, env: Any, described: dict[str, Any]) -> Excep
 
 
 def _convert_sdk_answers(changes: Replacements) -> None:
-    """Convert the answers of aws-sdk integrations: PascalCase fields, dates as numbers, bodies as text.
+    """Make aws-sdk integrations return their answers as the service does: PascalCase fields, dates as numbers, bodies as text.
 
     moto returns boto's answers unchanged.
     """
