@@ -86,8 +86,8 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What advice is asked for, and methods that estimate candidates for it. `base`: the experiment to train; `workload`: sizes of its
-    model and data; `samples`: number of training samples; `calibration`: speeds of AWS; `prices`: price list.
+    """An experiment for which advice is sought, with the methods that estimate candidates for it. `base`: the experiment; `workload`: sizes
+    of its model and data; `samples`: number of training samples; `calibration`: speeds of AWS; `prices`: price list.
     """
 
     base: Experiment

@@ -19,8 +19,8 @@ SHIPPED = Path(__file__).parents[2] / "docs" / "results"
 
 @dataclass(frozen=True)
 class EvidenceRun:
-    """A finished run of the same model on the same data. `metric`: value at its end; `epochs`: number of epochs until it reached the
-    target, None if it did not.
+    """A finished run with the same model and data as the experiment. `metric`: value of the metric at its end; `epochs`: number of epochs
+    until it reached the target, None if it did not.
     """
 
     name: str
@@ -37,14 +37,16 @@ class EvidenceRun:
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of updates (optimizer, schedule, samples per update) that reached the target in every recorded run that used them."""
+    """An experiment's settings with which all recorded runs, `runs`, reached the target. `experiment`: an experiment with these settings
+    and with as many epochs as the slowest of the runs needed.
+    """
 
     experiment: Experiment  # with as many epochs as its slowest run needed
     runs: tuple[EvidenceRun, ...]
 
     @property
     def words(self) -> str:
-        """One line with the range of epochs over the seeds, and the names of the runs."""
+        """One line with the smallest and largest number of epochs that the runs needed, and the names of the runs."""
         counts = sorted(run.epochs or 0 for run in self.runs)
         spread = (
             f"{counts[0]} to {counts[-1]} epochs over {len(counts)} seeds"
@@ -55,8 +57,9 @@ class Setting:
 
 
 def read_runs(base: Experiment, folders: Sequence[Path], target: float) -> list[EvidenceRun]:
-    """Return the runs in `folders` as evidence, and those shipped with the project that have the model and data of `base`. `target`: value
-    of the metric that must be reached. Raises ConfigError if a folder holds a run of another experiment, DataError if it holds no run.
+    """Return the runs in `folders`, and those shipped with the project that have the model and data of `base`, with the number of epochs
+    that each needed to reach `target`, a value of the metric. Raises ConfigError if one of `folders` holds a run of another model or data,
+    DataError if it holds no run.
     """
     found = []
     for path in folders:
@@ -74,8 +77,8 @@ def read_runs(base: Experiment, folders: Sequence[Path], target: float) -> list[
 
 
 def _why_no_evidence(base: Experiment, result: Mapping[str, Any]) -> str:
-    """Return why a recorded run is no evidence for the experiment: not finished, or another model, data set or metric; empty if it is
-    evidence. `result`: content of its result.json.
+    """Return why a recorded run says nothing about how many epochs `base` needs: it is not finished, or has another model, data set or
+    metric. "" if it does. `result`: content of its result.json.
     """
     if result.get("outcome") != "finished":
         return f"its outcome is {result.get('outcome')}"
@@ -94,8 +97,8 @@ def _why_no_evidence(base: Experiment, result: Mapping[str, Any]) -> str:
 
 
 def _sample_difference(base: Experiment, other: Experiment, trained: int | None) -> str:
-    """Return in words how the epochs of a recorded run differ from this experiment's in samples; empty if they do not, or only by a rest
-    too small for an update. `other`: the run's experiment; `trained`: its number of training samples.
+    """Return in words how many samples an epoch of a recorded run has and one of this experiment; "" if the numbers are equal or differ by
+    less than one update takes. `other`: the run's experiment; `trained`: its number of training samples, if known.
     """
     if other.data.dataset != base.data.dataset or other.data.limit == base.data.limit:
         return ""
@@ -110,7 +113,9 @@ def _sample_difference(base: Experiment, other: Experiment, trained: int | None)
 
 
 def _build_evidence(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> EvidenceRun:
-    """Return a recorded result as evidence: its final metric, and the first epoch that reached `target`."""
+    """Return a recorded run with its final metric and the first epoch whose metric reached `target`. `name`: name of the run in messages;
+    `result`: content of its result.json.
+    """
     metric = base.training.metric
     curve = [(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None]
     there = next((epoch for epoch, value in curve if metric.reaches(value, target)), None)
@@ -118,8 +123,8 @@ def _build_evidence(name: str, result: Mapping[str, Any], base: Experiment, targ
 
 
 def settings_with_target(base: Experiment, runs: Sequence[EvidenceRun]) -> list[Setting]:
-    """Return the settings that reached the target in each of their runs, in the order of the runs. A schedule that depends on the number of
-    epochs keeps that number.
+    """Return the settings with which all of the given runs reached the target, in the order of the runs. Runs that make the same updates to
+    a model belong together.
     """
     groups: dict[Any, list[EvidenceRun]] = {}
     for run in runs:
@@ -132,7 +137,9 @@ def settings_with_target(base: Experiment, runs: Sequence[EvidenceRun]) -> list[
 
 
 def _updates_key(made: Experiment) -> tuple[Any, ...]:
-    """Return a key that two runs share if they make the same updates to a model. `made`: experiment of the run."""
+    """Return a key that is equal for experiments that make the same updates to a model: the same training settings, samples per update,
+    exchange and data. `made`: experiment of a recorded run.
+    """
     resolved = load(made.architecture).resolve(made)
     training = replace(made.training, threads=1, batch_size=1, target=None)
     every = resolved.exchange.every
@@ -146,8 +153,8 @@ def _updates_key(made: Experiment) -> tuple[Any, ...]:
 
 
 def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
-    """Return the experiment with the updates of the recorded runs in `group`, but with the name, data folder, lifetime and precision of
-    `base`: precision hardly changes accuracy, and not every platform has each.
+    """Return the experiment of the recorded runs in `group`, with the name, data folder, lifetime and precision of `base` and as many
+    epochs as the slowest run needed. If the learning-rate schedule depends on the number of epochs, that number is kept.
     """
     made = group[0].experiment
     most = max(run.epochs or 0 for run in group)
@@ -172,8 +179,9 @@ def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experime
 
 
 def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
-    """Return the settings of the runs in `folders` that all reached `target`, and one line of evidence for each setting. `base`: experiment
-    that the runs must match. Raises ConfigError if the metric cannot reach `target`, or if no settings reached it.
+    """Return the settings with which all recorded runs reached `target`, and one line of evidence for each. The runs are those in `folders`
+    and those shipped with the project. `base`: experiment that the runs must match. Raises ConfigError if the metric cannot reach `target`,
+    or if no settings reached it.
     """
     if why := base.training.metric.explain_unreachable(target):
         raise ConfigError(f"--target: {why}")
@@ -185,13 +193,15 @@ def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) 
 
 
 def _precision_note(base: Experiment, setting: Setting) -> str:
-    """Return a note if the runs of the setting used another precision than the experiment; otherwise an empty text."""
+    """Return a note if the runs of the setting were trained in another precision than the experiment `base` uses, otherwise ""."""
     its, asked = setting.runs[0].experiment.training.precision, base.training.precision
     return "" if its == asked else f"; trained in {its}, taken to hold in {asked}, which decides accuracy hardly"
 
 
 def _refusal(base: Experiment, runs: Sequence[EvidenceRun], target: float) -> Iterator[str]:
-    """Yield the lines of the error that no run is evidence for the target: what the runs show, and how to get evidence."""
+    """Yield the lines of the error message that no runs show how many epochs the target takes: what the runs show, and how to get such
+    runs.
+    """
     model = f"{base.training.model} on {base.data.dataset}"
     yield f"--target: {target:g}: no run of {model} shows how many epochs it needs, and no figure is made up"
     for run in runs:

@@ -56,8 +56,8 @@ CARDS_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
 
 
 def card_rows(found: Advice) -> list[list[str]]:
-    """Return one table row for each card, one for its on-demand variant if it uses spot instances, and one for this machine if it was
-    measured.
+    """Return a table row for each card (cheapest, balanced, soonest), one for its on-demand variant if it uses spot instances, and one for
+    this machine if it was measured.
     """
     rows = []
     for card in found.cards:
@@ -75,7 +75,9 @@ def card_rows(found: Advice) -> list[list[str]]:
 
 
 def describe_update(each: Finalist) -> str:
-    """Return how many workers and minibatches make one update, or one average of models, such as `4 x 2`."""
+    """Return in words how many workers times how many minibatches make one update, such as `4 x 2`, or one average of the
+    workers' models.
+    """
     every = each.candidate.every
     count = "all" if every == "epoch" else str(every)
     what = {"model": "an average of models after ", "delta": "an outer step after "}.get(each.candidate.what, "")
@@ -97,7 +99,7 @@ def rejected_rows(found: Advice) -> list[list[str]]:
 
 
 def list_notes(found: Advice) -> list[str]:
-    """Return the assumptions and counts that a reader must know to judge the figures of the advice, one sentence each."""
+    """Return the counts and assumptions that a reader must know to judge the advice, one sentence each."""
     searched, base = found.searched, found.question.base
     kinds = "".join(f", {count:,} for {kind}" for kind, count in sorted(found.excluded.items()))
     refused = f", {len(searched.impossible):,} that AWS would not run" if searched.impossible else ""
@@ -127,7 +129,7 @@ def list_notes(found: Advice) -> list[str]:
 
 
 def price_notes(found: Advice) -> list[str]:
-    """Return one line for each instance price among the answers that no second source confirms, and one if prices are old."""
+    """Return a line for each instance price of the written candidates that no second source confirms, and one if prices are old."""
     listed = found.question.prices
     answers = [each.candidate for each in found.told if each.candidate.instance]
     items = sorted({f"ec2.{each.instance}{'.spot' if each.spot else ''}" for each in answers})
@@ -146,26 +148,28 @@ def price_notes(found: Advice) -> list[str]:
 
 
 def caveats_of(found: Advice) -> str:
-    """Return one line for the terminal, the page and advice.json: how the advice depends on assumed computing speeds."""
+    """Return one line on how the advice would change if computing were slower or faster than assumed."""
     gpus = any(each.candidate.gpu for each in (found.winner, *found.alternatives))
     return calibration.describe_assumptions(answer_by_calibration(found), found.question.calibration, gpus=gpus)
 
 
 def answer_by_calibration(found: Advice) -> AnswerOf:
-    """Return a function that takes a calibration and returns, in words, which of the winner and the alternatives would
-    be chosen under it.
+    """Return a function that takes a calibration (speeds of AWS) and returns, in words, which of the winner and the alternatives would be
+    chosen with it.
     """
     told = (found.winner, *found.alternatives)
 
     def took(each: Finalist, cloud: Calibration) -> dict[str, float]:
-        """Return the seconds and dollars of one candidate under a calibration."""
+        """Return {"seconds", "usd"} of one candidate under the calibration `cloud`."""
         question = replace(found.question, calibration=cloud)
         return extrapolate(question, each.candidate, lambda run: {"seconds": run.seconds, "usd": run.usd})
 
     assumed = [took(each, found.question.calibration) for each in told]
 
     def at(cloud: Calibration) -> str:
-        """Return the name of the candidate that would be chosen under a calibration."""
+        """Return the name of the candidate that would be chosen under the calibration `cloud`: the repeated simulations are scaled by the
+        ratio of its figures to the assumed ones.
+        """
         changed = []
         for each, before in zip(told, assumed, strict=True):
             times = {name: value / before[name] for name, value in took(each, cloud).items()}
@@ -185,8 +189,8 @@ def answer_by_calibration(found: Advice) -> AnswerOf:
 
 @dataclass(frozen=True)
 class Swing:
-    """Influence of one assumption on the advice: the rival's dollars divided by the winner's if `what` is made smaller, and if it is made
-    larger. Below 1 the rival is cheaper.
+    """The influence of one assumption on the advice. `what`: the assumption and its range, in words; `smaller`, `larger`: the rival's
+    dollars divided by the winner's if the assumed quantity is made smaller, and if it is made larger. Below 1 the rival is cheaper.
     """
 
     what: str
@@ -195,15 +199,17 @@ class Swing:
 
     @property
     def width(self) -> float:
-        """The larger ratio divided by the smaller one; 1 if the assumption has no influence."""
+        """The larger of both ratios divided by the smaller one; 1 if the assumption has no influence."""
         return max(self.smaller, self.larger) / max(1e-12, min(self.smaller, self.larger))
 
 
 def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
-    """Return how the rival's cost relative to the winner's depends on each assumption of `question`, the most influential first."""
+    """Return how the ratio of the rival's dollars to the winner's depends on each assumption (speeds, prices, number of epochs), the most
+    influential first.
+    """
 
     def ratio(changed: Question) -> float:
-        """Return the rival's dollars divided by the winner's under a changed question."""
+        """Return the rival's dollars divided by the winner's if the assumptions are those of `changed`."""
         mine, its = (_usd(changed, candidate) for candidate in (winner, rival))
         return its / mine
 
@@ -218,13 +224,13 @@ def _usd(question: Question, candidate: Candidate) -> float:
 
 
 def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
-    """Yield (what is changed, the question with less of it, the question with more of it) for each assumption. `span`: epochs of the
-    shortest run.
+    """Yield (assumption in words, question with less of it, question with more of it) for each assumption. `span`: smallest number of
+    epochs to try.
     """
     cloud, epochs = question.calibration, question.base.training.epochs
 
     def with_calibration(**factors: float) -> Question:
-        """Return the question with fields of its calibration multiplied by factors."""
+        """Return the question with the named fields of its calibration multiplied by the given factors."""
         values = {name: getattr(cloud, name) * factor for name, factor in factors.items()}
         return replace(question, calibration=replace(cloud, **values))
 
@@ -256,7 +262,9 @@ def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Que
 
 
 def scale_prices(prices: Prices, begins: str | tuple[str, ...], factor: float) -> Prices:
-    """Return the price list with the prices of some items multiplied by `factor`. `begins`: prefixes of their names."""
+    """Return a copy of the price list with the prices of some items multiplied by `factor`. `begins`: prefix, or prefixes, of the items'
+    names.
+    """
     items = {
         name: replace(price, usd=price.usd * factor) if name.startswith(begins) else price
         for name, price in prices.items.items()
@@ -271,8 +279,8 @@ TRIED = 3  # of each kind, until one of them is possible
 
 
 def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
-    """Return a first estimate in words for models and data sets that come with the project, without loading torch; empty for others. Raises
-    ConfigError.
+    """Return a first estimate in words, without loading torch, if model and data set come with the project; "" if not.
+    Raises ConfigError.
     """
     try:
         workload = replace(Workload.from_experiment(experiment), samples=(1,))
@@ -288,9 +296,9 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
 
 
 def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> str:
-    """Return in words the cheapest of one function, one machine and one GPU that keeps to the constraints, or the one nearest to them;
-    empty if none is possible. Only functions of at least NEW_ACCOUNT_MB are tried, because they hold most minibatches. `sizes`: sizes of
-    the model.
+    """Return in words the cheapest candidate with one worker (a function, a machine or a GPU) that keeps to the constraints, or the one
+    nearest to them, with its time and cost; "" if none is possible. Functions with less than NEW_ACCOUNT_MB are not tried. `sizes`: sizes
+    of the model.
     """
     alone = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
@@ -310,15 +318,15 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
 
 
 def _first(question: Question, least: list[tuple[float, str, Candidate]]) -> tuple[Candidate, Estimate] | None:
-    """Return the first of the TRIED cheapest candidates that AWS would run, with its estimate, or None. `least`: (lower bound in dollars,
-    sort text, candidate) of each.
+    """Return the cheapest candidate that AWS would run, with its estimate, None if AWS would run none. Only the TRIED candidates with the
+    smallest lower bounds are simulated. `least`: (lower bound in dollars, text for sorting, candidate) of each.
     """
     looked = ((each, question.simulated(each)[0]) for _, _, each in sorted(least)[:TRIED])
     return next(((each, figures) for each, figures in looked if not figures.problem), None)
 
 
 def _short(constraints: Constraints, figures: Estimate) -> float:
-    """Return the largest ratio of the estimate's seconds and dollars to the constraints."""
+    """Return the largest ratio of the estimate's seconds and dollars to deadline and budget; above 1 if one is missed."""
     return constraints.short_by(Band(*[figures.seconds] * 3), Band(*[figures.usd] * 3))
 
 
@@ -327,7 +335,9 @@ def _short(constraints: Constraints, figures: Estimate) -> float:
 
 
 def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
-    """Return how long this machine would take, as measured by a probe, compared with the soonest candidate among the cards."""
+    """Return how long training takes on this machine, by the measurement `measured`, and from how many epochs on the soonest candidate on
+    AWS would be quicker.
+    """
     question = found.question
     threads = 2 if (os.cpu_count() or 1) > 1 and measured.two_threads else 1
     quicker = max(1.0, measured.two_threads or 1.0) if threads == 2 else 1.0
@@ -341,7 +351,7 @@ def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
 
 
 def _line(question: Question, finalist: Finalist) -> tuple[float, float]:
-    """Return the seconds of a candidate as (fixed seconds of start-up and of what is done once, seconds per epoch)."""
+    """Return (fixed seconds, seconds per epoch) of a candidate's time from `deploy` on, from two short simulations."""
     span = question.span(finalist.candidate)
     one, two = (simulate_epochs(question, finalist.candidate, times * span).seconds for times in (1, 2))
     each_s = (two - one) / span

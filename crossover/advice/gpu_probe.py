@@ -33,8 +33,8 @@ WARM_UP, LEAST_STEPS = 3, 5
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of the measured minibatches. `input_shape`: of one sample; `classes`: None if labels are numbers; `take`: function from a
-    batch size to a minibatch of that size, always the same one.
+    """Where the minibatches to measure come from. `input_shape`: shape of one sample; `classes`: number of classes, None if labels are
+    numbers; `take`: function from a batch size to a minibatch of that size, always the same one.
     """
 
     input_shape: tuple[int, ...]
@@ -62,10 +62,12 @@ def measure_row(
     batch_sizes: Sequence[int],
     seconds: float,
 ) -> dict[str, Any]:
-    """Return what `crossover probe` prints: the device, the model's counts, and for each batch size the quantiles of a step's seconds.
+    """Measure a model's training steps on `device`, and return what `crossover probe` prints: device, precision, counts of the model, and
+    for each batch size the percentiles of a step's seconds.
 
-    `seconds`: to spend on all batch sizes together. Batch sizes that do not fit the device's memory are listed in `too_large`.
-    `batch_sizes`: minibatch sizes to measure. Raises ConfigError if none fits or the device lacks the precision.
+    `model`: name of the model, as `locate_model` returns it; `source`: where minibatches come from; `seconds`: time to spend on all of
+    `batch_sizes` together. Batch sizes that do not fit into the device's memory are listed in `too_large`. Raises ConfigError if the
+    smallest does not fit, or if the device lacks the precision.
     """
     training = _training(model, precision, source.classes)
     steps, too_large = list[dict[str, float]](), list[int]()
@@ -99,8 +101,8 @@ def measure_row(
 
 
 def locate_model(given: str) -> str:
-    """Return the model's name as an experiment has it, `module:factory` or a built-in model's, and let user code be imported from its
-    folder. `given`: `file.py:factory`, or such a name. Raises ConfigError.
+    """Return the model's name as an experiment's YAML has it: `module:factory`, or the name of a built-in model; and make its folder
+    importable. `given`: `file.py:factory`, or such a name. Raises ConfigError if there is no such file or model.
     """
     if ":" not in given and given not in zoo.MODELS:
         raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODELS)}")
@@ -110,8 +112,8 @@ def locate_model(given: str) -> str:
 
 
 def _locate(given: str, role: str) -> tuple[Path, str]:
-    """Return the folder of user code, and the code's name as `module:name`. `given`: `file.py:name`, or a name that needs no file; `role`:
-    what the code is, for the error. Raises ConfigError if there is no such file.
+    """Return (folder, name) of user code, with the name as `module:name`. `given`: `file.py:name`, or a name that needs no file, which is
+    returned with the current folder; `role`: what the code is, for the error message. Raises ConfigError if there is no such file.
     """
     if ".py:" not in given:
         return Path.cwd(), given
@@ -123,10 +125,12 @@ def _locate(given: str, role: str) -> tuple[Path, str]:
 
 
 def draw_samples(input_shape: tuple[int, ...], classes: int | None) -> Source:
-    """Return a source of random samples: inputs from the normal distribution, labels in turn."""
+    """Return a source of random samples: inputs from the normal distribution; labels are the classes in turn, or random numbers if
+    `classes` is None.
+    """
 
     def take(count: int) -> Batch:
-        """Return a minibatch of random samples, always the same."""
+        """Return a minibatch of `count` random samples, the same for the same count."""
         random = torch.Generator().manual_seed(1)
         inputs, ids = torch.randn(count, *input_shape, generator=random), torch.arange(count)
         labels = torch.randn(count, 1, generator=random) if classes is None else ids % classes
@@ -136,8 +140,8 @@ def draw_samples(input_shape: tuple[int, ...], classes: int | None) -> Source:
 
 
 def load_samples(given: str, model: str) -> Source:
-    """Return a source that takes the first samples of a data set, and begins anew after the last one. The samples are not standardised,
-    as that does not change a step's duration.
+    """Return a source that takes the first samples of a data set, and begins again after the last one. They are not standardised, since
+    that does not change the duration of a step.
 
     `given`: `file.py:loader`, `module:loader` or a built-in data set; `model`: name of the model that the samples must fit. Raises
     ConfigError, DataError, OwnCodeError.
@@ -156,7 +160,7 @@ def load_samples(given: str, model: str) -> Source:
     )
 
     def take(count: int) -> Batch:
-        """Return the first `count` samples as a minibatch."""
+        """Return a minibatch of the first `count` samples."""
         ids = torch.arange(count)
         rows = ids % len(samples.labels)
         return Batch(_as_float32(samples.inputs[rows]), _as_float32(samples.labels[rows]), ids)
@@ -165,12 +169,14 @@ def load_samples(given: str, model: str) -> Source:
 
 
 def _as_float32(part: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in the type that a worker computes with: float64 becomes float32."""
+    """Return the tensor with float64 converted to float32, the type in which workers compute; other types stay."""
     return part.float() if part.dtype == torch.float64 else part
 
 
 def _training(model: str, precision: "Precision", classes: int | None) -> Training:
-    """Return the training settings of a measured step."""
+    """Return training settings for the model: with the default loss for `classes` classes, or with the squared error if the labels are
+    numbers (`classes` is None).
+    """
     training = Training(model=model, precision=precision)
     if classes is not None:
         return training
@@ -180,7 +186,9 @@ def _training(model: str, precision: "Precision", classes: int | None) -> Traini
 def _measure_size(
     training: Training, source: Source, device: torch.device, batch_size: int, seconds: float
 ) -> dict[str, float]:
-    """Return batch size, number of timed steps, and p5, median and p95 of their seconds. `seconds`: to spend after the warm-up."""
+    """Time training steps with minibatches of `batch_size` samples on the device for `seconds` seconds after a warm-up. Returns
+    {"batch_size", "count", "p5", "seconds", "p95"}: number of steps, and percentiles of their seconds, of which `seconds` is the median.
+    """
     experiment = Experiment(
         name="probe",
         architecture="single",

@@ -37,15 +37,17 @@ UNCHANGED = "# By `crossover advise`: yours to change. docs/your-own.md says wha
 
 
 def is_model(given: str) -> bool:
-    """Return True if the command line's argument names a model factory (`model.py:factory`) rather than an experiment's file."""
+    """Return whether a command line's argument names a model factory, such as `model.py:factory`, rather than an experiment's file."""
     return ":" in given and not Path(given).exists()
 
 
 def write_experiment(model: str, data: str | None, epochs: int | None, table: Table | None = None) -> Path:
-    """Write the experiment of a model alone as a YAML file, and the loader of a CSV, unless the files exist, and return the YAML file's
-    path. `model`: `file.py:factory` or `module:factory`; `data`: a CSV file or `module:loader`; `epochs`: number of epochs, by default
-    EPOCHS; `table`: how to read a CSV, None to guess. Raises ConfigError for missing or invalid arguments or for an existing file that
-    differs, OwnCodeError for a model or loader that fails; then files that this call wrote are deleted.
+    """Write the YAML file of an experiment that trains a given model, and for a CSV file a Python module that loads it, and return the YAML
+    file's path. Existing files are kept. The model and its data are tried first.
+
+    `model`: `file.py:factory` or `module:factory`; `data`: a CSV file or `module:loader`; `epochs`: number of epochs, by default EPOCHS;
+    `table`: how to read a CSV, None to guess. Raises ConfigError for missing or invalid arguments or if an existing file differs,
+    OwnCodeError if the model or loader fails; files that this call wrote are then deleted.
     """
     from crossover.advice import question  # torch comes with it
 
@@ -83,14 +85,14 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
 
 
 def _plain(table: Table) -> dict[str, Any]:
-    """Return the settings of a table as values that YAML can hold."""
+    """Return the settings of a table as a dictionary that YAML can hold."""
     plain = asdict(table)
     return {**plain, "drop": list(table.drop or ())}
 
 
 def _locate(given: str, field: str) -> tuple[Path, str]:
-    """Return the folder that holds the user code, and the code's name as `package.module:name`. `given`: name on the command line; `field`:
-    name of the field for errors. Raises ConfigError if there is no such file, or if its name is not that of a module.
+    """Return (folder, name) of user code, with the name as `module:name`. `given`: `file.py:name` or `package.module:name`; `field`: name
+    of the YAML field for errors. Raises ConfigError if there is no such file, or if its name is no module name.
     """
     if not (found := OF_FILE.fullmatch(given)):
         return Path(), given
@@ -106,8 +108,8 @@ def _locate(given: str, field: str) -> tuple[Path, str]:
 
 
 def _loader(given: str, folder: Path) -> str:
-    """Return the name of a data loader as `module:name`. `folder`: folder of the model. Raises ConfigError unless the loader lies beside
-    the model or in the current folder.
+    """Return the name of a data loader as `module:name`. `given`: as on the command line; `folder`: folder of the model. Raises ConfigError
+    unless the loader lies beside the model or in the current folder.
     """
     where, dataset = _locate(given, "data.dataset")
     if where.resolve() not in (folder.resolve(), Path.cwd()):
@@ -118,8 +120,8 @@ def _loader(given: str, folder: Path) -> str:
 
 
 def _training_settings(dataset: str, table: Table) -> dict[str, object]:
-    """Return training settings that follow from the data: the batch size, and if the labels are numbers rather than classes also loss,
-    metric and learning rate. `dataset`: name of the loader.
+    """Load the data, and return the training settings that follow from it: a batch size, and if the labels are numbers rather than classes
+    also loss, metric and learning rate. `dataset`: name of the loader; `table`: how a CSV is read.
     """
     from crossover.learning.samples import Samples
 
@@ -142,8 +144,9 @@ def _training_settings(dataset: str, table: Table) -> dict[str, object]:
 
 
 def _describe_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, str], str, Table]:
-    """Return three values about a CSV file: the text of a loader for it by the loader's path, the loader's name, and how the file is read.
-    `folder`: folder of the loader; `asked`: settings of the command line.
+    """Return three values for a CSV file: {path: text} of the Python module that loads it, the loader's name, and how the file's columns
+    are understood. `folder`: folder for the module; `path`: the CSV file; `asked`: settings of the command line. Raises ConfigError if the
+    file cannot be read as a table.
     """
     from crossover.learning import table  # torch comes with it
 
@@ -165,7 +168,7 @@ def _describe_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, st
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Write the file, if it does not exist. Raises ConfigError if it exists with another text."""
+    """Write `text` to the file `path` if it does not exist. Raises ConfigError if it exists with another text."""
     if not path.exists():
         path.write_text(text, encoding="utf-8")
     elif path.read_text("utf-8") != text:
@@ -173,8 +176,9 @@ def _write_once(path: Path, text: str) -> None:
 
 
 def _write_yaml(path: Path, plain: Mapping[str, Any]) -> None:
-    """Write the experiment's YAML file. An existing file may differ in its epochs, which the command line overrides; it is rewritten if
-    only the reading of the table differs and nobody has changed it. Raises ConfigError if it differs otherwise.
+    """Write an experiment's YAML file unless it exists with the same content. An existing file may have another number of epochs. It is
+    rewritten if it differs only in what follows from the reading of a table, and nobody has edited it. Raises ConfigError, which lists the
+    differences, if it differs otherwise.
     """
     if not path.exists():
         path.write_text(_yaml_text(plain), encoding="utf-8")
@@ -194,12 +198,14 @@ def _write_yaml(path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def _yaml_text(plain: Mapping[str, Any]) -> str:
-    """Return the YAML text of an experiment, with a first line that holds the text's digest."""
+    """Return the YAML text of an experiment, with a first line that contains a digest of the rest, by which `_is_as_written`
+    notices edits.
+    """
     body = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     return f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
 
 def _is_as_written(path: Path) -> bool:
-    """Return True if a YAML file still matches the digest in its first line, so that nobody has changed it."""
+    """Return whether nobody has edited a YAML file: it still matches the digest in its first line."""
     head, _, body = path.read_text("utf-8").partition("\n")
     return head == f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}"

@@ -35,8 +35,8 @@ KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
 def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
-    """Write the page of the advice (advice.html) into `out`, and return its path. `notes`: assumptions; `first`: YAML file of the winner.
-    `found`: the advice.
+    """Write the page of the advice (advice.html) into the folder `out`, and return its path. `notes`: assumptions, a sentence each;
+    `first`: YAML file of the winner, for the command that deploys it.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / PAGE, render(build_page(found, notes, first)).encode())
@@ -44,8 +44,8 @@ def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | Non
 
 
 def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
-    """Return the page of the advice as data. `notes`: assumptions, of which the first three are shown unfolded; `first`: YAML file of the
-    winner. `found`: the advice.
+    """Return the page of the advice. `notes`: assumptions, a sentence each, of which the first ASSUMED are shown at the top; `first`: YAML
+    file of the winner, for the command that deploys it.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -128,8 +128,8 @@ ASSUMED = 3  # notes that stand open; all of them are folded below
 
 
 def _choices(found: Advice) -> list[list[str]]:
-    """Return table rows of the candidates to choose from: the named ones with their on-demand variants, this machine, then alternatives;
-    MOST_CHOICES at most.
+    """Return table rows of the candidates to choose from, at most MOST_CHOICES: the cards (cheapest, balanced, soonest) with their
+    on-demand variants, this machine, then the alternatives.
     """
     named = explain.card_rows(found)
     told = {row[1] for row in named}
@@ -143,7 +143,9 @@ ORDER = (0, 1, 4, 2, 3)  # of the columns of the rejected: words first
 
 
 def _unknown(found: Advice) -> list[Sheet]:
-    """Return the table of candidates whose accuracy is unknown, in a list; an empty list if there are none."""
+    """Return the table of candidates that make other updates, so that their accuracy is unknown, in a list; an empty list if there are
+    none.
+    """
     if not found.unknown:
         return []
     note = "They make other updates: what accuracy they reach after as many epochs is not known."
@@ -154,8 +156,8 @@ def _unknown(found: Advice) -> list[Sheet]:
 
 
 def _rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
-    """Yield one table row for each part of the costs, the largest first. `each`: one mapping of parts by name for each column; `shown`:
-    formats a value.
+    """Yield a table row for each part, such as a cost component, the largest first: its name, then its value in each column. `each`: {part:
+    value} for each column; `shown`: formats a value.
     """
     names = dict.fromkeys(name for parts in each for name in parts)
     for name in sorted(names, key=lambda name: -max(parts.get(name, 0.0) for parts in each)):
@@ -163,7 +165,7 @@ def _rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) ->
 
 
 def _front(found: Advice) -> Iterator[Plot]:
-    """Yield the chart of the advice: dollars and time of each shortlisted candidate, the named ones labelled."""
+    """Yield the chart of the advice: dollars and time of each shortlisted candidate, with labels for the winner and the cards."""
     names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
     shown = [
         plots.Mark(
@@ -187,13 +189,17 @@ def _front(found: Advice) -> Iterator[Plot]:
 
 
 def _label(each: Finalist, names: str, *, is_advice: bool) -> str:
-    """Return the text beside a point of the chart; empty for a candidate that has no name."""
+    """Return the text beside a candidate's point in the chart: its names and what it is; "" if it has no name. `names`: such as "cheapest,
+    soonest"; `is_advice`: whether it is the winner.
+    """
     called = ", ".join(filter(None, ("advice" if is_advice and not names else "", names)))
     return f"{called}: {each.candidate.words}" if called else ""
 
 
 def _swings(found: Advice) -> Iterator[Sheet]:
-    """Yield a table of what would change the advice: dollars of the best other candidate, in dollars of the advice."""
+    """Yield a table of what would change the advice: for each assumption the dollars of the best other candidate divided by the winner's.
+    Yields nothing if there is no other candidate or no assumption matters.
+    """
     rival = next(iter((*rivals_of(found), *found.alternatives)), None)
     if rival is None:
         return
@@ -215,7 +221,7 @@ def _swings(found: Advice) -> Iterator[Sheet]:
 
 
 def _turns(each: Swing) -> str:
-    """Return in words whether a change would make the other candidate the cheaper one."""
+    """Return in words whether less or more of the assumption would make the other candidate cheaper than the winner."""
     ends = [name for name, ratio in (("less", each.smaller), ("more", each.larger)) if ratio < 1]
     return f"the other is cheaper with {' and '.join(ends)}" if ends else "the advice stays the cheaper one"
 
@@ -234,8 +240,8 @@ SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFiles:
-    """The files of an advice before they are written. `texts`: YAML files, the winner's first; `earlier`: files of the folder's earlier
-    advice, with their digest if the version that wrote them kept it there.
+    """The files of an advice before they are written. `out`: folder; `texts`: YAML files with their content, the winner's first; `earlier`:
+    files of an earlier advice in the folder, each with its digest, or "" if the digest is in the file itself.
     """
 
     out: Path
@@ -249,7 +255,9 @@ class PlannedFiles:
 
     @cached_property
     def changed(self) -> list[Path]:
-        """Existing files of these names that differ and that somebody has changed since advice wrote them."""
+        """The YAML files that exist with another content and that somebody has edited since they were written: they must not be
+        overwritten.
+        """
         known = {path.resolve(): digest for path, digest in self.earlier.items()}
         return [
             path
@@ -259,8 +267,8 @@ class PlannedFiles:
 
 
 def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
-    """Return the files to be written for the advice `found`, without writing them. The YAML files are placed in `out`, or beside `config`
-    if it names user code, which is looked up beside the YAML file.
+    """Return the files to be written for the advice `found`, without writing them. The YAML files go into `out`, or beside `config`, the
+    experiment's file, if that names user code, which is looked up beside the YAML file.
     """
     own, texts = _own_code(found.question.base), dict[Path, bytes]()
     for number, each in enumerate(found.told, start=1):
@@ -272,9 +280,9 @@ def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
 
 
 def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -> None:
-    """Write the planned files, and `answer` as advice.json. YAML files of the folder's earlier advice are deleted, unless somebody has
-    changed them since. `found`: the advice, written as advice.csv. Raises ConfigError, before anything is written, if a file that somebody
-    has changed would be overwritten.
+    """Write the planned files: the YAML files, `answer` as advice.json, and the candidates of `found` as advice.csv. YAML files of an
+    earlier advice in the folder are deleted, unless somebody has edited them. Raises ConfigError, before anything is written, if a file
+    that somebody has edited would be overwritten.
     """
     if files.changed:
         raise ConfigError(
@@ -293,8 +301,8 @@ def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -
 
 
 def _earlier(out: Path) -> dict[Path, str]:
-    """Return the files that advice.json in `out` names, with their digests. Earlier versions named YAML files alone, relative to `out`,
-    with a digest.
+    """Return the files of an earlier advice that advice.json in `out` names, each with its digest, or "" if the digest is in the file
+    itself; {} if there is no such file.
     """
     try:
         files = json.loads((out / ANSWER).read_text(encoding="utf-8")).get("files", {})
@@ -306,15 +314,15 @@ def _earlier(out: Path) -> dict[Path, str]:
 
 
 def add_seal(head: str, body: str) -> str:
-    """Return the text of a YAML file with a line that holds its digest, by which `is_as_written` recognises an unchanged file. `head`: text
-    before that line; `body`: text after it.
+    """Return the text of a YAML file with a line between `head` and `body` that contains their digest, by which `is_as_written` notices
+    edits.
     """
     return f"{head}{SEAL}{_seal(head, body)}\n{body}"
 
 
 def is_as_written(path: Path, digest: str = "") -> bool:
-    """Return True if nobody has changed the file since advice wrote it: by the digest in the file, or by `digest`, which earlier versions
-    kept in advice.json.
+    """Return whether nobody has edited the file since advice wrote it: it still has the digest that one of its lines contains, or the
+    SHA-256 `digest`, which earlier versions kept in advice.json.
     """
     text = path.read_bytes()
     if digest and hashlib.sha256(text).hexdigest() == digest:
@@ -325,19 +333,19 @@ def is_as_written(path: Path, digest: str = "") -> bool:
 
 
 def _seal(head: str, body: str) -> str:
-    """Return the digest of a file's text, without the line that holds it."""
+    """Return a digest of a file's text, made of the parts before and after the line that contains the digest."""
     return hashlib.sha256((head + body).encode()).hexdigest()[:16]
 
 
 def _own_code(base: Experiment) -> bool:
-    """Return True if the experiment names user code (a model, loss, metric or data loader)."""
+    """Return whether the experiment names user code: a model, loss, metric or data loader."""
     training = base.training
     return any(":" in name for name in (training.model, training.loss, training.metric.name, base.data.dataset))
 
 
 def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
-    """Return `finalist`, a shortlisted candidate of the advice `found`, as an experiment for `run` and `deploy`: named by `number`, its
-    position among the files, with a lifetime long enough for its run.
+    """Return the candidate `finalist` as an experiment that can be run and deployed: with a name that ends in `number`, its position among
+    the files, and with a lifetime long enough for its projected run.
     """
     base = found.question.base
     made = experiment_of(base, finalist.candidate)
@@ -352,8 +360,8 @@ def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experime
 
 
 def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
-    """Return `finalist`, a shortlisted candidate of the advice `found`, as YAML text: the fields that differ from their defaults, with the
-    projection as a comment. `number`: its position among the files.
+    """Return the candidate `finalist` as the text of an experiment's YAML file: the fields that differ from their defaults, below a comment
+    with its projected time and cost. `number`: its position among the files.
     """
     made = build_experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).to_plain()
@@ -366,7 +374,7 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
 
 
 def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `plain` that differ from `usual`, nested mappings included."""
+    """Return those fields of `plain` whose values differ from `usual`; of nested mappings only the differing fields."""
     found: dict[str, Any] = {}
     for name, value in plain.items():
         if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):
@@ -378,7 +386,9 @@ def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]
 
 
 def to_csv(found: Advice) -> str:
-    """Return the advice as CSV text: one row for each simulated candidate, with p5 to p95 of those that were repeated."""
+    """Return all simulated candidates as CSV text, one row for each, with the 5th to 95th percentiles of those that were simulated
+    repeatedly.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     banded = {each.candidate: each for each in found.finalists}
@@ -438,12 +448,12 @@ def as_json(found: Advice) -> dict[str, Any]:
 
 
 def _here(here: ThisMachine) -> dict[str, Any]:
-    """Return the estimate of this machine as a mapping for advice.json."""
+    """Return the estimate for this machine as a dictionary for advice.json."""
     return {"words": here.words, "seconds": here.seconds, "usd": 0.0, "threads": here.threads, "times": here.times}
 
 
 def _finalist(each: Finalist) -> dict[str, Any]:
-    """Return a shortlisted candidate with its figures as a mapping for advice.json."""
+    """Return a shortlisted candidate with its time and cost as a dictionary for advice.json."""
     return {
         "words": each.candidate.words,
         "candidate": asdict(each.candidate),

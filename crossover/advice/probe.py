@@ -33,8 +33,11 @@ LEAST_SHARE = 0.1  # of a minibatch that its samples take: less is noise
 
 @dataclass(frozen=True)
 class Probe:
-    """Result of measuring the user's model on this machine. `ratio`: time of a sample's gradient divided by that of MobileNet's on
-    CIFAR-10, the median of pairs measured alternately; `spread`: standard deviation of the pairs, as a share of the ratio.
+    """The result of measuring the user's model on this machine. `ratio`: time of one sample's gradient divided by MobileNet's on a CIFAR-10
+    image, measured in turns; `spread`: standard deviation over the turns, as a share of the ratio; `pairs`: number of turns; `batch_size`,
+    `seconds`, `peak_mb`: size of the measured minibatch, its time with one thread, and the process's peak memory; `batch_ratio`: time of a
+    minibatch that does not depend on its size, in samples of MobileNet; `two_threads`: factor by which two threads are faster, None if the
+    machine was too busy to tell; `sample_bytes`: memory for each further sample.
     """
 
     ratio: float
@@ -53,7 +56,7 @@ class Probe:
 
     @property
     def words(self) -> str:
-        """Sentence with the measured figures, and which of them are carried over to AWS."""
+        """Sentence with the measured figures, which says that only ratios are used for AWS."""
         told = f", {self.two_threads:.3g} times as quick with two threads" if self.two_threads else None
         threads = told or " (too busy to tell what a second one is worth: MobileNet's is taken)"
         fewer = f"; minibatches of {self.of_samples} are extrapolated from a batch of {self.batch_size}"
@@ -67,9 +70,9 @@ class Probe:
 
 
 def probe(experiment: Experiment, *, most_s: float) -> Probe:
-    """Measure the processor time of gradients on this machine for `most_s` seconds and at least LEAST_PAIRS turns, unless these take longer
-    than MOST_S, and return the result. In each turn come, alternately, the user's model with two sizes of minibatch and with two threads,
-    and MobileNet. Raises the errors of loading data and model.
+    """Measure the processor time of gradients on this machine for at least `most_s` seconds, and return the result. In each turn the user's
+    model (with two sizes of minibatch, and with two threads) and MobileNet compute alternately. There are at least LEAST_PAIRS turns,
+    unless these take longer than MOST_S. Raises the errors of loading data and model.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
@@ -115,12 +118,13 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
 
 
 def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batch, float]:
-    """Return three values: a small and a large minibatch of the user's data, limited by `most` samples, by QUICK_S and by free memory, and
-    the bytes by which each sample raises the peak of memory. If only FEWEST samples are affordable, both minibatches are the same one.
+    """Return (small minibatch, large minibatch, bytes): two minibatches of the user's data, as large as `most` samples, QUICK_S and free
+    memory allow, and the memory that each further sample needs. If only FEWEST samples are possible, both minibatches are the same and the
+    bytes are 0.
     """
 
     def of(count: int) -> Batch:
-        """Return the first `count` samples as a minibatch."""
+        """Return a minibatch of the first `count` samples."""
         return Batch(dataset.train_inputs[:count], dataset.train_labels[:count], torch.arange(count))
 
     if most <= FEWEST:
@@ -140,7 +144,7 @@ def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batc
 
 
 def _peak_bytes(work: Callable[[], object]) -> int:
-    """Run `work` and return the process's peak memory meanwhile in bytes; 0 if the platform does not report it."""
+    """Call `work` and return the process's peak memory in bytes during the call; 0 if the platform does not report it."""
     release_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins anew
@@ -152,7 +156,9 @@ def _peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _largest(learner: Learner) -> float:
-    """Return the share of a gradient's squared norm that its largest hundredth of elements holds, from 0 to 1."""
+    """Return the share, from 0 to 1, of the squared norm of the last gradient that the largest hundredth of its elements holds. It tells
+    how well the gradient can be compressed.
+    """
     squares = torch.frombuffer(learner.gradient, dtype=torch.float32)[
         : learner.parameters : max(1, learner.parameters // MOST_SORTED)
     ].square()
@@ -161,7 +167,9 @@ def _largest(learner: Learner) -> float:
 
 
 def _timed(learner: Learner, batch: Batch, round: int) -> float:
-    """Compute one gradient with the learner, and return the processor seconds that it took on this thread."""
+    """Compute one gradient of the minibatch with the learner, and return the processor seconds of this thread. `round`: number of the
+    training round, which the learner takes.
+    """
     began = time.thread_time()
     learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
     return time.thread_time() - began

@@ -43,8 +43,9 @@ HOST_SHARE = 0.7  # of a database host's memory that vectors may fill
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes of the user's model in bytes, which say how much memory a candidate needs. `vector_bytes`: size of a gradient; `kept_bytes`:
-    activations of one sample; `evaluation_bytes`: forward pass of an evaluation; `fixed_bytes`: what the model has besides vectors.
+    """Sizes of the user's model in bytes, from which the memory that a candidate needs follows. `vector_bytes`: size of a gradient;
+    `kept_bytes`: activations that are kept for one sample; `evaluation_bytes`: forward pass of an evaluation; `fixed_bytes`: other memory
+    of the model, which does not depend on the minibatch.
     """
 
     vector_bytes: int
@@ -53,13 +54,13 @@ class Sizes:
     fixed_bytes: int = 0
 
     def step_mb(self, batch_size: int) -> float:
-        """Return the peak memory, in MB, of a process that computes the gradient of `batch_size` samples."""
+        """Return the estimated peak memory, in MB, of a process that computes the gradient of `batch_size` samples."""
         computing = max(OF_KEPT * batch_size * self.kept_bytes, OF_EVALUATION * self.evaluation_bytes)
         return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + self.fixed_bytes + computing) / 2**20
 
     def least_mb(self, batch_size: int) -> int:
-        """Return the memory, in MB, of the smallest function that can compute a minibatch of `batch_size` samples, or of the largest
-        function if none suffices.
+        """Return the memory size, in MB, of the smallest Lambda function that can compute a minibatch of `batch_size` samples; that of the
+        largest function if none can.
         """
         return min(MAX_MEMORY_MB, STEP_MB * ceil(self.step_mb(batch_size) / STEP_MB))
 
@@ -67,9 +68,9 @@ class Sizes:
 def find_problem(
     candidate: Candidate, sizes: Sizes, on_hand: Collection[str], *, precision: Precision = "fp32"
 ) -> tuple[str, str]:
-    """Return (kind, sentence) if the candidate cannot run, otherwise two empty texts. The checks are: resources on hand, precisions of the
-    GPU, memory for one gradient, memory of the database host. `sizes`: sizes of the model; `on_hand`: resources that may be used, of
-    ON_HAND. `precision`: training.precision of the experiment.
+    """Return (kind, sentence) on why the candidate cannot run, two empty texts if it can. Checked are the resources on hand, the precision
+    of its GPU, and the memory of workers and of database hosts. `sizes`: sizes of the model; `on_hand`: resources of ON_HAND that may be
+    used; `precision`: training.precision of the experiment.
     """
     lacking = find_missing_resource(candidate, on_hand)
     if lacking:
@@ -87,7 +88,7 @@ def find_problem(
 
 
 def find_missing_resource(candidate: Candidate, on_hand: Collection[str]) -> str:
-    """Return the first resource of ON_HAND that the candidate needs and `on_hand` lacks; empty if it lacks none."""
+    """Return the first of the candidate's resources (lambda, gpu, ec2, spot) that is not in `on_hand`; "" if all are."""
     needs = [
         *(["lambda"] if candidate.memory_mb else []),
         *(["gpu"] if candidate.gpu else []),
@@ -98,8 +99,8 @@ def find_missing_resource(candidate: Candidate, on_hand: Collection[str]) -> str
 
 
 def _available_memory(candidate: Candidate) -> tuple[str, float]:
-    """Return a pair: the machine or function on which the candidate computes gradients, in words, and its memory in MB (infinite if
-    unknown).
+    """Return (words, MB): the function or instance on which the candidate computes gradients, and its memory (that of the GPU if it has
+    one), infinite if unknown.
     """
     if candidate.memory_mb:
         return f"the function of {candidate.memory_mb:,} MB", float(candidate.memory_mb)
@@ -110,7 +111,9 @@ def _available_memory(candidate: Candidate) -> tuple[str, float]:
 
 
 def _check_host_memory(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
-    """Return (kind, sentence) if the candidate's database host lacks memory for the vectors of two rounds, otherwise two empty texts."""
+    """Return ("memory", sentence) if the candidate's database host has too little memory for the vectors of two rounds, otherwise two empty
+    texts.
+    """
     known = figures.load_instances().get(candidate.host)
     if known is None or known.memory_gb is None:
         return "", ""
@@ -126,7 +129,7 @@ def _check_host_memory(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
 
 
 def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
-    """Return in words which quota the account needs before it can start the candidate; empty if it may start the candidate today.
+    """Return in words which AWS quota must be raised before the account can start the candidate; "" if none.
 
     `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account.
     """
@@ -148,7 +151,7 @@ def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
 
 
 def count_standard_vcpus(candidate: Candidate) -> int:
-    """Return how many vCPUs of standard instances (no GPUs) the candidate's programs and database hosts take together."""
+    """Return the number of vCPUs of the candidate's instances without GPUs: those of its programs and its database hosts."""
     known = figures.load_instances()
     programs = 0 if candidate.gpu else candidate.workers * known.get(candidate.instance, UNKNOWN_INSTANCE).vcpus
     hosts = candidate.workers if candidate.form.tensor_hosts == "per_worker" else 1
@@ -168,9 +171,9 @@ LONGEST_S = 720 * 3_600.0  # lifetime.ttl_hours: no stack lives longer
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """The user's constraints. `deadline_s`: seconds until the model must be ready; `budget_usd`: dollars of one whole run; `target`: value
-    of the metric on the validation set; `on_hand`: resources that may be used; `gpu_quota`: vCPUs of GPU instances that the account may
-    run, 0 if none or not known.
+    """What the user asks of the advice. `deadline_s`: seconds until the model must be ready; `budget_usd`: most dollars for one run;
+    `target`: value of the metric to reach; each None if not given. `on_hand`: resources that may be used; `gpu_quota`: vCPUs of GPU
+    instances that the account may run, 0 if none or not known.
     """
 
     deadline_s: float | None = None
@@ -180,8 +183,8 @@ class Constraints:
     gpu_quota: int = 0  # vCPUs of GPU instances that the account may run; 0: none, or not known
 
     def short_by(self, seconds: Band, usd: Band) -> float:
-        """Return the largest ratio of a p95 figure to its constraint; 1 or less if every constraint holds. `seconds`, `usd`: bands of time
-        and dollars.
+        """Return the largest ratio of a 95th percentile to its constraint; 1 or less if deadline and budget hold. `seconds`, `usd`:
+        percentiles of a candidate's time and dollars.
         """
         times = [0.0]
         if self.deadline_s is not None:
@@ -192,7 +195,7 @@ class Constraints:
 
     @property
     def words(self) -> str:
-        """The constraints as one sentence part, such as `within 45 min, for at most $5`."""
+        """The constraints as a part of a sentence, such as `within 45 min, for at most $5`."""
         parts = [
             *([f"within {display.seconds(self.deadline_s)}"] if self.deadline_s is not None else []),
             *([f"for at most {display.usd(self.budget_usd)}"] if self.budget_usd is not None else []),
@@ -205,8 +208,8 @@ class Constraints:
 def parse_constraints(
     deadline: str | None, budget: str | None, target: float | None, on_hand: str | None, gpu_quota: str | None = None
 ) -> Constraints:
-    """Return the constraints that the options `deadline`, `budget`, `target`, `on_hand` and `gpu_quota` of the command line give, as typed;
-    None stands for an option that is not given. Raises ConfigError with the given text and what is expected.
+    """Return the constraints from the values of the command line's options `--deadline`, `--budget`, `--target`, `--on-hand` and
+    `--gpu-quota`, each None if not given. Raises ConfigError, which says what is expected.
     """
     return Constraints(
         deadline_s=None if deadline is None else _parse_deadline(deadline),
@@ -229,8 +232,8 @@ def _parse_gpu_quota(text: str) -> int:
 
 
 def _parse_deadline(text: str) -> float:
-    """Return the seconds that `--deadline` gives, such as 2700 for `45min`. Raises ConfigError if the text is no time, or longer than 30
-    days.
+    """Return the seconds that `--deadline` gives, such as 2700 for `45min`. Raises ConfigError if the text is no time, or if it is longer
+    than 30 days.
     """
     if not (found := DURATION.fullmatch(text)):
         raise ConfigError(
@@ -288,9 +291,11 @@ def build_question(
     measured: "Probe | None" = None,
     gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
-    """Return three values about an experiment: the question that candidates are evaluated for, the sizes of the model, and notes of how the
-    model's speed is known. `measured`: result of a probe on this machine, if one was made; `gpu_row`: file that `crossover probe` wrote on
-    a GPU. User models and data are loaded. `calibration`: speeds of AWS. Raises ConfigError, DataError, OwnCodeError.
+    """Load the experiment's model and data, and return three values: the question for which candidates are evaluated, the sizes of the
+    model, and notes on how the model's speed is known.
+
+    `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
+    `crossover probe` wrote on a GPU. Raises ConfigError, DataError, OwnCodeError.
     """
     from crossover.learning import (
         fitness,  # torch: not for --help
@@ -354,7 +359,9 @@ def build_question(
 
 
 def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
-    """Raise ConfigError if no candidate has the card on which the steps in the file `path` were measured."""
+    """Raise ConfigError if no instance type in the price list has the GPU on which the steps were measured. `path`: file with the steps,
+    for the message.
+    """
     cards = sorted({card_of(each).name for each in list_instance_types(price_list, gpu=True)})
     if steps.card not in cards:
         raise ConfigError(
@@ -363,8 +370,8 @@ def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
 
 
 def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
-    """Return a function that takes an experiment with the same model and data and returns its workload. User models and data are loaded to
-    find their sizes.
+    """Return a function that takes an experiment with the model and data of `experiment`, and returns the sizes of its work. A user's model
+    and data are loaded to find out their sizes.
     """
     try:
         Workload.from_experiment(experiment)
@@ -374,8 +381,8 @@ def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
 
 
 def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, float]:
-    """Return calibration fields that say which share of a step threads speed up, as measured with two threads on this machine. Their bounds
-    are as wide as MobileNet's. Empty if two threads were not measured.
+    """Return the calibration's fields for the share of a training step that further threads speed up, with its lower and upper limit, from
+    the measurement with two threads. {} if that was not possible.
     """
     if measured.two_threads is None:
         return {}
@@ -391,8 +398,9 @@ def _without_baseline(experiment: Experiment) -> Experiment:
 
 
 def _describe_data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:
-    """Return five values about the experiment's data: one input, its bytes as stored, number of classes, training samples, validation
-    samples. The project's own data sets are known, others are loaded. Raises ConfigError if the data are not available.
+    """Return five values on the experiment's data: one input as a tensor, its bytes as stored, number of classes (None if labels are
+    numbers), number of training samples, number of validation samples. A data set that does not come with the project is loaded. Raises
+    ConfigError if it is not available.
     """
     import torch
 

@@ -13,8 +13,8 @@ HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
 @dataclass(frozen=True)
 class MonthlyCost:
-    """Cost of one way to train every hour, day or week. `usd`: dollars per month; `parts`: what they consist of, in words; `in_time`: False
-    if a run takes longer than the time between two runs.
+    """The monthly cost of one way to train again and again. `way`: the way, in words; `usd`: dollars per month; `parts`: what these consist
+    of, in words; `in_time`: False if a run takes longer than the time between two runs.
     """
 
     way: str
@@ -24,15 +24,16 @@ class MonthlyCost:
 
     @property
     def words(self) -> str:
-        """One line with the way, its monthly cost, and whether a run is too long for the interval."""
+        """One line with the way and its monthly cost, and with a note if a run takes too long for the interval."""
         late = "" if self.in_time else "; a run takes longer than the time between two of them"
         return f"{self.way}: {display.rough_usd(self.usd)} a month ({self.parts}{late})"
 
 
 def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experiment], float]) -> tuple[MonthlyCost, ...]:
-    """Return the ways to repeat the advised run, those that are in time first, then the cheapest first; empty if the run is made once.
-    `every`: hour, day, week or once. `standing_usd`: returns the dollars per hour that a deployed experiment is billed between its runs.
-    Start-up is counted each time, in time and in dollars. `found`: the advice.
+    """Return the monthly cost of each way to train the winner repeatedly: deployed each time, left deployed, on a machine that runs anyway,
+    or on this machine. Ways that are in time come first, the cheapest of them first; empty if the model is trained only once.
+
+    `every`: hour, day, week or once; `standing_usd`: returns the dollars per hour that a deployed experiment costs between its runs.
     """
     if every == "once":
         return ()
@@ -73,6 +74,6 @@ def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experime
 
 
 def _cheapest_machine(found: Advice) -> Finalist | None:
-    """Return the cheapest finalist that runs on a single EC2 instance, or None if there is none."""
+    """Return the cheapest shortlisted candidate that runs on a single EC2 instance, None if there is none."""
     alone = [each for each in found.finalists if each.candidate.instance and each.candidate.workers == 1]
     return min(alone, key=lambda each: each.usd.p50, default=None)

@@ -26,8 +26,8 @@ from crossover.simulation.start_up import StartUpPart
 
 @dataclass(frozen=True)
 class Finalist:
-    """A candidate on the shortlist, with its repeated simulations. Its seconds are counted from `deploy` on, so that they include
-    `before_s`.
+    """A shortlisted candidate with its repeated simulations. `figures`: its single estimate; `outcomes`: results of the repetitions;
+    `before_s`: median seconds of start-up before the run; `start_up`: the parts of the start-up, with their ranges.
     """
 
     candidate: Candidate
@@ -38,8 +38,8 @@ class Finalist:
 
     @cached_property
     def seconds(self) -> Band:
-        """Seconds until the candidate's model is ready, start-up included: the middles of run and start-up, and the p5 and p95 of
-        repetitions that each have a start-up of their own.
+        """Percentiles of the seconds from `deploy` until the model is ready. The median is the sum of those of run and start-up; for the
+        5th and 95th percentile, each repetition gets a random start-up.
         """
         middle_s = self.running.p50 + self.before_s
         drawn = start_up.draw_seconds(self.start_up, len(self._ran)) or [self.before_s] * len(self._ran)
@@ -48,23 +48,23 @@ class Finalist:
 
     @cached_property
     def running(self) -> Band:
-        """Seconds of the candidate's run alone, without start-up, as percentiles over the repetitions."""
+        """Percentiles of the seconds of the run alone, without start-up."""
         return band_of([each.seconds for each in self._ran])
 
     @cached_property
     def usd(self) -> Band:
-        """Dollars of the candidate's whole run, as percentiles over the repetitions."""
+        """Percentiles of the dollars of the whole run."""
         return band_of([each.usd for each in self._ran])
 
     def by_draw(self, figure: str) -> list[float]:
-        """Return one figure of the candidate in each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run) or
-        `usd`. Finalists of one question have the same draws, so that figures can be compared in pairs.
+        """Return the candidate's seconds or dollars in each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run)
+        or `usd`. All candidates of a question have the same random conditions, so that values at the same position can be compared.
         """
         return repetitions.figures(self.outcomes, figure)
 
     @property
     def _ran(self) -> Sequence[Outcome]:
-        """Repetitions that AWS would run, or all repetitions if it would run none."""
+        """The results of those repetitions that AWS would run, or of all if it would run none."""
         return keep_feasible(self.outcomes) or self.outcomes
 
     @property
@@ -91,7 +91,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Card:
-    """A shortlisted candidate that is the cheapest, the balanced or the soonest one, or several of these. `on_demand`: the same candidate
+    """A candidate that is recommended by a name. `names`: one or several of cheapest, balanced and soonest; `on_demand`: the same candidate
     at the on-demand price, if it uses spot instances.
     """
 
@@ -102,8 +102,9 @@ class Card:
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """Estimate of training on this machine. `seconds`: duration of the whole run in one process of `threads` threads; `times`: factor on
-    the epochs from which the candidate `sooner` is quicker, start-up included: 1 or less if it already is, None if it never is.
+    """The estimate for training on this machine. `seconds`: duration of the run in one process of `threads` threads; `sooner`: the soonest
+    candidate on AWS; `times`: multiple of the experiment's epochs from which that candidate is quicker, start-up included: 1 or less if it
+    already is, None if it never is.
     """
 
     seconds: float
@@ -131,8 +132,8 @@ RULES = {
 
 
 def choose_finalist(finalists: Sequence[Finalist], constraints: Constraints) -> Finalist:
-    """Return the best of the shortlisted candidates: if only a budget is given, the soonest that keeps to it; otherwise the cheapest that
-    keeps to all constraints; if none does, the nearest.
+    """Return the best of the shortlisted candidates: if only a budget is given, the soonest one that keeps to it; otherwise the cheapest
+    one that keeps to all constraints; if none does, the one that misses them least.
     """
     holding = _within_constraints(finalists, constraints)
     if not holding:
@@ -148,8 +149,8 @@ def choose_finalist(finalists: Sequence[Finalist], constraints: Constraints) -> 
 def pick_cards(
     finalists: Sequence[Finalist], constraints: Constraints, twins: Mapping[Candidate, Finalist]
 ) -> tuple[Card, ...]:
-    """Return the cheapest, balanced and soonest of the shortlisted candidates (`finalists`) by RULES, among those that keep to the
-    constraints, or among all if none does. `twins`: on-demand variants by the spot candidate.
+    """Return the cheapest, the balanced and the soonest of the candidates, by RULES, as cards. Only candidates that keep to the constraints
+    are considered, unless none does. A candidate that is several of these gets one card. `twins`: on-demand variants by the spot candidate.
     """
     holding = _within_constraints(finalists, constraints) or finalists
     orders = (_cheapest(finalists), lambda each: each.usd.p50 * each.seconds.p50, _soonest(finalists))
@@ -170,20 +171,24 @@ Order = Callable[[Finalist], tuple[float, ...]]
 
 
 def _cheapest(finalists: Iterable[Finalist]) -> Order:
-    """Return a sort key by dollars for shortlisted candidates. Those whose difference is not significant are ordered by time."""
+    """Return a sort key function for the candidates: fewest dollars first; candidates whose dollars do not differ significantly are ordered
+    by time.
+    """
     ranks = _ranks(finalists, "usd")
     return lambda each: (ranks[each.candidate], each.seconds.p50, each.usd.p50)
 
 
 def _soonest(finalists: Iterable[Finalist]) -> Order:
-    """Return a sort key by time for shortlisted candidates. Those whose difference is not significant are ordered by dollars."""
+    """Return a sort key function for the candidates: shortest time first; candidates whose times do not differ significantly are ordered by
+    dollars.
+    """
     ranks = _ranks(finalists, "seconds")
     return lambda each: (ranks[each.candidate], each.usd.p50, each.seconds.p50)
 
 
 def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
-    """Return each candidate's rank by the median of `figure`. Candidates that do not differ significantly from the first of a rank share
-    that rank. Constraints change no rank, so that a larger budget never gives a worse answer.
+    """Return the rank of each candidate by the median of `figure` (`seconds` or `usd`), from 0. Candidates that do not differ significantly
+    from the first of a rank share that rank.
     """
     found, first, rank = dict[Candidate, int](), None, -1
     for each in sorted(finalists, key=lambda each: (getattr(each, figure).p50, each.figures.usd, str(each.candidate))):
@@ -194,7 +199,7 @@ def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
 
 
 def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
-    """Return True if paired draws leave open which of two shortlisted candidates has the smaller `figure`."""
+    """Return whether the paired repetitions leave open which of the two candidates has the smaller `figure` (`seconds` or `usd`)."""
     before = (one.before_s, other.before_s) if figure == "seconds" else (0.0, 0.0)
     mine, its = ([value + s for value in each.by_draw(figure)] for each, s in zip((one, other), before, strict=True))
     led = display.lead({"one": mine, "other": its})
@@ -214,7 +219,10 @@ Job = tuple[Candidate, bool]  # whether it is to be simulated; else the profile 
 
 @dataclass
 class SearchResult:
-    """Result of a search: the candidates that were simulated, those that are impossible, and those that a lower bound excluded."""
+    """The result of a search. `simulated`: candidates with their simulated estimates; `impossible`: candidates with the reason why they
+    cannot run; `bounded`: candidates that were excluded, with their lower bounds; `near`: further simulated candidates, which keep to
+    deadline and budget; `looks`: number of simulations made for lower bounds.
+    """
 
     simulated: dict[Candidate, Estimate] = field(default_factory=dict)
     impossible: dict[Candidate, str] = field(default_factory=dict)  # what the simulation or the YAML's checks refused
@@ -232,10 +240,11 @@ def search(
     seconds: float = inf,
     usd: float = inf,
 ) -> SearchResult:
-    """Simulate or exclude every candidate, and return the result. The Pareto front, and the cheapest candidate of each form with the
-    experiment's own updates, are the same as if all were simulated, within SLACK. So is `near`, for candidates within `seconds` and `usd`:
-    the cheapest of each form, or only of each kind of resource if there are as many kinds as an answer names candidates. `working`: a pool
-    that `on_cores` started for this question; otherwise `processes` processes are started.
+    """Simulate every candidate or exclude it by a lower bound, and return the result. The Pareto front, and the cheapest candidate of each
+    architecture and platform, are the same as if all were simulated, within SLACK.
+
+    `seconds`, `usd`: limits for `near`, which gets the cheapest candidates within them. `processes`: number of processes, by default one
+    per core; `working`: a pool that `on_cores` started for this question, to be used instead.
     """
     with on_cores(question, processes) if working is None else nullcontext(working) as each:
         state = _Search(question, candidates, partial(_evaluate_jobs, question, each))
@@ -251,7 +260,9 @@ def search(
 
 
 class _Search:
-    """State of a search. `bounds`: lower bounds by the index of the candidate, for candidates that are neither simulated nor impossible."""
+    """The state of a search. `bounds`: lower bounds of the candidates that are neither simulated nor impossible yet, by the candidate's
+    index; `found`: the result so far.
+    """
 
     def __init__(
         self,
@@ -259,7 +270,7 @@ class _Search:
         candidates: Sequence[Candidate],
         evaluated: Callable[[Sequence[Job]], list[Any]],
     ) -> None:
-        """Bound every candidate from below. `evaluated`: function that evaluates jobs and returns their results in order."""
+        """Compute a first lower bound for every candidate. `evaluated`: function that evaluates jobs and returns their results in order."""
         self.found, self._question, self._candidates, self._evaluated = SearchResult(), question, candidates, evaluated
         self.bounds = {number: question.least(each) for number, each in enumerate(candidates)}
         self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from
@@ -273,14 +284,14 @@ class _Search:
         self._fronts = dict[str, list[Estimate]]()  # of the simulated, by what updates they make
 
     def _order(self, shape: Candidate) -> tuple[Any, ...]:
-        """Return a sort key by which a family's lightest shape is the last, the same in every process."""
+        """Return a sort key for the shapes of one family by which the one with the least to exchange is the last."""
         return *self._question.lightness(shape), str(shape)
 
     def find_cheapest(
         self, within: Estimate = ANY, *, group: "Callable[[Candidate], tuple[str, ...]] | None" = None
     ) -> None:
-        """Find the cheapest candidate of each group that makes the experiment's own updates and keeps within the figures of `within`.
-        `group`: returns a candidate's group, by default its form.
+        """Find the cheapest candidate of each group among those with the experiment's own updates and with seconds and dollars below
+        `within`, simulating as few as possible. `group`: returns a candidate's group, by default architecture and platform.
         """
         group = group or _form
         groups, least = dict[Any, list[tuple[float, int]]](), dict[Any, float]()
@@ -304,8 +315,9 @@ class _Search:
                 heapq.heappush(groups[group(self._candidates[number])], (self.bounds[number].usd, number))
 
     def _take_cheapest(self, heap: list[tuple[float, int]], within: Estimate, least: float) -> Iterator[int]:
-        """Yield the indices of up to CANDIDATES_PER_FORM candidates of one group that could be cheaper than `least` dollars, and remove
-        them from `heap`, which sorts by lower bounds in dollars. `within`: figures to keep within.
+        """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars.
+        `heap`: (lower bound in dollars, index) of one group's candidates; candidates whose bounds exceed `within` are removed but not
+        yielded.
         """
         count = 0
         while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:
@@ -315,7 +327,9 @@ class _Search:
                 count += 1
 
     def find_front(self) -> None:
-        """Simulate, best first, all candidates that no simulated one surely beats in both figures. The others are excluded."""
+        """Find the Pareto front: simulate, the most promising first, every candidate that no simulated one beats in both seconds and
+        dollars, even at its lower bound. All others are thereby excluded.
+        """
         waiting = [(_rank(bound), number) for number, bound in self.bounds.items()]
         heapq.heapify(waiting)
         while waiting:
@@ -328,14 +342,17 @@ class _Search:
                 heapq.heappush(waiting, (_rank(self.bounds[number]), number))
 
     def _is_beaten(self, number: int) -> bool:
-        """Return True if a simulated candidate is at least as good as the lower bound of the candidate with this index, within SLACK."""
+        """Return whether a simulated candidate is at least as good, within SLACK, as the lower bound of the candidate with the index
+        `number`. A candidate of unknown accuracy cannot beat one with the experiment's own updates.
+        """
         updates = {OWN, self._candidates[number].updates}
         rivals = (each for kind in updates for each in self._fronts.get(kind, ()))
         return any(each.below(self.bounds[number], slack=SLACK) for each in rivals)
 
     def _evaluate_closer(self, numbers: Sequence[int]) -> list[int]:
-        """Evaluate each candidate once more: by the profile of the lightest shape of its family, then by that of its own shape, then by
-        simulation. `numbers`: indices of the candidates. Returns those that are not yet simulated, whose bounds are now closer.
+        """Make one closer evaluation of each candidate: from a bound by arithmetic to one by a simulation of the lightest shape of its
+        family, to one by a simulation of its own shape, to its own simulation. `numbers`: indices of the candidates. Returns those of
+        candidates that have only a bound still.
         """
         shapes = {number: self._choose_shape(number) for number in numbers}
         fully = [number for number in numbers if shapes[number] is None]
@@ -353,14 +370,16 @@ class _Search:
         return [number for number in closer if number in self.bounds]
 
     def _choose_shape(self, number: int) -> Candidate | None:
-        """Return the shape whose profile bounds the candidate next, None if it is to be simulated."""
+        """Return the shape whose simulation gives the next lower bound of the candidate with the index `number`; None if the candidate
+        itself is to be simulated.
+        """
         own = self._question.shape(self._candidates[number])
         if number not in self._bounded_by and own not in self._profiles:
             return self._lightest[self._question.family(own)]
         return None if self._bounded_by.get(number) == own else own
 
     def _record_simulation(self, number: int, figures: Estimate) -> None:
-        """Record the simulated figures of the candidate with this index, or why it is impossible."""
+        """Record the simulated estimate of the candidate with the index `number`, or the reason why it cannot run, and update the front."""
         candidate = self._candidates[number]
         del self.bounds[number]
         if figures.problem:
@@ -372,7 +391,9 @@ class _Search:
             front[:] = [*(each for each in front if not figures.below(each)), figures]
 
     def _tighten_bound(self, number: int, shape: Candidate) -> None:
-        """Replace the candidate's bound by the one that the profile of `shape` gives, if it is closer, or record why it is impossible."""
+        """Replace the lower bound of the candidate with the index `number` by the one that the simulation of `shape` gives, as far as that
+        is higher. If AWS would not run the candidate's own shape, record it as impossible.
+        """
         candidate, profile = self._candidates[number], self._profiles[shape]
         self._bounded_by[number] = shape
         if not profile.problem:
@@ -384,17 +405,17 @@ class _Search:
 
 
 def _form(candidate: Candidate) -> tuple[str, str, str]:
-    """Return architecture, platform and updates of the candidate. The search finds the cheapest candidate of each such form."""
+    """Return (architecture, platform, updates) of the candidate: the group whose cheapest candidate the search finds."""
     return candidate.architecture, candidate.on, candidate.updates
 
 
 def _kind(candidate: Candidate) -> tuple[str, ...]:
-    """Return the kind of resource that the candidate's workers use."""
+    """Return the kind of resource that the candidate's workers use, in a tuple."""
     return (candidate.kind,)
 
 
 def _rank(figures: Estimate) -> float:
-    """Return a sort key by which the search takes the best candidates first: the logarithm of seconds times dollars."""
+    """Return a sort key by which the most promising candidate is the first: the logarithm of seconds times dollars."""
     return log(max(figures.seconds, 1e-9)) + log(max(figures.usd, 1e-9))
 
 
@@ -404,16 +425,16 @@ _QUESTION: list[Question] = []  # of a process that only evaluates
 
 
 def evaluate_job(question: Question, job: Job) -> Any:
-    """Return the simulated estimate of a candidate, or the profile of a shape. `job`: the candidate or shape, and
-    whether to simulate it.
+    """Return the result of one job (candidate, whether to simulate it): the candidate's simulated estimate, or a simulation that gives
+    lower bounds.
     """
     candidate, fully = job
     return question.simulated(candidate)[0] if fully else question.profile(candidate)
 
 
 def on_cores(question: Question, processes: int | None) -> AbstractContextManager[Executor | None]:
-    """Return a context manager of a pool of processes that evaluate candidates of the question: one process for each core by default.
-    It yields None if that is one.
+    """Return a context manager that starts a pool of processes for evaluating candidates of the question. `processes`: their number, by
+    default one per core; for one, no pool is started and the block gets None.
     """
     count = processes or os.cpu_count() or 1
     return nullcontext() if count == 1 else start_pool(count, _keep_question, question)
@@ -427,10 +448,10 @@ def _evaluate_jobs(question: Question, working: Executor | None, jobs: Sequence[
 
 
 def _keep_question(question: Question) -> None:
-    """Keep the question in a new process of the pool, for its jobs."""
+    """Store the question in a new process of the pool, for the jobs that this process will get."""
     _QUESTION.append(question)
 
 
 def _evaluate_in_pool(job: Job) -> Any:
-    """Return the result of one job, in a process of the pool."""
+    """Return the result of one job for the question that this process of the pool has stored."""
     return evaluate_job(_QUESTION[0], job)

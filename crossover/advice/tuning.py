@@ -18,8 +18,9 @@ TIE_SHARE = 0.001  # dollars of a run that differ by less are the same
 
 @dataclass(frozen=True)
 class SimulatedSize:
-    """The simulated run of an experiment with one function at another memory size. `own`: True for the size in the experiment's file;
-    `outcome`: None if the function is too small, then `problem` says why.
+    """A simulated run of an experiment in which one function has another memory size. `step`: the function's step; `own`: whether the size
+    is that in the experiment's file; `outcome`: result of the simulation, None if the function is too small; `problem`: then the reason, or
+    why AWS would not run it.
     """
 
     step: str
@@ -30,8 +31,9 @@ class SimulatedSize:
 
 
 def simulate_sizes(question: Question, sizes: Sizes) -> list[SimulatedSize]:
-    """Simulate an experiment with every function at every memory size, one function at a time, and return the results. The experiment's own
-    sizes are included. Raises ConfigError if the experiment has no functions.
+    """Simulate the experiment with each of its functions at each memory size, changing one function at a time, and return the results. The
+    sizes in the experiment's file are included; of sizes that are too small only the largest is kept. `sizes`: sizes of the model. Raises
+    ConfigError if the experiment has no functions.
     """
     base = question.base
     found = steps(architecture_of(base))
@@ -47,13 +49,17 @@ def simulate_sizes(question: Question, sizes: Sizes) -> list[SimulatedSize]:
 
 
 def _drop_too_small(found: list[SimulatedSize]) -> list[SimulatedSize]:
-    """Return the sizes that are large enough, and before them the largest that is not. `found`: results in the order of sizes."""
+    """Return the results without those of sizes that are too small, except for the largest of these. `found`: results of one function in
+    ascending order of memory.
+    """
     small = [each for each in found if each.outcome is None]
     return [*small[-1:], *(each for each in found if each.outcome is not None)]
 
 
 def _sizes_of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
-    """Return the memory sizes in MB to try for a step's function, in ascending order. The experiment's own size is included."""
+    """Return the memory sizes in MB to try for a step's function, ascending. The size in the experiment's file and the smallest that can
+    compute a minibatch are included. `base`: the experiment; `sizes`: sizes of the model.
+    """
     torch = step.needs_torch(base)
     return sorted(
         {
@@ -81,9 +87,9 @@ MAX_MEASURED_SIZES = 5  # sizes of one function
 
 
 def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]:
-    """Return three values: the function that costs most, the memory sizes to measure it at (the file's size included), and the projected
-    seconds of one invocation at the smallest size. Raises ConfigError if the experiment has no functions, or if no function has enough
-    memory.
+    """Return three values: the step whose function costs most, the memory sizes in MB at which to measure it (with the file's size among
+    them), and the projected seconds of one invocation at the smallest of these. Raises ConfigError if the experiment has no functions, or
+    if no size is large enough.
     """
     task = RepeatedRun(
         question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS
@@ -103,8 +109,8 @@ def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list
 
 
 def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
-    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, spread evenly from the first to the last. Each of `own` replaces the
-    nearest one.
+    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, evenly spread from the first to the last. Each value of `own`, which is
+    among `sizes`, takes the place of the one that is nearest to it.
     """
     last, parts = len(sizes) - 1, MAX_MEASURED_SIZES - 1
     places = {round(part * last / parts) for part in range(MAX_MEASURED_SIZES)}
@@ -114,8 +120,8 @@ def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
 
 
 def cheapest_sizes(found: list[SimulatedSize]) -> dict[str, SimulatedSize]:
-    """Return the cheapest possible size of each function, by step name. Among sizes of equal cost it is the file's size, otherwise the
-    smallest.
+    """Return {step: result} with the cheapest memory size of each function that AWS would run. Of sizes that cost the same, it is the one
+    in the experiment's file, otherwise the smallest.
     """
     chosen: dict[str, SimulatedSize] = {}
     for each in found:
