@@ -35,7 +35,7 @@ KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
 def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
-    """Write the page of the advice (advice.html) into the folder `out`, and return its path. `notes`: assumptions, a sentence each;
+    """Write the page of the advice `found` (advice.html) into the folder `out`, and return its path. `notes`: assumptions, a sentence each;
     `first`: YAML file of the winner, for the command that deploys it.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -44,8 +44,8 @@ def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | Non
 
 
 def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
-    """Return the page of the advice. `notes`: assumptions, a sentence each, of which the first ASSUMED are shown at the top; `first`: YAML
-    file of the winner, for the command that deploys it.
+    """Return the page of the advice `found`. `notes`: assumptions, a sentence each, of which the first ASSUMED are shown at the top;
+    `first`: YAML file of the winner, for the command that deploys it.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -344,8 +344,8 @@ def _own_code(base: Experiment) -> bool:
 
 
 def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
-    """Return the candidate `finalist` as an experiment that can be run and deployed: with a name that ends in `number`, its position among
-    the files, and with a lifetime long enough for its projected run.
+    """Return the candidate `finalist` of the advice `found` as an experiment that can be run and deployed: with a name that ends in
+    `number`, its position among the files, and with a lifetime long enough for its projected run.
     """
     base = found.question.base
     made = experiment_of(base, finalist.candidate)
@@ -360,8 +360,8 @@ def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experime
 
 
 def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
-    """Return the candidate `finalist` as the text of an experiment's YAML file: the fields that differ from their defaults, below a comment
-    with its projected time and cost. `number`: its position among the files.
+    """Return the candidate `finalist` of the advice `found` as the text of an experiment's YAML file: the fields that differ from their
+    defaults, below a comment with its projected time and cost. `number`: its position among the files.
     """
     made = build_experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).to_plain()

@@ -208,8 +208,8 @@ class Constraints:
 def parse_constraints(
     deadline: str | None, budget: str | None, target: float | None, on_hand: str | None, gpu_quota: str | None = None
 ) -> Constraints:
-    """Return the constraints from the values of the command line's options `--deadline`, `--budget`, `--target`, `--on-hand` and
-    `--gpu-quota`, each None if not given. Raises ConfigError, which says what is expected.
+    """Return the constraints from the values of the command line's options --deadline, --budget, --target, --on-hand (`on_hand`) and
+    --gpu-quota (`gpu_quota`), each None if not given. Raises ConfigError, which says what is expected.
     """
     return Constraints(
         deadline_s=None if deadline is None else _parse_deadline(deadline),

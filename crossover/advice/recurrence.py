@@ -30,8 +30,9 @@ class MonthlyCost:
 
 
 def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experiment], float]) -> tuple[MonthlyCost, ...]:
-    """Return the monthly cost of each way to train the winner repeatedly: deployed each time, left deployed, on a machine that runs anyway,
-    or on this machine. Ways that are in time come first, the cheapest of them first; empty if the model is trained only once.
+    """Return the monthly cost of each way to train the winner of the advice `found` repeatedly: deployed each time, left deployed, on a
+    machine that runs anyway, or on this machine. Ways that are in time come first, the cheapest of them first; empty if the model is
+    trained only once.
 
     `every`: hour, day, week or once; `standing_usd`: returns the dollars per hour that a deployed experiment costs between its runs.
     """

@@ -70,10 +70,12 @@ def print_projected_sizes(experiment: Experiment) -> None:
 
 
 def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
-    """Measure the deployed experiment's most expensive function at up to five memory sizes on AWS, and print what each costs.
+    """Measure the most expensive function of the deployed experiment at up to five memory sizes on AWS, and print what an invocation costs
+    at each.
 
-    `budget_usd`: most dollars that the measurement may cost; `asks`: command to name if the stack belongs to another owner, or "" to skip
-    that check. Raises UserError if there is no budget or the stack belongs to another owner, and the errors of `measuring.measure_sizes`.
+    `budget_usd`: most dollars that the measurement may cost; `asks`: command that the error message repeats if the stack belongs to another
+    owner, "" to skip that check. Raises UserError if there is no budget or the stack belongs to another owner, and the errors of
+    `measuring.measure_sizes`. Sizes that were measured before an error are printed.
     """
     from crossover.advice import question as question_
     from crossover.advice import tuning
@@ -113,7 +115,9 @@ def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, as
 
 
 def _print_sizes(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
-    """Print the measured sizes of one function as a table, and the cheapest. `step`: the function's step; `label`: label of the figures."""
+    """Print a table of the measured memory sizes of one function, and the cheapest. `found`: results; `step`: the function's step; `label`:
+    origin of the figures, measured-aws or measured-local.
+    """
     from crossover.running.measuring import Measured, Unmeasured
 
     sizes = [each for each in found if isinstance(each, Measured)]
@@ -355,7 +359,9 @@ def init(
 
 
 def _verdict_lines(found: "Advice") -> list[str]:
-    """Return the lines that end the printed advice: the answer, the quota, the comparison, and this machine if it was measured."""
+    """Return the last lines of the printed advice: the headline, alternatives, the needed quota, what drives time and cost, exact figures,
+    and this machine's estimate if it was measured.
+    """
     from crossover.advice import advice as advising
 
     here = [found.here.words] if found.here else []
@@ -365,13 +371,13 @@ def _verdict_lines(found: "Advice") -> list[str]:
 
 
 def _standing_usd(experiment: Experiment) -> float:
-    """Return the dollars per hour that the experiment's deployment costs while nothing runs."""
+    """Return the dollars per hour that the deployed experiment costs while no run is under way."""
     return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
 
 
 def _load_with_first_estimate(config: Path, override: list[str], wished: "Constraints | None") -> Experiment:
-    """Load the experiment, and print a first estimate for the constraints `wished` before torch is imported. Raises ConfigError if the
-    experiment sets training.steps.
+    """Load and check the experiment of the file `config` and return it. If `wished` (deadline and budget) is given, print a first estimate
+    before torch is imported, which takes seconds. `override`: the --set options. Raises ConfigError if the experiment sets training.steps.
     """
     from crossover.advice import explain
 
@@ -387,10 +393,11 @@ def _load_with_first_estimate(config: Path, override: list[str], wished: "Constr
 
 
 def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | None:
-    """Print to standard error how the data was understood, and return that as data; None if nothing is known of the data.
+    """Print to standard error how the experiment's data was understood, and return the same as a dictionary; None if nothing is known of
+    the data.
 
-    User code is tried first: it trains a few minibatches before any figure is shown. `flags`: name options of `advise` in the lines, rather
-    than fields of the YAML.
+    User code is tried first: it trains a few minibatches. `flags`: whether the printed lines name options of `advise` instead of fields of
+    the YAML file.
     """
     from crossover.learning import understood
 
@@ -414,11 +421,11 @@ def _search(
     probe_s: float,
     gpu_row: Path | None = None,
 ) -> tuple["Advice", list[str]]:
-    """Search all ways to train the experiment, and return the best advice with its notes.
+    """Search all ways to train the experiment, and return the best advice and notes, a sentence each.
 
-    `wished`: constraints; `target`: value of the metric to be reached, or None; `runs`: folders of runs as evidence for `target`;
-    `probe_s`: seconds for which the model is measured on this machine, 0 for none; `gpu_row`: file of `crossover probe`. Raises
-    ConfigError if nothing can be projected, or if `runs` is given without `target`.
+    `wished`: deadline, budget and resources; `target`: value of the metric to reach, or None; `runs`: folders of finished runs as evidence
+    of how many epochs the target takes; `probe_s`: seconds for which the model is measured on this machine, 0 not to measure; `gpu_row`:
+    file that `crossover probe` wrote. Raises ConfigError if nothing can be projected, or if `runs` is given without `target`.
     """
     from crossover.advice import advice as advising
     from crossover.advice import evidence, explain
@@ -457,7 +464,7 @@ def _search(
 
 
 def _print_first_estimate(words: str) -> bool:
-    """Print a first estimate to standard error, unless `words` is empty. Returns True: no further one is needed."""
+    """Print the first estimate `words` to standard error, or nothing if it is empty. Always returns True, so that no other is printed."""
     if words:
         terminal.show(f"[projected] first estimate: {words}. Searching all options now.", stderr=True)
     return True
@@ -466,10 +473,11 @@ def _print_first_estimate(words: str) -> bool:
 def _find_experiment_file(
     config: Path, data: str | None, epochs: int | None, table: Table, *, probe: bool
 ) -> tuple[Path, float]:
-    """Return the path of the experiment's file, and for how many seconds its model is to be measured on this machine.
+    """Return (path, seconds): the experiment's YAML file, and the time for which its model is to be measured on this machine.
 
-    For a model alone, such as model.py:factory, the file is written first. Raises ConfigError if `data` or `table` is given beside an
-    experiment's file.
+    If `config` is a model, such as model.py:factory, or a Python file with a single one, its YAML file is written first. `data`, `table`:
+    data of the model, and how a CSV is read; `epochs`: number of epochs, None for the default; `probe`: whether --probe is given. Raises
+    ConfigError if `data` or `table` is given with an experiment's file.
     """
     from crossover.advice import own_model
 
@@ -494,10 +502,11 @@ def _find_experiment_file(
 def _tune_memory(
     experiment: Experiment, budget_usd: float | None, others: Mapping[str, object], *, on: str | None, asks: str
 ) -> None:
-    """Print the cheapest memory of the functions: measured on AWS if `on` is given, else projected.
+    """Print the cheapest memory size: of the most expensive function, measured on AWS, if `on` is given; otherwise of all functions, by
+    simulation.
 
-    `others`: values of options that do not apply here; `asks`: command to name if the stack belongs to another owner. Raises ConfigError if
-    one of `others` is given.
+    `budget_usd`: most dollars that measuring may cost; `others`: {option: value} of options that do not apply here; `asks`: command that
+    the error message repeats if the stack belongs to another owner. Raises ConfigError if one of `others` has a value.
     """
     if told := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
@@ -508,8 +517,8 @@ def _tune_memory(
 
 
 def print_tables(found: "Advice", notes: list[str]) -> None:
-    """Print the tables of the advice: the named candidates, the Pareto front, the best of each architecture, and why the others are not the
-    answer.
+    """Print the tables of the advice: the recommended candidates, the Pareto front, candidates of unknown accuracy, and the best of each
+    other architecture; then `notes`.
     """
     from crossover.advice import explain
 

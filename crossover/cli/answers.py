@@ -12,8 +12,8 @@ _answered = False
 
 
 def reserve_stdout() -> None:
-    """Reserve standard output for the command's answer, and redirect all other output of this process and its children to standard error.
-    `answer_stream` then returns the original standard output.
+    """Keep the process's standard output for the command's JSON answer, and redirect everything else that this process or its children
+    print to standard error. Does nothing if one of both streams is closed.
     """
     global _kept
     with suppress(OSError):  # one of the two is closed
@@ -22,30 +22,34 @@ def reserve_stdout() -> None:
 
 
 def answer_stream() -> TextIO:
-    """Return the stream on which a command's answer is printed."""
+    """Return the stream for a command's JSON answer: the original standard output if it was reserved, else sys.stdout."""
     return _kept or sys.stdout
 
 
 def write_answer(answer: Mapping[str, Any]) -> None:
-    """Write a command's answer as one JSON document. Raises ValueError if a number is not finite."""
+    """Print a command's answer as one JSON document, and note that the command has answered. Raises ValueError if a number
+    is not finite.
+    """
     global _answered
     print(json.dumps(answer, indent=1, allow_nan=False), file=answer_stream(), flush=True)
     _answered = True
 
 
 def expect_answer() -> None:
-    """Note that a command begins, which has not answered yet."""
+    """Note that a command begins and has printed no answer yet."""
     global _answered
     _answered = False
 
 
 def write_error(message: str, *, status: int) -> None:
-    """Write `message` and the exit status as a JSON document, unless the command has answered: its reader expects one document."""
+    """Print `message` and the exit status as a JSON document, unless the command has already printed its answer, because its reader expects
+    exactly one document.
+    """
     if not _answered:
         with suppress(OSError):  # the reader has left
             write_answer({"error": message, "exit_status": status})
 
 
 def discard_answers() -> None:
-    """Redirect the command's answer to the null device, because its reader has closed the pipe."""
+    """Redirect the stream of answers to the null device. Called after its reader has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), answer_stream().fileno())

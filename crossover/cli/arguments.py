@@ -35,9 +35,10 @@ UPDATE_EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
 
 @contextmanager
 def show_waiting(what: str, *, whole: bool = True) -> Iterator[None]:
-    """Show on standard error, while the block runs, what is being computed, how far it is, and the time left. `what`: words for the work.
+    """Context manager that shows on standard error, during its block, what is being computed, how many parts are done, and the time so far.
+    `what`: words for the work.
 
-    `whole`: whether the number of jobs is known from the start; only then the total and the time left are shown.
+    `whole`: whether the number of parts is known from the start; only then the total and the time left are shown.
     """
     screen, ended = Console(stderr=True, highlight=False), threading.Event()
     status = screen.status(what) if sys.stderr.isatty() else None
@@ -53,8 +54,8 @@ def show_waiting(what: str, *, whole: bool = True) -> Iterator[None]:
 
 
 def _show_elapsed(what: str, whole: bool, ended: threading.Event, status: Status | None) -> None:
-    """Print a progress line again and again until `ended` is set. `what`, `whole`: as for `show_waiting`; `status`: line of the terminal to
-    update, or None to print lines.
+    """Show a progress line and update it until `ended` is set. Runs in a thread. `what`, `whole`: as for `show_waiting`; `status`: line of
+    the terminal to update, or None to print a new line each time.
     """
     began_s, given, done = time.monotonic(), POOLED.given, POOLED.done
     pause_s = SILENT_S if status is not None else UPDATE_EVERY_S[False]
@@ -89,11 +90,11 @@ WHERE = {"local": "on this machine's local cloud", "inline": "in this process", 
 def show_progress(
     experiment: Experiment, *, where: str, out: Path, console: Console | None = None
 ) -> Iterator[Callable[["Progress"], None]]:
-    """Yield a function that takes the progress of a run and prints one line for each epoch that has ended. On a terminal it also moves a
-    bar. The run's first and last line are printed too.
+    """Context manager that prints a first and a last line about a run, and yields a function that prints a line for each epoch. The
+    function takes the run's progress; on a terminal it also moves a bar.
 
-    `where`: where the run trains, a key of WHERE. `out`: folder that is named at the end; `console`: where to print, by default standard
-    output. `experiment`: experiment that is trained.
+    `experiment`: experiment that is trained; `where`: where the run trains, a key of WHERE. `out`: folder that is named in the last line;
+    `console`: where to print, by default standard output. The last line is not printed if the block fails.
     """
     console = console or Console(emoji=False, highlight=False, soft_wrap=True)
     started = time.monotonic()
@@ -104,7 +105,7 @@ def show_progress(
     with _bar(console, epochs=epochs) as (advance, close):
 
         def show(progress: "Progress") -> None:
-            """Print the epoch's line and move the bar."""
+            """Print the line of an epoch and move the bar."""
             console.print(format_epoch(progress))
             advance(progress.epoch)
 
@@ -178,17 +179,21 @@ TakeOver = Annotated[bool, typer.Option("--take-over", help="Use the stack even 
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
-    """Print a command's answer as JSON. Raises ValueError if a number is not finite: the caller replaces such values by None."""
+    """Print `answer` as the command's JSON answer. Raises ValueError if a number is not finite: the caller must have replaced such values
+    by None.
+    """
     answers.write_answer(answer)
 
 
 def set_options(override: list[str] | None) -> list[str]:
-    """Return the --set options in `override` as words of a command line."""
+    """Return the --set options in `override` as words of a command line: `["--set", "training.epochs=3"]`."""
     return [word for each in override or () for word in ("--set", each)]
 
 
 def command_words(config: Path, override: list[str] | None) -> str:
-    """Return the words that name this experiment on a command line, quoted for the shell: its file and its --set options."""
+    """Return the words that name an experiment on a command line, quoted for the shell: its file `config` and its --set
+    options `override`.
+    """
     return shlex.join([str(config), *set_options(override)])
 
 
@@ -196,8 +201,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_checkout() -> bool:
-    """Return True if this is the project's checkout, False if it is an installed wheel, which has no templates, build files or servers'
-    module.
+    """Return True if this program runs from the project's repository, False if it is an installed package, which lacks templates, build
+    files and the Redis module's source.
     """
     return (ROOT / "cdk.json").is_file()
 
@@ -209,8 +214,8 @@ NEEDS_CHECKOUT = (
 
 
 def require_checkout(command: str, *, otherwise: str = "") -> None:
-    """Raise MissingTool if this is an installed wheel, which `command` cannot work with. `otherwise`: what works
-    instead, for the message.
+    """Raise MissingTool if this program is an installed package, not the project's repository. `command`: the command that needs the
+    repository; `otherwise`: what works instead; both for the message.
     """
     if not is_checkout():
         raise MissingTool(f"{command}: {NEEDS_CHECKOUT}{f'; {otherwise}' if otherwise else ''}")

@@ -45,16 +45,19 @@ PLACES = {name: (panel, module) for panel, members in PANELS.items() for name, m
 
 
 class _CommandGroup(TyperGroup):
-    """Group of all commands in PANELS. The module of a command is imported when the command is called, not when commands are listed."""
+    """The group of all commands in PANELS. A command's module is imported only when the command is called, so that the list of commands
+    appears quickly.
+    """
 
     listed = False
 
     def __init__(self, **given: Any) -> None:
+        """Register the names of all commands, among which a mistyped name's nearest ones are looked up."""
         super().__init__(**given)
         self.commands = cast(Any, dict.fromkeys(PLACES))  # whose names a mistyped one is held against
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. A signal that stops the command also stops all that it has started."""
+        """Run the command. SIGTERM and SIGHUP stop it as Ctrl-C does, with everything that it has started."""
         with stop_on_signals():  # of any command: what it started ends with it, and nothing is left to be cleaned up
             return super().invoke(ctx)
 
@@ -63,7 +66,9 @@ class _CommandGroup(TyperGroup):
         return list(PLACES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command with that name, or None if there is none. For a list of commands, return only its name and help."""
+        """Return the command called `cmd_name`, None if there is none. While commands are only listed (`self.listed`), it has only name and
+        help, and its module is not imported.
+        """
         if cmd_name not in PLACES:
             return None
         panel, module = PLACES[cmd_name]
@@ -77,19 +82,19 @@ class _CommandGroup(TyperGroup):
         return typer.main.get_command(alone)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help page, from a list of commands whose modules are not imported."""
+        """Write the help page, without importing the commands' modules."""
         self.listed = True
         super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return completions of a command line, from a list of commands whose modules are not imported."""
+        """Return completions of a command line, without importing the commands' modules."""
         self.listed = True
         return super().shell_complete(ctx, incomplete)
 
 
 def _read_help(module: str, function: str) -> str:
-    """Return the help text of a command without importing it: the docstring of `function` in the file of `module`, or that of the module if
-    it is a group of commands.
+    """Return the help text of a command without importing it: the docstring of `function` in the file of `module`, or the module's
+    docstring if it has no such function because it is a group of commands.
     """
     tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text("utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]

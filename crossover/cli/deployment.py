@@ -67,8 +67,8 @@ _PATIENCE_S = 60.0
 
 
 def check_docker(experiment: Experiment) -> None:
-    """Check that this machine can build the images of `functions.packaging: image`; experiments with other packaging or without functions
-    pass. Raises MissingTool if it cannot.
+    """Raise MissingTool if the experiment's functions are packaged as images and this machine cannot build them: no Docker (or the program
+    in CDK_DOCKER), or none that builds for ARM.
     """
     if experiment.functions.packaging != "image" or not steps(architecture_of(experiment)):
         return
@@ -89,7 +89,7 @@ def check_docker(experiment: Experiment) -> None:
 
 
 def _run_program(*command: str) -> tuple[str, str]:
-    """Run a command, and return a pair: why it failed ("" if it did not), and its standard output."""
+    """Run a command and return (failure, output): the reason why it failed, "" if it did not, and its standard output."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
@@ -135,7 +135,9 @@ def doctor(
 
 
 def check_account(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about each thing that a deployment needs: user code, local tools, the layers, and the account. Nothing is changed."""
+    """Yield a finding about everything that a deployment needs: user code, local tools, the layers, and the AWS account. Changes nothing.
+    Raises the errors of the user code and of checks of the experiment itself.
+    """
     yield from check_user_code(experiment)
     check_deployment(experiment)
     processors.check_fits(experiment)
@@ -151,14 +153,14 @@ def check_account(experiment: Experiment) -> Iterator[Finding]:
 
 
 def check_user_code(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about the user code, if the experiment has any. The code is tried out; its errors are raised."""
+    """Try the experiment's user code, and yield a finding about the result; nothing if it has none. Errors of the code are raised."""
     found, _ = try_user_code(experiment)
     if found:
         yield Finding("your code", True, found)
 
 
 def _check_packaging(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about each part of the functions' package: the layers, or a program that builds images."""
+    """Yield a finding about what the functions' packages are made of: the two layer files, or a program that builds images."""
     if experiment.functions.packaging == "image":
         try:
             check_docker(experiment)
@@ -172,8 +174,8 @@ def _check_packaging(experiment: Experiment) -> Iterator[Finding]:
 
 
 def check_hosts_module(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about the tensor module that Redis hosts load, built for their processor. Yields nothing if the experiment has no
-    such hosts.
+    """Yield a finding about the file of the Redis module for database hosts, built for their processor: whether it exists. Yields nothing
+    if the experiment has no such hosts.
     """
     if kind := hosts_processor(experiment):
         mend = f"make host-module PROCESSOR={kind}"
@@ -181,8 +183,8 @@ def check_hosts_module(experiment: Experiment) -> Iterator[Finding]:
 
 
 def check_machine(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about each thing that a run on this machine needs: user code, programs, the tensor module, the data set's folder.
-    Nothing is changed.
+    """Yield a finding about everything that a run on this machine needs: user code, server programs, the Redis module, the data set's
+    folder. Changes nothing.
     """
     yield from check_user_code(experiment)
     from crossover.local import servers
@@ -202,7 +204,7 @@ def check_machine(experiment: Experiment) -> Iterator[Finding]:
 
 
 def _check_built_file(name: str, path: Path, mend: str) -> Finding:
-    """Return a finding about a file that must have been built. `name`: words for it; `mend`: command that builds it."""
+    """Return a finding on whether the built file `path` exists. `name`: words for the file; `mend`: command that builds it."""
     how = mend if is_checkout() else f"{mend}, which {NEEDS_CHECKOUT}"
     return Finding(name, path.exists(), str(path) if path.exists() else how)
 
@@ -239,7 +241,7 @@ def status(config: Config, override: Override = None, as_json: AsJson = False, d
 
 
 def _resource_as_json(found: FoundResource) -> dict[str, Any]:
-    """Return a resource that was found on AWS as data for --json."""
+    """Return a resource that was found on AWS as a dictionary for --json."""
     return {
         "kind": found.kind,
         "name": str(found),
@@ -249,8 +251,8 @@ def _resource_as_json(found: FoundResource) -> dict[str, Any]:
 
 
 def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a table row for each stack named in `names`: its name, state, time of the last change, and time to live. `session`: boto3
-    session; `now`: the current time.
+    """Yield a table row for each stack named in `names`: its name, state, time of the last change, and time to live, as texts. `session`:
+    boto3 session; `now`: the current time.
     """
     for name in names:
         stack = account.find_stack(session, name)
@@ -261,8 +263,8 @@ def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterato
 
 
 def time_to_live(ends: datetime | None, *, now: datetime) -> str:
-    """Return in words when a stack expires: `in 7.5 h`, or `expired 2.0 h ago: being deleted`; "" if it has no expiry. `ends`:
-    time of the expiry.
+    """Return in words when a stack expires: `in 7.5 h`, or `expired 2.0 h ago: being deleted`; "" if `ends`, the time of
+    expiry, is None.
     """
     if ends is None:
         return ""
@@ -271,8 +273,8 @@ def time_to_live(ends: datetime | None, *, now: datetime) -> str:
 
 
 def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
-    """Yield a line that counts the resources that are billed by the hour, by kind, and a line for each resource that may be somebody
-    else's.
+    """Yield a line that counts, by kind, the resources that cost money by existing, and a line for each resource that looks like the
+    project's but may be somebody else's.
     """
     counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
@@ -281,10 +283,10 @@ def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
 
 
 def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
-    """Yield a line with the progress and the cost so far of the run that is under way on the experiment's own stack. Yields nothing if no
-    run is under way or the stack is incomplete.
+    """Yield a line with the progress and the cost so far of the run that is under way on the experiment's stack. Yields nothing if no run
+    is under way or the stack is incomplete.
 
-    `session`: boto3 session; `owner`: record of the stack's resources; `now`: the current time.
+    `session`: boto3 session; `owner`: ids of the resources in the experiment's stack; `now`: the current time.
     """
     from crossover import running as runs
     from crossover.running.monitor import Deployed

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process with the command's status.
+    """Run the command line and exit the process with the command's status, by SystemExit.
 
-    `arguments`: words of the command line; None takes those of this process. If they are given, the caller's process continues after
-    SystemExit.
+    `arguments`: words of the command line, None for those of this process. Only for the latter, threads that still run are abandoned at the
+    end.
     """
     with _exit_at_interrupt():
         from crossover import processes
@@ -44,10 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _exit_at_interrupt() -> Iterator[None]:
-    """End the process with status 130 and no message if Ctrl-C comes within the block.
+    """Context manager in whose block Ctrl-C ends the process at once, with status 130 and no message. It is for imports, where an interrupt
+    may raise any error.
 
-    Nothing has been started by then, and an interrupted import may raise any error. Does nothing outside the main thread or if Ctrl-C is
-    ignored.
+    Does nothing outside the main thread or if Ctrl-C is ignored.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
@@ -60,10 +60,10 @@ def _exit_at_interrupt() -> Iterator[None]:
 
 
 def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
-    """Run the typer application `app` on the words in `arguments`. Every failure is printed as one message and ends in SystemExit; with
-    --json standard output gets the message as well, as a JSON object.
+    """Run the typer application `app` with the words `arguments`. Any failure is printed as one message and ends in SystemExit with its
+    status; with --json the message is also printed as a JSON document.
 
-    typer itself ends with status 130 at Ctrl-C. `name`: name of the application in its usage lines.
+    `name`: name of the application in its usage lines.
     """
     from crossover.cli import answers
     from crossover.errors import DISK_FULL_ERRNOS, CrossoverError
@@ -98,7 +98,9 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
 
 
 def _find_extra(module: str) -> str:
-    """Return the name of this package's extra that installs `module`, or "" if none does."""
+    """Return the name of the optional extra of this package (as in pip install 'crossover[name]') that installs the Python module `module`,
+    "" if none does.
+    """
     import re
     from importlib import metadata
 
@@ -111,16 +113,16 @@ def _find_extra(module: str) -> str:
 
 
 def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> NoReturn:
-    """Print that an error is a fault of Crossover's, and exit with status 1. `arguments`: words of the command line, which may ask for the
-    traceback.
+    """Print that an error is a fault of Crossover's, and exit with status 1. `arguments`: words of the command line; with --debug the
+    traceback is printed.
     """
     message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
     _fail(error, message, status=1, arguments=arguments)
 
 
 def _fail(error: Exception, message: str, *, status: int, arguments: Sequence[str]) -> NoReturn:
-    """Print `message` as an error, and exit with `status`. `arguments`: words of the command line; --debug prints the traceback of `error`
-    first, --json also writes the message to standard output.
+    """Print `message` as an error, and exit with `status`. `arguments`: words of the command line; with --debug the traceback of `error` is
+    printed first, with --json the message also as a JSON document.
     """
     if "--debug" in arguments:
         import traceback

@@ -106,7 +106,8 @@ def new(
 
 
 def draft_files(name: str, like: str) -> dict[str, str]:
-    """Return the texts of a new architecture's files by path, drafted from the architecture `like`.
+    """Return {path: text} for the files of a new architecture called `name`: copies of the files of the architecture `like` with names
+    replaced, and its experiment file.
 
     Raises UserError if `name` is invalid or taken, or `like` belongs to another package; ConfigError if `like` does not exist.
     """
@@ -157,7 +158,9 @@ def _hyphenate(name: str) -> str:
 
 
 def _list_source_files(like: str, *, stack: bool) -> list[Path]:
-    """Return the source files of the architecture `like`: its modules, and with `stack` also the module of its stack."""
+    """Return the existing source files of the architecture `like`: its Python modules and, if `stack` is true, the module of
+    its CDK stack.
+    """
     own = [ROOT / "stacks" / f"{like}.py"] if stack else []
     modules = [
         path
@@ -168,8 +171,8 @@ def _list_source_files(like: str, *, stack: bool) -> list[Path]:
 
 
 def _rewrite_architecture(text: str, module: str, simulation: str) -> str:
-    """Return the module text with its ARCHITECTURE statement rewritten for the name `module`, one argument a line. `simulation`:
-    architecture that a projection takes it for.
+    """Return the module's text with its statement `ARCHITECTURE = ...` rewritten for the architecture name `module`, with one argument in
+    each line. `simulation`: name of the architecture as which the new one is simulated.
     """
     statement = next(
         node
@@ -190,8 +193,8 @@ def _rewrite_architecture(text: str, module: str, simulation: str) -> str:
 
 
 def _write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write all files below `root`, or none of them. `files`: texts by path, relative to `root`. Raises UserError if one of them exists
-    already.
+    """Write all files below the folder `root`, or none of them if one fails. `files`: texts by path, relative to `root`. Raises UserError
+    if one of them exists already.
     """
     if there := [file for file in files if (root / file).exists()]:
         raise UserError(f"{there[0]} exists already; choose another name, or move it")

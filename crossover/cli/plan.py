@@ -46,14 +46,13 @@ _ALIKE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class PlanEstimate:
-    """A projected estimate of one run.
+    """A projected estimate of one run, for `crossover plan`.
 
-    `minutes`, `usd`: p5, p50 and p95 over repetitions; all three are equal if no simulation can tell their spread. `lines` add up to the
-    dollars of the middle repetition; they include the hourly costs for its minutes and for `boot_minutes`.
-
-    `problems`: why AWS would not run it so. `outside`: settings beyond all that was measured. `spread`: what p5 and p95 are taken from, or
-    why there are none. `earlier_run`: what an earlier run on this machine took, which is no projection; `on_aws`: whether the estimate is
-    projected from an earlier run on AWS.
+    `minutes`, `usd`: 5th, 50th and 95th percentile over simulations; all three are equal if there are no simulations. `lines`: lines of the
+    bill of the median run; `boot_minutes`: time in which instances boot before it, which is billed too. `words`: source of the estimate;
+    `spread`: source of the percentiles, or why there are none; `problems`: why AWS would not run it; `outside`: settings beyond the
+    measured range; `earlier_run`: what an earlier run on this machine took, in words; `on_aws`: whether the estimate comes from an earlier
+    run on AWS.
     """
 
     epochs: int
@@ -72,10 +71,11 @@ class PlanEstimate:
 def estimate_run(
     experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None
 ) -> PlanEstimate:
-    """Return an estimate of a run's minutes and dollars. It comes from an earlier run on AWS in the folder `results`; without one from a
-    simulation of `experiment` by `repetitions` draws; if that is impossible, from an earlier run on this machine.
+    """Return an estimate of a run's minutes and dollars: from an earlier run on AWS in the folder `results`, with the relative spread of a
+    simulation; without one from a simulation; if that is impossible, from an earlier run on this machine. `repetitions`: number of
+    simulations.
 
-    Raises NoProjection if none of them is possible, ConfigError if a price is missing.
+    Raises NoProjection if none of these is possible, ConfigError if a price is missing.
     """
     earlier = estimate_by_earlier_run(experiment, results / experiment.name)
     try:
@@ -98,7 +98,7 @@ def estimate_run(
 
 
 def _longest_boot_minutes(experiment: Experiment) -> float:
-    """Return the minutes until the slowest of the run's instances has booted; 0 if it has none."""
+    """Return the minutes that the slowest of the run's instances takes to boot; 0 if the run has no instances."""
     return max((fleet.boot_s for fleet in bill.infrastructure_of(experiment).fleets), default=0.0) / 60
 
 
@@ -106,9 +106,9 @@ def _longest_boot_minutes(experiment: Experiment) -> float:
 
 
 def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> PlanEstimate:
-    """Return an estimate of a run by simulation. `repetitions`: number of simulations.
+    """Return an estimate of a run by simulation. `repetitions`: number of simulations, None for the default.
 
-    Raises NoProjection if the sizes of model or data are known only after loading them, or if a step has no model.
+    Raises NoProjection if the sizes of model or data are unknown, or if a step of the architecture cannot be simulated.
     """
     from crossover.simulation import AWS
     from crossover.simulation.repetitions import REPETITIONS, project
@@ -129,7 +129,9 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
 
 
 def _find_workload(experiment: Experiment) -> "Workload":
-    """Return the sizes of the experiment's model and data. Those of user code are measured. Raises NoProjection if they stay unknown."""
+    """Return the sizes of the experiment's model and data. Models and data of the user are loaded to measure them. Raises NoProjection if
+    the sizes stay unknown.
+    """
     from crossover.advice import question  # torch, if the sizes are not known
     from crossover.simulation import Workload
 
@@ -145,7 +147,7 @@ def _find_workload(experiment: Experiment) -> "Workload":
 
 
 def _scale_band(middle: float, like: Band) -> Band:
-    """Return a band around `middle` with the same relative width as the band `like`."""
+    """Return percentiles around the median `middle` with the same relative spread as those of `like`."""
     return Band(*(middle * each / like.p50 for each in like))
 
 
@@ -153,8 +155,8 @@ def _scale_band(middle: float, like: Band) -> Band:
 
 
 def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | None:
-    """Return an estimate of a run from the earlier run in `folder`, without percentiles. Returns None unless that run finished and did the
-    same work.
+    """Return an estimate of a run from the earlier run in `folder`, without percentiles. None unless that run finished and had the same
+    settings, as far as they affect time and traffic; the number of epochs may differ.
     """
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
@@ -176,7 +178,9 @@ def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimat
     seconds = max(0.0, float(result["duration_s"]) - trained * epoch_s) + epochs * epoch_s
 
     def scale_quantity(begins: str) -> float:
-        """Return the quantity of one item of the earlier run's bill, in proportion to the epochs. `begins`: first words of the item."""
+        """Return the quantity of one item of the earlier run's bill, scaled to the number of epochs of this experiment. `begins`: first
+        words of the item's name.
+        """
         quantities = (float(line["quantity"]) for line in result["cost"]["lines"] if line["item"].startswith(begins))
         return sum(quantities) * epochs / trained
 
@@ -207,9 +211,8 @@ def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimat
 
 
 def _settings_of_work(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings that two experiments must share so that a run of one predicts the epochs of the other.
-
-    These are all settings except those that are known to leave an epoch's time and traffic unchanged.
+    """Return {field: value} for all settings of the experiment except those that are known not to affect an epoch's time and traffic. Two
+    experiments with equal results take equally long for an epoch.
     """
     whole = architecture_of(experiment).resolve(experiment).to_plain()
     return {
@@ -248,8 +251,8 @@ def plan(config: Config, override: Override = None, as_json: AsJson = False, deb
 
 
 def try_user_code(experiment: Experiment) -> "TriedCode":
-    """Try out the experiment's user code. Return a pair: a sentence about the code (None without user code), and how the data was
-    understood. Raises OwnCodeError, ConfigError, DataError.
+    """Try the experiment's user code by training a few minibatches. Returns (sentence on the code, how the data was understood); the first
+    is None without user code, the second if nothing is known of the data. Raises OwnCodeError, ConfigError, DataError.
     """
     if not bundling.list_user_code_with_loader(experiment):
         return None, understood.describe_known(experiment)
@@ -259,7 +262,7 @@ def try_user_code(experiment: Experiment) -> "TriedCode":
 
 
 def list_warnings(experiment: Experiment, architecture: Architecture) -> list[str]:
-    """Return the plan's warnings: vCPUs that are paid for but idle, and an INIT that takes longer than Lambda allows."""
+    """Return the plan's warnings: about a slow start of functions with torch, and about vCPUs that are paid for but idle."""
     return [
         warning for warning in (warn_of_slow_init(experiment, architecture), describe_idle_vcpus(experiment)) if warning
     ]
@@ -268,9 +271,9 @@ def list_warnings(experiment: Experiment, architecture: Architecture) -> list[st
 def plan_as_json(
     experiment: Experiment, architecture: Architecture, own: str | None, data: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the plan of an experiment as data for --json. `run` is None if nothing can predict a run; `no_projection` then says why.
+    """Return the plan of an experiment as a dictionary for --json. `run` is None if no run can be projected; `no_projection` then says why.
 
-    `architecture`: as the experiment's settings resolve it; `own`, `data`: the two values that `try_user_code` returned.
+    `architecture`: the experiment's architecture; `own`, `data`: the two values that `try_user_code` returned.
     """
     try:
         known, unknown = asdict(estimate_run(experiment)), None
@@ -315,8 +318,8 @@ def describe_deployment(experiment: Experiment, architecture: Architecture) -> s
 
 
 def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
-    """Return the size of `training.weights` and the projected seconds to read them; None if there are none. `bytes` are stored once;
-    `read_s` has by function the seconds that a cold start takes longer.
+    """Return {"bytes", "sha256", "read_s"} for the pretrained weights that the experiment starts from, None if there are none. `read_s`
+    has, by step, the projected seconds by which reading them lengthens a function's cold start.
     """
     if experiment.training.weights.file is None:
         return None
@@ -342,7 +345,7 @@ def _describe_base_weights(found: dict[str, Any]) -> str:
 
 
 def costs_table(experiment: Experiment) -> TextTable:
-    """Return a table of all hourly costs of a deployment. Those that occur only during a run are marked."""
+    """Return a table of what a deployment costs per hour, with those items marked that cost only during a run."""
     resting = running_costs.list_hourly_costs(experiment)
     during = [line for line in running_costs.list_hourly_costs(experiment, running=True) if line not in resting]
     rows = [[line.item, f"{line.usd:.4f}"] for line in resting]
@@ -369,7 +372,7 @@ def find_users_region() -> str:
 
 
 def describe_hourly_costs(experiment: Experiment) -> list[str]:
-    """Return lines with the costs of a deployment by the hour, and the most that it can cost until it deletes itself."""
+    """Return lines on what a deployment costs per hour, and on the most that it can cost until it deletes itself."""
     resting, during = (
         running_costs.sum_usd(running_costs.list_hourly_costs(experiment)),
         running_costs.sum_usd(running_costs.list_hourly_costs(experiment, running=True)),
@@ -428,7 +431,9 @@ def describe_run(experiment: Experiment) -> list[str]:
 
 
 def warn_of_slow_init(experiment: Experiment, architecture: Architecture) -> str | None:
-    """Return a warning if a function's INIT with torch takes longer than Lambda allows, else None."""
+    """Return a warning if the start of a function with torch (its INIT) takes longer than Lambda allows, so that it is repeated; None
+    otherwise.
+    """
     from crossover.simulation import calibration
 
     init_s, limit_s = calibration.AWS.cold_torch_s, calibration.INIT_LIMIT_S
@@ -452,7 +457,9 @@ def functions_table(experiment: Experiment, architecture: Architecture) -> TextT
 
 
 def list_functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:
-    """Return for each step's Lambda function its name, memory in MB, whether it has torch, and the services that it reaches."""
+    """Return a dictionary for each Lambda function: `name` of its step, `memory_mb`, whether it has `torch`, and the services that it
+    `reaches`.
+    """
     found = []
     hosts = database_hosts(experiment, architecture)
     for step in steps(architecture):

@@ -154,8 +154,9 @@ def project(
 
 
 def _choose_calibration(given: list[str] | None, architecture: str) -> "Calibration":
-    """Return the calibration that the --calibration options name: AWS's by default, a paper's, or one with the speed of computing that runs
-    measured. Raises ConfigError if two options exclude each other.
+    """Return the calibration (speeds of AWS) that the --calibration options `given` name: the current one by default, a named or a paper's
+    one; with computing speeds from folders of runs, if such are given. `architecture`: architecture for which a paper's calibration is
+    fitted. Raises ConfigError if two options exclude each other.
     """
     from crossover.simulation.calibration import AWS, NAMED
     from crossover.simulation.measured import calibrate_from_runs
@@ -170,7 +171,7 @@ def _choose_calibration(given: list[str] | None, architecture: str) -> "Calibrat
 
 
 def _print_projection(found: "Projection") -> None:
-    """Print the projection of a run: its steps, cost, traffic, bands and caveats."""
+    """Print the projection of a run: its steps, cost lines, traffic, percentiles and caveats."""
     from crossover.reports import prices
 
     run = found.run
@@ -217,7 +218,7 @@ def _print_projection(found: "Projection") -> None:
 
 
 def _bands_table(found: "Projection") -> TextTable:
-    """Return a table with the p5, p50 and p95 of a run's time and dollars."""
+    """Return a table with the 5th, 50th and 95th percentile of a run's time and dollars."""
     rows = [
         [words, *(shown(each) for each in found.band(name))]
         for words, name, shown in (

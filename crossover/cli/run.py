@@ -147,7 +147,9 @@ def run(
 
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
-    """Train the experiment where `on` says, and return the folder with its results. `out`: that folder; `resume`: run to resume, or ""."""
+    """Train the experiment where `on` says (inline, local or aws), and return the folder `out` with its results. `on_progress`: called
+    after each epoch; `resume`: the run to resume, "" for a new one.
+    """
     from crossover import running  # reports, and torch once it stages data
 
     match on:
@@ -161,8 +163,8 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
 
 
 def _find_resume_folder(resume: str, out: Path | None) -> Path:
-    """Return the folder of the run to resume, which the option `resume` names. Raises UserError if `out` is another folder, and an error of
-    `find_unfinished` if the folder holds no unfinished run.
+    """Return the folder that the option --resume names, if it holds an unfinished run. Raises UserError if it holds none, or if `out` is
+    another folder.
     """
     from crossover.running import inline
     from crossover.running import resume as resumption
@@ -176,18 +178,18 @@ def _find_resume_folder(resume: str, out: Path | None) -> Path:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Return True if a resumption failed because its data is corrupt, so that the same command would fail again."""
+    """Return whether a run could not be resumed because its data is corrupt, so that the same command would fail again."""
     return any(isinstance(each, Corrupt) for each in (error, error.__cause__)) or f"{Corrupt.__name__}: " in str(error)
 
 
 def _has_diverged(error: BaseException) -> bool:
-    """Return True if training failed because values were no longer finite. A resumed run would come to the same values again."""
+    """Return whether training failed because values were no longer finite, so that a resumed run would fail again."""
     return any(advice in str(error) for advice in ("may keep it finite", "may keep them finite"))
 
 
 def _print_resume_command(config: str, on: Where, folder: Path) -> None:
-    """Print the command that resumes the run in `folder`, if the folder holds an unfinished run. `config`: the experiment as words of a
-    command line.
+    """Print the command that resumes the run in `folder`, if that holds an unfinished run of this machine. `config`: words that name the
+    experiment on a command line; `on`: where the run trains.
     """
     from crossover.running import inline
 
@@ -198,10 +200,10 @@ def _print_resume_command(config: str, on: Where, folder: Path) -> None:
 
 
 def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> Experiment:
-    """Check that the experiment can run on its deployed stack, and return the experiment with the budget that is left.
+    """Check that the experiment can run on its deployed stack, and return the experiment with its budget reduced to what is left of it.
 
-    `config`: the experiment as words of a command line; `take_over`: whether another owner's stack may be used. Raises UserError if the
-    stack is missing, incomplete, expired, changed or another owner's, if the budget is spent, or if the prices are of another region.
+    `config`: words that name the experiment on a command line; `take_over`: whether another owner's stack may be used. Raises UserError if
+    the stack is missing, incomplete, expired, changed or another owner's, if the budget is spent, or if the prices are of another region.
     """
     import boto3
 
@@ -225,7 +227,8 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
 
 
 def _summarise(folder: RunFolder, *, shown: Path) -> None:
-    """Print the result of a run. If the run finished, also project it on AWS, and write the projection and a report with it.
+    """Print the result of a run. If the run finished and can be simulated, also project it on AWS, write the projection into the folder and
+    the report anew with it.
 
     `shown`: the folder as the user named it.
     """
@@ -246,8 +249,8 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
 
 
 def _data_override(folder: Path | None) -> list[str]:
-    """Return the --set option that makes an experiment read its data from `folder`, or an empty list if it is None. Raises DataError if
-    there is no such folder.
+    """Return the --set option, in a list, that makes an experiment read its data from `folder`; an empty list if that is None. Raises
+    DataError if there is no such folder.
     """
     if folder is None:
         return []
@@ -257,8 +260,8 @@ def _data_override(folder: Path | None) -> list[str]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Check that results can be written to `folder`. Raises ConfigError unless the folder is new, empty or of an earlier run, and can be
-    written to. A folder with other files is refused, so that they are not mixed with those of a run.
+    """Raise ConfigError unless results can be written to `folder`: it is new, empty or of an earlier run, and writable. A folder with other
+    files is refused, so that they are not mixed with those of a run.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: this is a file; expected a folder")
@@ -275,7 +278,7 @@ def _check_folder(folder: Path) -> None:
 
 @contextmanager
 def _create_temporarily(folder: Path) -> Iterator[None]:
-    """Create the folder for the time of the block; afterwards remove it and its new parents again if they are empty."""
+    """Context manager that creates the folder for its block. Afterwards those folders that it created, and that are empty, are removed."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -288,12 +291,12 @@ def _create_temporarily(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder` within the block, so that no other process trains there. Raises UserError if another process holds it.
+    """Context manager that holds the lock of `folder` during its block, so that no other process trains there. Raises UserError if another
+    process holds it.
 
-    Without it a stopped run that still writes its progress would mix its files with those of its own resumption. The lock is a file beside
-    the folder, so that the folder need not exist before something is written into it. Only users who may write there can hold it, and the
-    kernel releases it when the process ends, however it ends. The file is deleted at the end; a process that opened the deleted file
-    meanwhile notices this and opens the new one. Parent folders that were created for the lock alone are deleted as well.
+    The lock is a file beside the folder, so that the folder itself need not exist. The kernel releases it when the process ends, however
+    that ends. The file, and parent folders that were created for it, are deleted at the end. A process that has opened the deleted file
+    meanwhile notices this and opens the new one.
     """
     path = folder.resolve()
     made = [each for each in path.parents if not each.exists()]
@@ -326,8 +329,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _open_lock(lock: Path, folder: Path) -> int:
-    """Open the lock file of `folder`, create it if it does not exist, and return its descriptor. Raises UserError if it
-    cannot be created.
+    """Open the lock file `lock`, creating it and its parent folders if necessary, and return its file descriptor. Raises UserError if that
+    fails. `folder`: the folder that it locks, for the message.
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)

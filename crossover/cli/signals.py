@@ -16,11 +16,11 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Stop the block's work at the first SIGTERM or SIGHUP as Ctrl-C does: raise KeyboardInterrupt in it, and typer.Exit(128 + signal
-    number) when the block has ended.
+    """Context manager in whose block the first SIGTERM or SIGHUP raises KeyboardInterrupt, as Ctrl-C does. When the block has ended,
+    typer.Exit is raised with the status 128 + number of the signal.
 
-    Further signals are ignored, unless Python has discarded the exception of the one before. Signals that have a handler or are ignored
-    already, as under nohup, stay so.
+    Further signals are ignored, unless Python has discarded the first exception. Signals that already have a handler or are ignored, as
+    under nohup, are left alone.
     """
     received: list[int] = []
     raised: list[Interrupted] = []
@@ -53,7 +53,9 @@ def stop_on_signals() -> Iterator[None]:
 
 
 def _leave_the_terminal() -> None:
-    """Redirect standard output and error from a closed terminal to the null device, so that cleaning up does not fail at a write."""
+    """Redirect standard output and standard error to the null device if they are a terminal, which has been closed, so that cleaning up
+    does not fail at a write.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         if os.isatty(stream):

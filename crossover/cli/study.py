@@ -164,9 +164,9 @@ def reproduce(
 
 
 def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]") -> None:
-    """Print each cell of a bundle's tables beside the reproduced one, and how many are equal.
+    """Print a table of each figure of a bundle beside the reproduced one, and a line that counts how they compare.
 
-    `held`: for each cell the one of the bundle, the reproduced one, and how they compare.
+    `held`: for each figure the bundle's cell, the reproduced cell (None if missing), and how they compare, in words.
     """
     from crossover.reports import tables as tables_
     from crossover.reports.tables import TextTable
@@ -184,7 +184,9 @@ def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]"
 
 
 def _compare_with_records(found: "Bundle") -> list[str]:
-    """Print which results and files of a bundle differ from its records and digests. Returns one sentence for each kind of difference."""
+    """Print how a bundle's results and files differ from what its own records, digests and code say. Returns a sentence for each kind of
+    difference that makes the bundle untrustworthy; empty if there is none.
+    """
     from crossover.reports import tables as tables_
 
     untrue = {name: each.differing for name, each in found.recounts.items() if each.differing}
@@ -221,13 +223,15 @@ def _compare_with_records(found: "Bundle") -> list[str]:
 
 
 def escape_controls(text: str) -> str:
-    """Return `text` with its control characters written out, so that a stranger's file cannot steer the terminal."""
+    """Return `text` with its control characters replaced by visible escapes, so that a file from somebody else cannot
+    control the terminal.
+    """
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _default_folder(name: str) -> Path:
-    """Return the folder results/<name>-again. Raises ConfigError if the study's name cannot be a folder's name, since bundles may be of
-    strangers.
+    """Return the folder results/<name>-again. Raises ConfigError if `name`, the study's, cannot be a folder's name, since a bundle may come
+    from somebody else.
     """
     if not re.fullmatch(r"\w[\w .+=~-]*", name):
         raise ConfigError(f"study {escape_controls(name)!r} cannot be a folder's name; add --out FOLDER")
@@ -235,10 +239,10 @@ def _default_folder(name: str) -> Path:
 
 
 def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | None, resume: bool) -> "list[StudyCell]":
-    """Run all trials of the bundle again in `folder`, and return the cells of the new tables. `on`: where they run; `resume`: whether to
-    continue an earlier reproduction.
+    """Run all trials of the bundle again with results in `folder`, and return the cells of the resulting tables. `on`: where the trials
+    run; `budget_usd`: most dollars for all trials, or None; `resume`: whether to continue an earlier reproduction in `folder`.
 
-    Raises ConfigError if `folder` holds a study that is no reproduction of this bundle: trials of the original must not count.
+    Raises ConfigError if `folder` holds a study that is no reproduction of this bundle, because its trials must not count.
     """
     from crossover.reports import tables as tables_
     from crossover.reports.folder import write_atomically
@@ -327,9 +331,8 @@ def replicate(
 
 
 def _find_data_folder(data: Path | None) -> Path | None:
-    """Return the data folder: --data, else CROSSOVER_DATA, else shared/datasets in or beside the checkout; None if none exists.
-
-    With None missing files are downloaded to the user's cache. Raises DataError if `data` does not exist.
+    """Return the folder of the data sets: `data` if given, else the one that CROSSOVER_DATA names, else shared/datasets in or beside the
+    repository; None if none of them exists, so that files are downloaded. Raises DataError if `data` does not exist.
     """
     if data is not None and not data.is_dir():
         raise DataError(f"--data {data}: no such folder")
@@ -340,8 +343,8 @@ def _find_data_folder(data: Path | None) -> Path | None:
 
 
 def _print_forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
-    """Print the runs that the tables need, with the seconds that each takes on this machine if nothing else runs, and which of them need a
-    data set that cannot be had here. `parts`: tables and figures; `wanted`: their runs.
+    """Print a table of the runs that the tables and figures `parts` need, with the seconds that each is expected to take on this machine,
+    and which need a data set that is not available. `wanted`: the runs.
     """
     from crossover.reports import tables
 

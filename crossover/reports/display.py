@@ -86,7 +86,9 @@ def _two_digits(value: float) -> str:
 
 
 def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> str:
-    """Return a median with its percentiles as text: `$1.20 ($1.00 to $1.50)`. `shown`: formats one value."""
+    """Return the median `p50` of a figure with its percentiles `p5` and `p95` as text: `$1.20 ($1.00 to $1.50)`. `shown`: formats one
+    value.
+    """
     return f"{shown(p50)} ({shown(p5)} to {shown(p95)})"
 
 

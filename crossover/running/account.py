@@ -575,7 +575,7 @@ def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
 
 
 def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[Any]:
-    """Yield the EC2 instances that are in the owner's existing stacks and in one of `states`, as DescribeInstances describes them.
+    """Yield the EC2 instances that are in the owner's existing stacks and in one of `states`, as EC2 describes them to `session`.
 
     EC2 is not called if the stacks have no instances: an empty filter would match everybody's instances.
     """

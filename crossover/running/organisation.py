@@ -558,7 +558,7 @@ def check_public_images(session: Any, experiment: Experiment, account: AccountFi
 
 def check_allowed_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
     """Yield a failed, not certain finding for each owner of public images that the experiment's fleets boot if the settings of the AWS
-    account ("allowed images") do not allow this owner.
+    account of `session` ("allowed images") do not allow this owner.
 
     `account`: names images of the organisation, which are not checked.
     """
@@ -592,8 +592,8 @@ def check_network_quotas(session: Any, experiment: Experiment) -> Iterator[Findi
 
 
 def check_public_access(session: Any, experiment: Experiment, own: str | None) -> Iterator[Finding]:
-    """Yield a finding on whether the setting "block public access" of the AWS account keeps the hosts of the experiment's network from the
-    internet.
+    """Yield a finding on whether the setting "block public access" of the AWS account of `session` keeps the hosts of the experiment's
+    network from the internet.
 
     Both modes of the setting block hosts behind an internet gateway; behind a NAT gateway, which the organisation's VPC `own` may have,
     only the mode for both directions does. `experiment`: names the project, whose network's VPC may be excluded from the setting. Source:
