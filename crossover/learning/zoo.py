@@ -472,6 +472,8 @@ def _find_structure_problem(module: object, *, known: tuple[Any, ...]) -> str:
         return "returned a module without parameters: there is nothing to train"
     if lazy := [each for each, parameter in parameters.items() if is_lazy(parameter)]:
         return f"returned a module whose {lazy[0]} gets its shape from the first input; give its layer the shape"
+    if empty := [each for each, tensor in [*parameters.items(), *module.named_buffers()] if tensor.is_meta]:
+        return f"returned a module whose {empty[0]} is on the device meta, without numbers; a module in main memory is expected"
     layout = [(each, tuple(parameter.shape)) for each, parameter in parameters.items()]
     layouts: dict[tuple[Any, ...], _Layout] = runtime.get_or_make(
         "layouts of own models", dict
@@ -495,6 +497,14 @@ def _find_training_problem(module: nn.Module) -> str:
         return (
             f"returned a module whose {each} is {parameter.dtype}; what is trained is torch.float32 here, which module.float() makes of it "
             "(training.precision: bf16 computes in bfloat16)"
+        )
+    if broken := [
+        each for each, parameter in learnt.items() if not parameter.is_meta and not bool(parameter.isfinite().all())
+    ]:
+        return f"returned a module whose {broken[0]} holds NaN or infinity; finite numbers are expected"
+    if synced := [each or "itself" for each, part in module.named_modules() if isinstance(part, nn.SyncBatchNorm)]:
+        return (
+            f"returned a module with SyncBatchNorm ({synced[0]}), which needs torch.distributed; BatchNorm is expected"
         )
     if hooked := [each for each, parameter in learnt.items() if _has_hook(parameter)]:
         return (

@@ -23,6 +23,9 @@ def test_a_module_with_parameters_is_built(folders: Folders) -> None:
         ("return nn.Linear", "line 7: returned a type; a torch.nn.Module is expected"),
         ("return nn.ReLU()", "line 7: returned a module without parameters: there is nothing to train"),
         ("return nn.Linear(3, 2, dtype=torch.complex64)", "line 7: returned a module whose weight is torch.complex64"),
+        ("return nn.Linear(3, 2, device='meta')", "line 7: returned a module whose weight is on the device meta"),
+        ("m = nn.Linear(3, 2); m.bias.data[0] = torch.nan; return m", "line 7: returned a module whose bias holds NaN"),
+        ("return nn.Sequential(nn.Linear(3, 2), nn.SyncBatchNorm(2))", r"line 7: .* SyncBatchNorm \(1\), which needs"),
         ("return nn.LazyLinear(2)", "line 7: returned a module whose weight gets its shape from the first input"),
     ],
 )
