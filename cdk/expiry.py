@@ -40,7 +40,7 @@ DEADLINES = "runs/*/deadline/*"  # as Keys.deadline names them
 INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the moment there
 
 
-def _ending_runs(project: str, only: str) -> list[grants.Grant]:
+def _grants_to_end_runs(project: str, only: str) -> list[grants.Grant]:
     """Return the permissions to find and stop the runs of the project's stacks, which are deployed later than this role. Names and tags
     restrict them to this project.
 
@@ -96,7 +96,7 @@ LISTING = grants.Grant(
 )
 
 
-def _deleting_stacks(project: str, only: str) -> list[grants.Grant]:
+def _grants_to_delete_stacks(project: str, only: str) -> list[grants.Grant]:
     """Return the permissions to describe and delete the project's stacks. `only`: name of the only stack to delete, '' for all of the
     project.
     """
@@ -138,8 +138,8 @@ class Expiry(Construct):
             "Role",
             service="states",
             grants=[
-                *_deleting_stacks(project, only),
-                *_ending_runs(project, only),
+                *_grants_to_delete_stacks(project, only),
+                *_grants_to_end_runs(project, only),
                 TELLING,
                 *([] if only else [LISTING]),
             ],

@@ -44,10 +44,10 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
             "Assign": {"moment": "{% $states.input.now %}", "names": [only] if only else [], "page": "{% '' %}"},
             "Next": "Look at each stack" if only else "List stacks",
         },
-        **({} if only else _list(project, then="Look at each stack")),
+        **({} if only else _list_stacks_states(project, then="Look at each stack")),
         "Look at each stack": _describe_stacks_state(project, then="End the runs of each stack"),
-        "End the runs of each stack": _end_runs(then="Delete each stack"),
-        "Delete each stack": _each(
+        "End the runs of each stack": _end_runs_state(then="Delete each stack"),
+        "Delete each stack": _call_for_each_state(
             "Delete",
             "cloudformation_deleteStack",
             "{% $over %}",
@@ -55,7 +55,7 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
             then="All well?",
         )
         | {"Assign": {"faults": "{% [$append($faults, $states.result.Cause)] %}"}},
-        **_end_check(),
+        **_end_check_states(),
     }
     return {
         "Comment": "Ends the runs and deletes the stacks whose time is over",
@@ -65,7 +65,7 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
     }
 
 
-def _list(project: str, *, then: str) -> dict[str, ExpiryState]:
+def _list_stacks_states(project: str, *, then: str) -> dict[str, ExpiryState]:
     """Build the states that list, page by page, the ids of all existing stacks whose names begin with the project's. They assign the ids to
     `names`. `then`: name of the next state.
     """
@@ -191,7 +191,7 @@ def _past(field: str, *, by: str = "$moment") -> str:
     return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= {by})"
 
 
-def _end_check() -> dict[str, ExpiryState]:
+def _end_check_states() -> dict[str, ExpiryState]:
     """Build the states that end a check, by name. The check fails if a stack still exists an hour after its end, cannot be described, or
     could not be deleted.
 
@@ -206,13 +206,13 @@ def _end_check() -> dict[str, ExpiryState]:
             "Choices": [{"Condition": "{% $count($faults) > 0 %}", "Next": "Say it"}],
             "Default": "Done",
         },
-        "Say it": _each("Tell", "sns_publish", tell, message, then="Failed"),
+        "Say it": _call_for_each_state("Tell", "sns_publish", tell, message, then="Failed"),
         "Failed": {"Type": "Fail", "Error": "NotDeleted", "Cause": words},
         "Done": {"Type": "Succeed"},
     }
 
 
-def _end_runs(*, then: str) -> ExpiryState:
+def _end_runs_state(*, then: str) -> ExpiryState:
     """Build the Map state that, for each stack in `ended`, stops the executions of its state machines and empties its fleets. Calls that
     fail are repeated by the next check. `then`: name of the next state.
     """
@@ -245,8 +245,8 @@ def _end_runs(*, then: str) -> ExpiryState:
             "Choices": [{"Condition": "{% $further != '' %}", "Next": "List its resources"}],
             "Default": "Stop each machine",
         },
-        "Stop each machine": _stop(then="Empty each fleet"),
-        "Empty each fleet": _each(
+        "Stop each machine": _stop_machines_state(then="Empty each fleet"),
+        "Empty each fleet": _call_for_each_state(
             "Empty",
             "autoscaling_setDesiredCapacity",
             "{% $fleets %}",
@@ -267,7 +267,7 @@ def _end_runs(*, then: str) -> ExpiryState:
     }
 
 
-def _stop(*, then: str) -> ExpiryState:
+def _stop_machines_state(*, then: str) -> ExpiryState:
     """Build the Map state that stops the running executions of each state machine in `machines`. Their child executions stop with them.
     `then`: name of the next state.
     """
@@ -282,7 +282,7 @@ def _stop(*, then: str) -> ExpiryState:
             "Catch": [{"ErrorEquals": ["States.ALL"], "Next": "It is stopped"}],
             "Next": "Stop each execution",
         },
-        "Stop each execution": _each(
+        "Stop each execution": _call_for_each_state(
             "Stop",
             "sfn_stopExecution",
             "{% $states.input %}",
@@ -299,7 +299,7 @@ def _stop(*, then: str) -> ExpiryState:
     }
 
 
-def _each(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
+def _call_for_each_state(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
     """Build a Map state that makes one AWS call for each item. Failures are ignored: the next check repeats them, and deleting, stopping or
     emptying twice does no harm.
 

@@ -43,7 +43,7 @@ def role(
     `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
     """
     grants = list(grants)
-    grants += _key(scope, grants)
+    grants += _key_grants(scope, grants)
     statements = [
         iam.PolicyStatement(
             effect=iam.Effect.DENY if g.denied else iam.Effect.ALLOW,
@@ -94,7 +94,7 @@ class _Dependencies:
 _ENCRYPTED = {"s3:GetObject", "s3:PutObject", "secretsmanager:GetSecretValue", "sns:Publish"}
 
 
-def _key(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
+def _key_grants(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
     """Return the permission to use the account's KMS key, as a list of one, if there is such a key and `grants` reach data that it
     encrypts; otherwise [].
     """

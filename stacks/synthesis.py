@@ -50,13 +50,15 @@ def compose(
     if account:
         organisation.set_account_file(app, account)
         experiment = account.place_in_zone(experiment)
-    stack = _with_shared(app, experiment, now=now, layers=layers, env=env)
+    stack = _build_with_shared(app, experiment, now=now, layers=layers, env=env)
     for companion in baseline_experiments(experiment):  # one command deploys all
-        stack.add_stack_dependency(_with_shared(app, companion, now=now, layers=layers, env=env))
+        stack.add_stack_dependency(_build_with_shared(app, companion, now=now, layers=layers, env=env))
     return stack
 
 
-def _with_shared(app: App, experiment: Experiment, *, now: datetime, layers: Path, env: Environment | None) -> Stack:
+def _build_with_shared(
+    app: App, experiment: Experiment, *, now: datetime, layers: Path, env: Environment | None
+) -> Stack:
     """Build the stack of one experiment and the shared stacks that it needs, with the dependencies between them; return the former. If it
     needs no shared stack, it also contains its own expiry.
     """

@@ -754,7 +754,7 @@ class Lambdas:
         outcome = environment.run(request_id, payload, client_context=client_context)
         self._log(environment, request_id, outcome)
         if environment.is_alive:
-            self._park(environment)
+            self._keep_idle(environment)
         return outcome
 
     def _take_warm(self, function: Function) -> Environment | None:
@@ -805,7 +805,7 @@ class Lambdas:
             self._on_exit(environment.pid, signal.SIGKILL)
         return environment
 
-    def _park(self, environment: Environment) -> None:
+    def _keep_idle(self, environment: Environment) -> None:
         """Keep `environment` as idle for later invocations. If there are too many idle ones, kill those that have been idle longest."""
         kind = _zygote_kind(environment.function)
         with self._lock:

@@ -551,7 +551,7 @@ class RabbitServer(AbstractContextManager[Any]):
                 return
             ended = describe_exit(self.status)
             self.stop()
-            words = self._words(said)
+            words = self._read_new_logs(said)
             if any(each in words for each in _PORT_LOST["listener"]):
                 self.port = 0
             elif not any(each in words for each in _PORT_LOST["node"]):
@@ -641,7 +641,7 @@ class RabbitServer(AbstractContextManager[Any]):
         """Return the size in bytes of each of the broker's logs; 0 if a log does not exist."""
         return {log: log.stat().st_size if log.exists() else 0 for log in self.logs}
 
-    def _words(self, since: Mapping[Path, int]) -> str:
+    def _read_new_logs(self, since: Mapping[Path, int]) -> str:
         """Return the text that the broker's logs have gained since they had the sizes in `since`."""
         return "\n".join(
             log.read_bytes()[size:].decode(errors="replace") for log, size in since.items() if log.exists()

@@ -281,7 +281,7 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
     exchange = ctx.experiment.exchange
     match exchange.what:
         case "gradients":
-            step = gradients.apply_update(ctx, round, history=progress.history_before(ctx, round))
+            step = gradients.build_update(ctx, round, history=progress.history_before(ctx, round))
         case "model":
             ctx.compute[holder].mean([gradient], out=new.model)  # of one: a copy
             return

@@ -429,14 +429,14 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
         except Unavailable as error:
             troubles = 1 if membership.progressed else troubles + 1
             if troubles > PROGRAM.again:
-                give_up(objects, membership, error)
+                store_failure(objects, membership, error)
                 raise
         except Exception as error:
             if objects.exists(Keys(membership.run).finished_marker):
                 return  # the others ended the run meanwhile, and deleted what this one waited for
             if membership.is_superseded():
                 continue  # likewise another attempt
-            give_up(objects, membership, error)
+            store_failure(objects, membership, error)
             raise
         # Here the error is released, and with it the frames that hold connections and vectors.
         runtime.sleep(min(PROGRAM.first_s * 2**troubles, settings.lease_s))
@@ -470,7 +470,7 @@ def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") ->
             return None
 
 
-def give_up(objects: ObjectStore, membership: Membership, error: Exception) -> None:
+def store_failure(objects: ObjectStore, membership: Membership, error: Exception) -> None:
     """Store `error` in `objects` as the failure of this program's rank, for the runner to report.
 
     Nothing remains stored if another program has taken the rank over: that one has not failed.

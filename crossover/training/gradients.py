@@ -83,7 +83,7 @@ def noted_answers(ctx: Context) -> float:
     return float(ctx.notes.get("answers", ctx.notes["samples"]))
 
 
-def apply_update(
+def build_update(
     ctx: Context,
     round: int,
     *,
@@ -188,7 +188,7 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
             batch = fetch_batch(ctx, place)
         with ctx.stage("compute"):
             gradient = buffers.tensor(compute_gradient(ctx, place, batch).data)
-            update = apply_update(ctx, round, history=history, minibatch=minibatch)
+            update = build_update(ctx, round, history=history, minibatch=minibatch)
             moved, own = step(model, gradient, own, update)
             model.copy_(moved)
         counted = noted_answers(ctx)

@@ -140,14 +140,14 @@ class Group:
         Raises Corrupt as `fetch` does, and if a value is NaN or infinite.
         """
         if self.own is not None and self.own.codec is not None and self.own.codec.sparse:
-            self._fetch_checked(lambda: self._union(key, out), key, sender=sender, samples=sum(self.samples))
+            self._fetch_checked(lambda: self._read_aggregate(key, out), key, sender=sender, samples=sum(self.samples))
         else:
             self.fetch(key, out, sender=sender, samples=sum(self.samples))
         if not is_finite(out):
             raise Corrupt(f"worker {self.rank}, round {self.round}: {key} contains NaN or infinite values")
         return out
 
-    def _union(self, key: str, out: "Tensor") -> Vector:
+    def _read_aggregate(self, key: str, out: "Tensor") -> Vector:
         """Read the aggregate under `key`, which is stored in sparse or plain form, into `out`, and return the stored vector. Raises Corrupt
         if its kind or length is wrong, Missing if there is none.
         """

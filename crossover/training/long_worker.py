@@ -193,11 +193,11 @@ class Invocation:
         if self.journal.is_due(round):
             self.save(worker)
         if round and self.days.ends_epoch(round - 1):
-            self.finished = self._agree(worker, self.days.epoch(round - 1))
+            self.finished = self._read_or_create_decision(worker, self.days.epoch(round - 1))
             self.ctx.report_usage()
         return self.finished
 
-    def _agree(self, worker: Worker, epoch: int) -> bool:
+    def _read_or_create_decision(self, worker: Worker, epoch: int) -> bool:
         """Return whether the decision after `epoch` ends training. If there is no decision, evaluates the model and creates it, unless
         another worker is doing that.
         """

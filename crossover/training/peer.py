@@ -146,14 +146,14 @@ class Replica:
                     scale.restore()
                 return
             try:
-                self._take(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
+                self._restore_from(checkpoints.read(self._ctx.objects.get(saved[-1]), key=saved[-1]))
             except Missing:
                 continue  # an older attempt that still runs has saved newer ones and deleted this one
             self._saved = [round for key in saved if (round := _round_of(key)) <= self.round]
             return
         raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
 
-    def _take(self, checkpoint: Checkpoint) -> None:
+    def _restore_from(self, checkpoint: Checkpoint) -> None:
         """Set model, optimizers, round, loss scale, encoder and plain values to those of `checkpoint`."""
         self._ctx.learner.model[:] = checkpoint.vectors["model"].data
         self.optimizer, self.outer = checkpoints.optimizer_of(checkpoint), checkpoints.optimizer_of(checkpoint, "outer")
@@ -194,7 +194,7 @@ class Replica:
         created = self._ctx.objects.put_new(key, body)
         progress.roll_back_if_over(self._ctx, lambda: self._ctx.objects.delete(key))
         if not created and agreed:
-            self._take(checkpoints.read(self._ctx.objects.get(key), key=key))
+            self._restore_from(checkpoints.read(self._ctx.objects.get(key), key=key))
         self._saved.append(self.round)
         spent, self._saved = self._saved[:-KEPT_CHECKPOINTS], self._saved[-KEPT_CHECKPOINTS:]
         if spent:
@@ -214,7 +214,7 @@ class Replica:
         """
         if minibatch == 0:
             self._begun = self.model.clone()
-        self._step(gradient, gradients.apply_update(self._ctx, self.round, history=history, minibatch=minibatch))
+        self._step(gradient, gradients.build_update(self._ctx, self.round, history=history, minibatch=minibatch))
 
     def adopt_steps(self, after: Checkpoint) -> None:
         """Set model and optimizer to those of `after`, the state after all local steps of the round, which a function has computed.
@@ -241,7 +241,7 @@ class Replica:
         exchange, count = self._ctx.experiment.exchange, self._ctx.facts.buffers
         match exchange.what:
             case "gradients":
-                self._step(combined, gradients.apply_update(self._ctx, self.round, history=history))
+                self._step(combined, gradients.build_update(self._ctx, self.round, history=history))
             case "model":
                 self.model.copy_(combined)
             case "delta":
@@ -609,7 +609,7 @@ class _Peer:
         following: Contribution | Tensor = self._first_contribution(round)
         for number in range(codecs.count_exchanges(ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
-            out = self._memory(following.values)
+            out = self._buffer_like(following.values)
             with stage(ctx, "send"):
                 exchange.send(following, round, exchange=number)
             with stage(ctx, "receive"):
@@ -635,7 +635,7 @@ class _Peer:
             except Refused as error:
                 raise Refused(f"peer {self._member.rank}, round {round}: {error}") from error
 
-    def _memory(self, like: "Tensor") -> "Tensor":
+    def _buffer_like(self, like: "Tensor") -> "Tensor":
         """Return an uninitialised buffer as long as `like`. Every call with the same length returns the same buffer."""
         if like.numel() not in self._received:
             self._received[like.numel()] = like.new_empty(like.numel())

@@ -65,7 +65,7 @@ class SynchronousWorker:
         """Fetch the round's remaining minibatches and compute their mean gradient, starting where the last invocation stopped."""
         from crossover.algorithms.averaging import RunningMean
 
-        invocation, total = self.invocation, self._total()
+        invocation, total = self.invocation, self._gradient_sum()
         mean = RunningMean(invocation.minibatch_weights(), total=total, added=invocation.position.minibatch)
 
         def add(gradient: "Tensor") -> None:
@@ -82,7 +82,7 @@ class SynchronousWorker:
 
         Here it is the mean gradient of the worker's minibatches; a subclass may return another vector.
         """
-        return self._total()
+        return self._gradient_sum()
 
     def apply(self, combined: "Tensor") -> None:
         """Advance the model to the next round. `combined`: the aggregate of all workers' contributions, (D,) float32. Here it is the
@@ -108,7 +108,7 @@ class SynchronousWorker:
         from crossover.algorithms.updates import step
 
         history = self.invocation.history()
-        update = gradients.apply_update(self.ctx, self.invocation.round, history=history, minibatch=minibatch)
+        update = gradients.build_update(self.ctx, self.invocation.round, history=history, minibatch=minibatch)
         model, self._optimizer = step(self.model, gradient, self._optimizer, update)
         self.model.copy_(model)
 
@@ -120,7 +120,7 @@ class SynchronousWorker:
         self.ctx.learner.model[:] = vectors["model"].data
         self._optimizer = checkpoints.optimizer_of(checkpoint)
         if "sum" in vectors:
-            self._total().copy_(buffers.tensor(vectors["sum"].data))
+            self._gradient_sum().copy_(buffers.tensor(vectors["sum"].data))
         checkpoints.restore_kept_vectors(checkpoint, self._kept_vectors())
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
@@ -146,7 +146,11 @@ class SynchronousWorker:
     def list_stored(self, round: int) -> list[str]:
         """Return the keys in the tensor store under which this worker may have stored something for `round`, in any of its exchanges."""
         rank, count = self.invocation.rank, self.ctx.experiment.workers
-        return [key for keys in self._keys() for key in long_worker.keys_of(keys, self._exchange, round, rank, count)]
+        return [
+            key
+            for keys in self._keys_by_exchange()
+            for key in long_worker.keys_of(keys, self._exchange, round, rank, count)
+        ]
 
     def round(self) -> None:
         """Run the current round: compute, exchange, update the model, delete keys that no worker needs any more, and move to the next
@@ -166,10 +170,10 @@ class SynchronousWorker:
         combined = self._synchronise(group) if self._codec is None else self._exchange_encoded(group, self._codec)
         with self.ctx.stage("update"):
             self.apply(combined)
-        self._clear_away(group)
+        self._delete_spent_keys(group)
         invocation.next_round()
 
-    def _total(self) -> "Tensor":
+    def _gradient_sum(self) -> "Tensor":
         """Return the buffer for the sum of the round's gradients, which is allocated at the first call."""
         if self._sum is None:
             self._sum = self.model.new_empty(self.model.numel())
@@ -193,11 +197,11 @@ class SynchronousWorker:
 
         own = self.contribution()
         with self.ctx.stage("compress"):
-            following: Contribution | Tensor = self._first(codec, own, group)
+            following: Contribution | Tensor = self._encode_first(codec, own, group)
         for number in range(codecs.count_exchanges(self.ctx.experiment.exchange)):
             assert isinstance(following, Contribution)
             values = following.values
-            out = self._received if values.numel() == own.numel() else self._memory(values)
+            out = self._received if values.numel() == own.numel() else self._buffer_like(values)
             group = replace(group, own=following, exchange=number)
             mean = self._exchange_part(group, None if self._replaying else values, out)
             with self.ctx.stage("compress"):
@@ -205,14 +209,14 @@ class SynchronousWorker:
         assert not isinstance(following, Contribution)
         return following
 
-    def _first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
+    def _encode_first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
         """Return `own`, this worker's vector, encoded by `codec` for the round's first exchange. Raises Refused if it cannot be encoded."""
         try:
             return codec.begin(own, round=group.round, parts=self._exchange.parts(own.numel(), group.count, codec.unit))
         except Refused as error:
             raise Refused(f"worker {group.rank}, round {group.round}: {error}") from error
 
-    def _memory(self, values: "Tensor") -> "Tensor":
+    def _buffer_like(self, values: "Tensor") -> "Tensor":
         """Return an uninitialised buffer as long as `values`. Every call with the same length returns the same buffer."""
         if values.numel() not in self._factors:
             self._factors[values.numel()] = values.new_empty(values.numel())
@@ -232,13 +236,13 @@ class SynchronousWorker:
         self._exchange.collect(group, out)
         return out
 
-    def _keys(self) -> "list[Keys]":
+    def _keys_by_exchange(self) -> "list[Keys]":
         """Return one Keys object for each exchange of a round."""
         return self.ctx.keys.list_by_exchange(codecs.count_exchanges(self.ctx.experiment.exchange))
 
-    def _clear_away(self, group: "Group") -> None:
+    def _delete_spent_keys(self, group: "Group") -> None:
         """Delete this worker's keys that no worker needs any more, once this worker holds the result of the group's round."""
-        spent = self._used_up(group)
+        spent = self._list_spent_keys(group)
         if self.invocation.journal.is_due(group.round):
             # All have contributed to this round, so all have a checkpoint at its start: nobody needs older keys. Those that were used up go
             # once more, because a duplicate of an invocation that was killed since may have stored them again.
@@ -251,13 +255,15 @@ class SynchronousWorker:
         """Delete the keys `spent` from the worker's tensor store."""
         self.invocation.waits.retry(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
 
-    def _used_up(self, group: "Group") -> list[str]:
+    def _list_spent_keys(self, group: "Group") -> list[str]:
         """Return the keys of this round, stored by this worker, that no worker needs any more because this worker holds the round's
         result.
         """
         rank, count = group.rank, group.count
         return [
-            key for keys in self._keys() for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)
+            key
+            for keys in self._keys_by_exchange()
+            for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)
         ]
 
 

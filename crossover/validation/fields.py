@@ -48,7 +48,7 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
     own = sections(asked := plain.get("architecture"), _unreadable)
     known, found = read_fields(with_sections(tuple(own.items())), plain, problems)
     for (section, name), choices in NAMED.items():
-        named = _value((section, name), known)
+        named = _value_at((section, name), known)
         if isinstance(named, str) and named not in choices:
             near = did_you_mean(named, list(choices))
             problems.append(f"{section}.{name}: {named!r} is not allowed; expected one of {', '.join(choices)}{near}")
@@ -64,7 +64,7 @@ def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> t
     Return (`plain` without unknown names, the instance, or None if any value is invalid). Each problem is appended to `problems` as one
     line.
     """
-    known = _known(whole, plain, (), problems)
+    known = _drop_unknown(whole, plain, (), problems)
     try:
         # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
         return known, adapter(whole).validate_json(json.dumps(known, default=str), strict=True)
@@ -126,7 +126,7 @@ def adapter(whole: type) -> TypeAdapter[Any]:
     return TypeAdapter(whole)
 
 
-def _known(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[str]) -> dict[str, Any]:
+def _drop_unknown(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[str]) -> dict[str, Any]:
     """Return `plain` without the names that are no field of `cls`; a problem is appended to `problems` for each of those. `path`: of the
     section `plain`.
 
@@ -143,13 +143,13 @@ def _known(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[
         elif is_dataclass(hints[name]) and value is None:
             continue
         elif is_dataclass(hints[name]) and isinstance(value, Mapping):
-            known[name] = _known(hints[name], value, (*path, name), problems)
+            known[name] = _drop_unknown(hints[name], value, (*path, name), problems)
         else:
-            known[name] = _finite(value)
+            known[name] = _replace_non_finite(value)
     return known
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """Return `value` with each infinite or NaN number in it replaced by its text: no field allows one, and pydantic's bounds would let
     infinity through.
     """
@@ -157,15 +157,15 @@ def _finite(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return str(value)
         case list():
-            return [_finite(item) for item in value]
+            return [_replace_non_finite(item) for item in value]
         case dict():
-            return {str(key): _finite(item) for key, item in value.items()}
+            return {str(key): _replace_non_finite(item) for key, item in value.items()}
     return value
 
 
 def _problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
     """Return the error message for the invalid or missing value at `path` of the YAML's content `known`."""
-    annotation, value = _annotation(whole, path), _value(path, known)
+    annotation, value = _annotation_at(whole, path), _value_at(path, known)
     if value is MISSING:
         return f"{_join_path(path)}: is missing; expected {describe(annotation)}"
     near = did_you_mean(value, _choices(annotation)) if isinstance(value, str) else ""
@@ -181,14 +181,14 @@ def _field_path(whole: type, location: FieldPath) -> FieldPath:
     path: FieldPath = ()
     for part in location:
         try:
-            _annotation(whole, (*path, part))
+            _annotation_at(whole, (*path, part))
         except KeyError:
             break
         path = (*path, part)
     return path
 
 
-def _annotation(whole: type, path: FieldPath) -> Any:
+def _annotation_at(whole: type, path: FieldPath) -> Any:
     """Return the type annotation of the field at `path`, starting from the dataclass `whole`. Raises KeyError if there is no such field."""
     annotation: Any = whole
     for part in path:
@@ -204,7 +204,7 @@ def _annotation(whole: type, path: FieldPath) -> Any:
     return annotation
 
 
-def _value(path: FieldPath, known: Any) -> Any:
+def _value_at(path: FieldPath, known: Any) -> Any:
     """Return the value at `path` in the nested content `known`, or MISSING if there is none."""
     for part in path:
         try:

@@ -124,13 +124,13 @@ class Resources:
             idle = self.learners.setdefault(run, [])
             if idle:
                 return idle.pop()
-        self.hold_base(facts.experiment, objects)
+        self.load_base_weights(facts.experiment, objects)
         learner = self.make_learner(facts.experiment, facts.manifest)
         if facts.constants:
             learner.take_constants(objects.get(Keys(run).constants))
         return learner
 
-    def hold_base(self, experiment: Experiment, objects: ObjectStore) -> None:
+    def load_base_weights(self, experiment: Experiment, objects: ObjectStore) -> None:
         """Load the pretrained weights that the run's model starts from (`training.weights`) into this process. Does nothing if none are
         set, or if they are loaded already.
         """
@@ -305,11 +305,11 @@ class Context:
         """
         if self._learner is None:
             self._learner = self.resources.take_learner(self.run, self.facts, self.objects)
-            self._learner.slot = self._slot
+            self._learner.slot = self._hold_slot
         return self._learner
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
+    def _hold_slot(self) -> Iterator[None]:
         """Return a context manager that holds one of this machine's slots for computing, waiting until one is free; the seconds waited are
         added to `slot_wait_s`.
         """

@@ -99,7 +99,7 @@ def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
     saved = objects.list(keys.checkpoints_of(rank))
     if not saved:
         raise Missing(keys.checkpoints_of(rank))
-    staying = words.last_known(_newest_whole(ctx, saved).facts).list_staying(rank)
+    staying = words.read_last_word(_newest_whole(ctx, saved).facts).list_staying(rank)
     there = {worker: set(_starts(ctx, objects.list(keys.checkpoints_of(worker)))) for worker in staying}
     found = {round: [w for w in staying if round in there[w]] for round in sorted(_starts(ctx, saved))}
     most = max(map(len, found.values()), default=0)

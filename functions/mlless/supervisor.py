@@ -88,7 +88,7 @@ class Supervisor:
         self.progressed, facts = checkpoint.position > entered, checkpoint.facts
         self._step, self._at = checkpoint.position.round, checkpoint.position.minibatch
         self._waits.since = facts.get("waiting_since")
-        self._word = words.last_known(facts)
+        self._word = words.read_last_word(facts)
         self._curve: list[list[float]] = facts.get("curve", [])  # [unix seconds, loss]
         self._seconds: dict[str, list[float]] = facts.get("seconds", {})  # by worker: of its latest steps
         self._settled_from: int = facts.get("settled_from", 0)  # the curve's point from which the present workers speak

@@ -84,18 +84,18 @@ def read_report(vector: Vector, *, key: str) -> StepReport:
 
 def read_word(vector: Vector, *, key: str) -> Word:
     """Return the supervisor's word that `vector` holds as JSON. Raises Corrupt, naming `key`, if it has another form."""
-    return _word(encoding.read_plain(bytes(vector.data), WORD, key=key))
+    return _build_word(encoding.read_plain(bytes(vector.data), WORD, key=key))
 
 
-def last_known(facts: Mapping[str, Any]) -> Word:
+def read_last_word(facts: Mapping[str, Any]) -> Word:
     """Return the supervisor's word that is stored in the `facts` of a checkpoint, or START if there is none. Raises Corrupt if they have
     another form.
     """
     encoding.check_shape(facts, FACTS, key="a checkpoint's facts")
-    return _word(facts["word"]) if "word" in facts else START
+    return _build_word(facts["word"]) if "word" in facts else START
 
 
-def _word(said: Mapping[str, Any]) -> Word:
+def _build_word(said: Mapping[str, Any]) -> Word:
     """Return the Word that `said`, its JSON form as a dictionary, describes."""
     lists = {name: tuple(said[name]) for name in ("senders", "dropped")}
     leaves = {int(worker): step for worker, step in said["leaves"].items()}
@@ -127,17 +127,17 @@ def _find_draining_step(days: Calendar, step: int, *, every: int) -> int:
     """Return the first step, from `step` on, at whose end all words are applied: the last step of an epoch, before a checkpoint, or of the
     run.
     """
-    return min(_last(step, days.rounds_per_epoch), _last(step, every), days.rounds - 1)
+    return min(_last_of_group(step, days.rounds_per_epoch), _last_of_group(step, every), days.rounds - 1)
 
 
-def _last(step: int, span: int) -> int:
+def _last_of_group(step: int, span: int) -> int:
     """Return the last step of the group of `span` consecutive steps that contains `step`."""
     return (step // span + 1) * span - 1
 
 
 def mark_dropped(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
     """Return a copy of `checkpoint` whose word also names the workers `gone` as dropped."""
-    word = last_known(checkpoint.facts)
+    word = read_last_word(checkpoint.facts)
     dropped = replace(word, dropped=(*word.dropped, *sorted(set(gone) - set(word.dropped))))
     return replace(checkpoint, facts={**checkpoint.facts, "word": asdict(dropped)})
 

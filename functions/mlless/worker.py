@@ -62,7 +62,7 @@ class FilteringWorker:
         self._residual = _own(vectors.get("residual"), self._shared, size)
         self._velocity = _own(vectors.get("velocity"), self._shared, parameters) if self._training.momentum else None
         self._sum = _own(vectors.get("sum"), self._shared, size)
-        self._word = words.last_known(facts)
+        self._word = words.read_last_word(facts)
         # This worker's own updates that the words it has applied do not cover yet, by step.
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
 
@@ -284,7 +284,7 @@ class FilteringWorker:
         for _ in range(2):
             try:
                 found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=sender)
-                return _update(found, key=key, elements=self._shared.numel())
+                return _decode_update(found, key=key, elements=self._shared.numel())
             except (Corrupt, ValueError):
                 continue
         return None
@@ -301,7 +301,7 @@ class FilteringWorker:
         """Fetch this worker's own update of `step` from the database and return it. Raises Corrupt if it cannot be read."""
         key = self._ctx.keys.update(step, self._rank)
         found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=self._rank)
-        return _update(found, key=key, elements=self._shared.numel())
+        return _decode_update(found, key=key, elements=self._shared.numel())
 
     def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
         """Call `look` again and again until it finds `key`, and return its result. Waits and raises as `Waits.wait_for`; `patience`: factor
@@ -326,7 +326,7 @@ def _own(vector: Vector | None, like: "Tensor", size: int) -> "Tensor":
     return own if vector is None else own.copy_(buffers.tensor(vector.data))
 
 
-def _update(vector: Vector, *, key: str, elements: int) -> "Tensor":
+def _decode_update(vector: Vector, *, key: str, elements: int) -> "Tensor":
     """Return the encoded update in `vector`: bytes of (index, value) pairs, or a float32 tensor. Raises Corrupt, naming `key`, if it is no
     update of `elements` elements.
     """

@@ -75,7 +75,7 @@ def device_learner(ctx: Context) -> "DeviceLearner | None":
     if device is None or ctx.resources.make_learner is not new_learner:
         return None
     manifest = ctx.facts.manifest
-    ctx.resources.hold_base(ctx.experiment, ctx.objects)
+    ctx.resources.load_base_weights(ctx.experiment, ctx.objects)
     learner = device_learning.DeviceLearner(
         ctx.experiment,
         classes=manifest["classes"],

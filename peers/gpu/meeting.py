@@ -52,7 +52,7 @@ class Meeting:
         while True:
             if (store := self._visit()) is not None:
                 return store
-            self._look_after([0])
+            self._check_waiting([0])
             runtime.sleep(_LOOK_S)
 
     def _host(self) -> Any:
@@ -83,8 +83,8 @@ class Meeting:
         self._ask_s = 0.0  # the address is not published yet
         while not store.check([_AGAIN]):
             missing = [rank for rank in range(1, self._member.members) if not store.check([_arrival_key(rank)])]
-            if self._look_after(missing):
-                self._show(place)
+            if self._check_waiting(missing):
+                self._publish_address(place)
             if not missing:
                 self._member.confirm()
                 store.set(_ALL, "")
@@ -92,7 +92,7 @@ class Meeting:
             runtime.sleep(_LOOK_S)
         return False
 
-    def _show(self, place: bytes) -> None:
+    def _publish_address(self, place: bytes) -> None:
         """Publish the address `place` in the object store unless it is published already. Raises StaleAttempt if the run is over.
 
         Called again and again, because a program that held rank 0 before may still overwrite the address.
@@ -124,12 +124,12 @@ class Meeting:
             while not store.check([_AGAIN]):
                 if store.check([_ALL]):
                     return store
-                if self._look_after([0]) and self._ctx.objects.get(self._ctx.keys.rendezvous) != said:
+                if self._check_waiting([0]) and self._ctx.objects.get(self._ctx.keys.rendezvous) != said:
                     return None
                 runtime.sleep(_LOOK_S)
         return None
 
-    def _look_after(self, missing: Iterable[int]) -> bool:
+    def _check_waiting(self, missing: Iterable[int]) -> bool:
         """Check that it still makes sense to wait for the ranks `missing`; return True. Return False without checking if the last check was
         a short time ago.
 

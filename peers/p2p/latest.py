@@ -69,8 +69,8 @@ class LatestMailboxes:
         weight = float(worker_weights(self._ctx.facts, round)[self._member.rank])
         torch.mul(own.values, weight, out=out)
         total, applied = weight, dict[int, int]()
-        for message, other in self._available(own, round, applied):
-            weight = message.samples * self._trust(round - message.round)
+        for message, other in self._receive_available(own, round, applied):
+            weight = message.samples * self._weigh_staleness(round - message.round)
             if self._product.numel() != out.numel():
                 self._product = torch.empty_like(out)
             out.add_(torch.mul(other, weight, out=self._product))
@@ -89,13 +89,15 @@ class LatestMailboxes:
         """Delete the mailboxes of all peers."""
         self._ctx.bus.remove(mailboxes=self._mailboxes)
 
-    def _trust(self, staleness: int) -> float:
+    def _weigh_staleness(self, staleness: int) -> float:
         """Return the weight of one sample of a gradient that is `staleness` rounds old: always 1, or with `p2p.staleness_weights: inverse`
         1 / (1 + staleness).
         """
         return 1.0 / (1 + max(0, staleness)) if self._p2p.staleness_weights == "inverse" else 1.0
 
-    def _available(self, own: Contribution, round: int, applied: dict[int, int]) -> "Iterator[tuple[Message, Tensor]]":
+    def _receive_available(
+        self, own: Contribution, round: int, applied: dict[int, int]
+    ) -> "Iterator[tuple[Message, Tensor]]":
         """Yield (message, decoded gradient) of other peers as they come in, until there are `p2p.min_gradients`, or no more can come.
 
         `applied`: by peer, the round of the gradient that the caller has already averaged; the caller updates it.
@@ -104,9 +106,9 @@ class LatestMailboxes:
         pause, ask = Pauses(0.005, 0.5), PeriodicTimer(look_s, 5 * look_s)
         while True:
             for peer in self._others:
-                if peer not in applied and (found := self._usable(peer, own, round)):
+                if peer not in applied and (found := self._read_usable(peer, own, round)):
                     yield found
-            met = applied.keys() | self._ahead(round)
+            met = applied.keys() | self._list_peers_ahead(round)
             if 1 + len(met) >= min(self._p2p.min_gradients, 1 + len(met | reachable)):
                 return
             if ask():
@@ -119,7 +121,7 @@ class LatestMailboxes:
                 reachable = {peer for peer in self._others if not self._is_gone(peer)}
             pause(calm_s=ask.left_s)
 
-    def _usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
+    def _read_usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
         """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None."""
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)
@@ -135,7 +137,7 @@ class LatestMailboxes:
             self._ctx.note(**{f"refused_{peer}": str(error)})
             return None
 
-    def _ahead(self, round: int) -> set[int]:
+    def _list_peers_ahead(self, round: int) -> set[int]:
         """Return the peers from which a gradient of `round` or later has already been averaged in an earlier round.
 
         They count as present: waiting for more from them could last for ever, because they may be waiting for this peer.

@@ -173,7 +173,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one concludes only when the replacement is looking for a meeting."""
-    detect, look_after = peer._Peer.detect_convergence, Meeting._look_after
+    detect, check_waiting = peer._Peer.detect_convergence, Meeting._check_waiting
     looking, victims = threading.Event(), [rank]
 
     def detect_or_die(self: peer._Peer) -> bool:
@@ -185,13 +185,13 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
         return detect(self)
 
     def looked_after(self: Meeting, missing: Any) -> bool:
-        looked = look_after(self, missing)
+        looked = check_waiting(self, missing)
         if not victims:
             looking.set()
         return looked
 
     monkeypatch.setattr(peer._Peer, "detect_convergence", detect_or_die)
-    monkeypatch.setattr(Meeting, "_look_after", looked_after)
+    monkeypatch.setattr(Meeting, "_check_waiting", looked_after)
     disturbed = fleet()
     assert disturbed.run(monkeypatch) == undisturbed
     assert disturbed.left_behind() == []
@@ -271,7 +271,7 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
         return thread
 
     class Dying(Meeting):
-        def _look_after(self, missing: Any) -> bool:
+        def _check_waiting(self, missing: Any) -> bool:
             raise Killed("having come")
 
     def place() -> dict[str, Any]:

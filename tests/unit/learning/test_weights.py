@@ -35,4 +35,4 @@ def test_a_staged_base_of_another_digest_is_refused_by_functions(staged: str) ->
         with pytest.raises(
             Corrupt, match=f"the staged file's SHA-256 is {hashlib.sha256(other).hexdigest()}; {digest}"
         ):
-            Resources(clients).hold_base(experiment, clients.objects(Traffic()))
+            Resources(clients).load_base_weights(experiment, clients.objects(Traffic()))

@@ -86,5 +86,5 @@ def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None
     )
     invocation = Invocation(ctx, {**first_event("r", workers=3), "worker": 0, "round": 1})
     invocation.waits.since = 500.0
-    assert not invocation._agree(None, 1)  # type: ignore[arg-type]  # nothing is evaluated
+    assert not invocation._read_or_create_decision(None, 1)  # type: ignore[arg-type]  # nothing is evaluated
     assert invocation.waits.since is None

@@ -12,7 +12,15 @@ from crossover.data.memory import MemoryObjectStore
 from crossover.data.protocols import Traffic
 from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
 from crossover.runtime import use
-from crossover.training.fleet import Heartbeats, Membership, ProgramsExecution, ServingSettings, announce, give_up, join
+from crossover.training.fleet import (
+    Heartbeats,
+    Membership,
+    ProgramsExecution,
+    ServingSettings,
+    announce,
+    join,
+    store_failure,
+)
 from tests.clocks import Passing
 
 KEYS = Keys("run")
@@ -144,7 +152,7 @@ def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryOb
         announce(store, fleet="f", run="run", members=1)
         with pytest.raises(StaleAttempt, match="peer 0: attempt 0 was superseded by attempt 1"):
             former.confirm()
-        give_up(store, former, RunFailed("peer 1 gave up"))
+        store_failure(store, former, RunFailed("peer 1 gave up"))
         assert store.list(KEYS.failures) == []
         now = claim(store)
         assert now is not None and (now.rank, now.attempt) == (0, 2)
