@@ -65,6 +65,7 @@ class Missing(CrossoverError):
     """Error for a `key` that does not exist in a store, perhaps not yet."""
 
     def __init__(self, key: str) -> None:
+        """Create the error with the message `KEY: no such key`."""
         super().__init__(f"{key}: no such key")
         self.key = key
 

@@ -22,6 +22,7 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
+        """Create the exception for the signal `number`."""
         super().__init__()
         self.number, self.ignored = number, False
 
@@ -32,6 +33,7 @@ class EndedBySignal(SystemExit):
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:  # some libraries raise the class anew
+        """Create the exception for the signal `number`; the exit status is 128 + `number`."""
         super().__init__(128 + number)
         self.number, self.ignored = number, False
 

@@ -70,6 +70,7 @@ class ThisProcess:
     simulated = False
 
     def __init__(self) -> None:
+        """Record the start time, and take random numbers from the operating system."""
         self._started_at, self._state = clock.time(), dict[str, Any]()
         self._chance: random.Random = (
             random.SystemRandom()
@@ -335,6 +336,7 @@ class Backoff:
     """
 
     def __init__(self, first_s: float, most_s: float) -> None:
+        """Set the limits, in seconds: `first_s` for the first pause, `most_s` for the longest."""
         self._first_s, self._most_s = first_s, most_s
 
     def __call__(self, state: Any) -> float:
@@ -348,6 +350,7 @@ class Patience:
     """
 
     def __init__(self, within_s: float) -> None:
+        """Set the seconds after the first failure, `within_s`, during which to retry."""
         self._within_s, self._until_s = within_s, math.inf
 
     def __call__(self, state: Any) -> bool:
@@ -365,6 +368,7 @@ class PeriodicTimer:
     """
 
     def __init__(self, first_s: float, every_s: float) -> None:
+        """Start the first period, of `first_s` seconds; later ones last `every_s` seconds."""
         self._at_s, self._every_s = monotonic() + first_s, every_s
 
     @property

@@ -370,6 +370,7 @@ class _Watch:
     """State of one `forbid_data_files` block: `field` and `name` of the user code, and `found`, the first error, or None."""
 
     def __init__(self, field: str, name: str) -> None:
+        """Start without an error. `field`, `name`: the user code that is watched, for the message."""
         self.field, self.name = field, name
         self.found: OwnCodeError | None = None
 
@@ -516,6 +517,7 @@ class _ProcessSettings:
     """
 
     def __init__(self) -> None:
+        """Start with no thread in user code and no saved settings."""
         self.within = 0
 
     def enter(self, torch: Any) -> None:
@@ -567,6 +569,7 @@ class _Diverted:
     """Replacement of sys.stdout: what threads in user code write goes to standard error, all else to the real standard output."""
 
     def __init__(self, outside: Any) -> None:
+        """Replace `outside`, the standard output; if that is a replacement itself, the stream behind it."""
         self._outside = outside.outside() if isinstance(outside, _Diverted) else outside
 
     def outside(self) -> Any:

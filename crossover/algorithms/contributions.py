@@ -149,6 +149,7 @@ class TwoExchanges:
     unit = 1
 
     def __init__(self, factors: PowerSGD) -> None:
+        """Wrap `factors`, the PowerSGD compression of one worker."""
         self._powersgd, self._first = factors, True
 
     @property

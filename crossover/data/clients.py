@@ -136,8 +136,8 @@ def _release_memory() -> None:
 
 
 def _lock_free_slot(paths: list[Path], queue: Path) -> int:
-    """Wait, in the order of the lock on the file `queue`, until one of the slot files `paths` can be locked; lock it and return its
-    open descriptor. Closing that releases the slot.
+    """Wait until this process is first in the queue, that is, has locked the file `queue`; then wait until one of the slot files
+    `paths` can be locked. Returns the locked file's open descriptor; closing it releases the slot.
     """
     head = os.open(queue, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
@@ -174,6 +174,7 @@ class Pool:
     """Semaphore that at most `places` threads can hold at once, first come, first served."""
 
     def __init__(self, places: int) -> None:
+        """Create the semaphore with `places` free places."""
         self._free = places
         self._queue: deque[runtime.EventFlag] = deque()
         self._lock = runtime.lock()
@@ -220,6 +221,7 @@ class lazy(Generic[T]):
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
+        """Wrap `compute`, the method that computes the value."""
         self._compute = compute
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -237,6 +239,7 @@ class ByWorker(Mapping[int, T], Generic[T]):
     """Mapping from worker to its client, which `make` builds at the first access and which is then kept. `workers`: number of workers."""
 
     def __init__(self, workers: int, make: Callable[[int], T]) -> None:
+        """Prepare without making a client. `workers`: number of workers; `make`: builds the client of a worker."""
         self._workers, self._make = workers, make
         self._made: dict[int, T] = {}
 

@@ -56,6 +56,7 @@ class ToleratedErrors(AbstractContextManager[None]):
     """
 
     def __init__(self, *refusals: str) -> None:
+        """Set the error codes, or parts of error texts, to suppress."""
         self._refusals = refusals
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
@@ -105,6 +106,7 @@ class StepFunctions:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        """Prepare without any request. `environment`: variables of the process."""
         self._environment = environment
 
     def run(self, name: str, event: Event) -> Event:
@@ -204,6 +206,7 @@ class DeployedClients:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        """Prepare without opening any client. `environment`: variables of the process."""
         self._environment = environment
         self._tensor_stores: dict[int, ConnectedTensorStore] = {}
         self._object_stores: dict[str, ConnectedObjectStore] = {}

@@ -23,6 +23,7 @@ class FetchCompute:
     """
 
     def __init__(self, store: TensorStore) -> None:
+        """Fetch vectors from `store` and keep results in it."""
         self._store = store
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:

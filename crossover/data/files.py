@@ -22,6 +22,7 @@ class FileObjectStore(ObjectStore):
     """
 
     def __init__(self, folder: Path, traffic: Traffic) -> None:
+        """Open the store in `folder`, which is created if it is missing; requests are counted in `traffic`."""
         self._folder = folder.resolve()
         self._traffic = traffic
         (self._folder / _UNFINISHED).mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ class MemoryObjectStore(ObjectStore):
     """ObjectStore in a dict of this process. Clients made by `with_traffic` share its objects."""
 
     def __init__(self, traffic: Traffic) -> None:
+        """Create an empty store; requests are counted in `traffic`."""
         self._traffic = traffic
         self._objects: dict[str, bytes] = {}
         self._lock = runtime.lock()
@@ -83,6 +84,7 @@ class MemoryTensorStore:
     """
 
     def __init__(self, traffic: Traffic) -> None:
+        """Create an empty store; requests are counted in `traffic`."""
         self._traffic = traffic
         self._vectors: dict[str, Vector] = {}
         self._lock = runtime.lock()
@@ -169,6 +171,7 @@ class MemoryMessageBus:
     """MessageBus in this process: mailboxes and barriers under one lock. Clients made by `with_traffic` share them."""
 
     def __init__(self, traffic: Traffic) -> None:
+        """Create a bus without mailboxes and barriers; requests are counted in `traffic`."""
         self._traffic = traffic
         self._state = _BusState()
 

@@ -43,6 +43,7 @@ class Traffic:
     """
 
     def __init__(self) -> None:
+        """Create a counter of zero bytes and requests."""
         self._lock = runtime.lock()
         self._bytes_in = 0
         self._bytes_out = 0

@@ -108,6 +108,7 @@ class ErrorReply(Exception):
     """
 
     def __init__(self, text: str) -> None:
+        """Create the error from the server's reply `text`."""
         super().__init__(text)
         self.text = text
 
@@ -137,6 +138,7 @@ class RedisConnection:
     """
 
     def __init__(self, address: RedisAddress, *, timeout_s: float) -> None:
+        """Connect to `address`. `timeout_s`: longest wait, in seconds, for the connection and for each answer. Raises OSError."""
         self._socket = address.connect(timeout_s)
         self._tls = isinstance(self._socket, ssl.SSLSocket)
         self._timeout_s = timeout_s
@@ -304,6 +306,9 @@ class RedisClient:
         idle_s: float = 5.0,
         connect: Callable[..., Any] = RedisConnection,
     ) -> None:
+        """Prepare a client without connecting. `timeout_s`: longest wait for an answer, `idle_s`: idle time after which a
+        connection is checked, both in seconds. `connect`: opens a connection.
+        """
         self.address = address
         self._connect = connect
         self._timeout_s = timeout_s

@@ -37,6 +37,7 @@ class RedisTensorStore:
     """TensorStore on a Redis server with this project's tensor module. Every key that it writes expires after `time_to_live_s` seconds."""
 
     def __init__(self, client: RedisClient, traffic: Traffic, *, time_to_live_s: float) -> None:
+        """Use the connections of `client` and count requests in `traffic`. `time_to_live_s`: seconds after which written keys expire."""
         self.client = client
         self.time_to_live_ms = round(time_to_live_s * 1000)
         self.traffic = traffic
@@ -251,6 +252,7 @@ class ObjectTensorStore:
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str = "") -> None:
+        """Keep vectors in `objects`, under keys that begin with `prefix`."""
         self._objects, self._prefix = objects, prefix
 
     def put(self, key: str, vector: Vector) -> None:

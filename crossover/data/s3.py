@@ -194,6 +194,7 @@ class JoinedBuffers(io.RawIOBase):
     """Readable, seekable file object over several buffers, so that they can be uploaded as one without being joined in memory."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
+        """Join `parts` in order, without copying them."""
         self._parts = parts
         self._length = sum(part.nbytes for part in parts)
         self._at = 0

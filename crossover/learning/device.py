@@ -275,6 +275,9 @@ class _Fitting:
         """Do nothing: only the end of the context matters."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise ConfigError, with a smaller batch size to try, if the block ended with torch's OutOfMemoryError; let any other
+        error pass.
+        """
         if isinstance(error, torch.OutOfMemoryError):
             training = self.experiment.training
             half = ", or training.precision: fp16" if training.precision == "fp32" else ""

@@ -128,6 +128,7 @@ class Dropout(nn.Module):
     """
 
     def __init__(self, share: float) -> None:
+        """Build the layer. `share`: probability that a value is set to 0."""
         super().__init__()
         self.share = share
         self.generator: torch.Generator | None = None

@@ -626,7 +626,7 @@ class Learner:
         return again._flat, compute
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        """Return the model's outputs for `inputs` in training mode, without gradients; used when a first minibatch is tried out."""
+        """Return the model's outputs for raw `inputs` in training mode, without gradients; used when a first minibatch is tried out."""
         with self._seed_random("dropout", 0), torch.no_grad(), self._autocast():
             self._flat.train()
             return self._forward(self._prepare(inputs), where="a first minibatch")

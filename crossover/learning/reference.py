@@ -76,6 +76,9 @@ class _Reference:
     """
 
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: Learner) -> None:
+        """Plan the minibatches and start from the initial model of `learner`, with a codec's encoder per worker if the experiment
+        compresses.
+        """
         every = experiment.exchange.every
         self.experiment = experiment
         self.plan = plan_staging(experiment, len(dataset.train_labels))

@@ -151,7 +151,9 @@ def has_padding(inputs: Tensor) -> bool:
 
 
 def trim_padding(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (inputs, labels) of a minibatch; if they are padded, cut at the end of the minibatch's longest sequence."""
+    """Return (inputs, labels) of a minibatch. If the inputs are padded, they are cut at the end of the minibatch's longest
+    sequence, and so are labels that have one value per token.
+    """
     if not has_padding(inputs):
         return inputs, labels
     width = int((inputs != PADDING).any(0).nonzero().max()) + 1
@@ -195,8 +197,8 @@ def is_measured(inputs: Tensor) -> bool:
 
 
 def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[float]) -> bool:
-    """Return whether `inputs` must be preprocessed in float64 before they are staged, because float32 would lose precision.
-    `scale`, `shift`: the preprocessing's constants by channel.
+    """Return whether `inputs` must be preprocessed in float64 before they are staged: float64 always, other floats if a constant is
+    so large that float32 would lose precision. `scale`, `shift`: the preprocessing's constants by channel.
     """
     if not inputs.is_floating_point():
         return False

@@ -28,7 +28,8 @@ MEAN, DEVIATION = "label_mean", "label_deviation"  # of the manifest, beside wha
 
 def compute_label_scale(labels: Tensor, experiment: Experiment, *, classes: int | None) -> LabelScale | None:
     """Return mean and standard deviation of the training labels, one per column (dimension 1), by which to scale them. None if
-    labels are not scaled: they are classes, `data.scale_labels` is never, or it is auto and scaling would gain nothing.
+    labels are not to be scaled: they are classes; `data.scale_labels` is never; or it is auto, and the loss is not mse or
+    scaling would gain nothing.
 
     `classes`: number of classes, None if labels are numbers. A column without spread gets the deviation 1.
     """

@@ -211,6 +211,7 @@ class Minibatches:
     """Minibatches of a data set as a staging plan cuts them; each is built when it is asked for."""
 
     def __init__(self, experiment: Experiment, dataset: "Dataset", plan: StagingPlan) -> None:
+        """Draw the order of the training samples of `dataset` from the experiment's seed; `plan` cuts that order."""
         import torch
 
         from crossover.algorithms.schedule import derive_seed, permutation

@@ -335,8 +335,8 @@ def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
 
 
 def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
-    """Return whether the whole number `value` of the first row does not look like the cells of `column` below it: all of these have
-    decimals, or it is outside their range without continuing an ascending or descending order.
+    """Return whether the whole number `value` of the first row does not look like the cells of `column` below it: none of these is
+    a number, or all have decimals, or it is outside their range without continuing an ascending or descending order.
 
     `text`: the number's cell; not used.
     """
@@ -365,9 +365,9 @@ def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
 def _choose_label(
     path: Path, reading: Reading, body: Sequence[FileRow], table: Table, drop: Collection[int]
 ) -> tuple[int, str]:
-    """Return (number of the label's column from 0, why it is the label). Without a setting it is the one that has a label's name,
-    such as `target`, or else the last, except for one of row numbers. `body`: rows without the header. `drop`: columns that are
-    left out.
+    """Return (number of the label's column from 0, why it is the label). Without a setting it is the only column with a label's
+    name, such as `target`, or else the last, except for one of row numbers. `body`: rows without the header. `drop`: columns
+    that are left out.
     """
     left = [each for each in range(len(reading.names)) if each not in drop] or [0]
     last = "the last column"

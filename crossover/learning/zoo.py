@@ -24,6 +24,7 @@ class SmallCNN(nn.Module):
     """Small convolutional network: images (N, C, H, W) -> logits (N, classes). About 26,000 parameters."""
 
     def __init__(self, classes: int, channels: int) -> None:
+        """Build the network for images of `channels` channels and `classes` outputs, with torch's default weights."""
         super().__init__()
         self.features = nn.Sequential(
             ConvNorm(channels, 16, 3), ConvNorm(16, 32, 3, stride=2), ConvNorm(32, 64, 3, stride=2)
@@ -55,6 +56,7 @@ class VGG(nn.Module):
     """
 
     def __init__(self, classes: int, channels: int) -> None:
+        """Build the network for images of `channels` channels and `classes` outputs, with torch's default weights."""
         super().__init__()
         layers: list[nn.Module] = []
         width = channels
@@ -92,6 +94,7 @@ class Residual(nn.Module):
     """Residual block: ReLU of `block`'s output plus its input. The input goes through a 1x1 convolution if the shape changes."""
 
     def __init__(self, block: nn.Module, *, inputs: int, out: int, stride: int) -> None:
+        """Build the connection around `block`, which has `inputs` input and `out` output channels and this `stride`."""
         super().__init__()
         self.block = block
         changes = stride != 1 or inputs != out
@@ -128,6 +131,9 @@ class ResNet(nn.Module):
     """
 
     def __init__(self, classes: int, channels: int, depths: tuple[int, ...], *, bottleneck: bool, cifar: bool) -> None:
+        """Build the network for images of `channels` channels and `classes` outputs, with torch's default weights; the other
+        arguments are explained at the class.
+        """
         super().__init__()
         layers: list[nn.Module] = [ConvNorm(channels, 64, 3 if cifar else 7, stride=1 if cifar else 2)]
         if not cifar:
@@ -194,6 +200,7 @@ class SqueezeNet(nn.Module):
     """SqueezeNet 1.1: images (N, C, H, W) -> logits (N, classes). Images below 32x32 are padded."""
 
     def __init__(self, classes: int, channels: int) -> None:
+        """Build the network for images of `channels` channels and `classes` outputs, with torch's default weights."""
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(channels, 64, 3, stride=2), relu(), nn.MaxPool2d(3, 2, ceil_mode=True)]
         width = 64
@@ -241,6 +248,7 @@ class MobileNet(nn.Module):
     """MobileNetV1 for small images: images (N, C, 32, 32) -> logits (N, classes)."""
 
     def __init__(self, classes: int, channels: int) -> None:
+        """Build the network for images of `channels` channels and `classes` outputs, with torch's default weights."""
         super().__init__()
         blocks = [ConvNorm(channels, 32, 3)]
         width = 32
@@ -316,6 +324,7 @@ class SqueezeExcite(nn.Module):
     """
 
     def __init__(self, width: int) -> None:
+        """Build the layer for `width` channels."""
         super().__init__()
         between = _round_to_eight(width / 4)
         self.weights = nn.Sequential(
@@ -364,6 +373,7 @@ class MobileNetV3(nn.Module):
     """MobileNetV3-Small: images (N, C, H, W) -> logits (N, classes). Images below 32x32 are padded."""
 
     def __init__(self, classes: int, channels: int) -> None:
+        """Build the network for images of `channels` channels and `classes` outputs, with torch's default weights."""
         super().__init__()
         layers: list[nn.Module] = [ConvNorm(channels, 16, 3, stride=2, activation=_hard_swish, epsilon=_EPSILON)]
         width = 16
