@@ -383,7 +383,9 @@ class Experiment:
 
     def with_settings(self, *settings: Any) -> "Experiment":
         """Return a copy in which each of `settings`, instances of architectures' settings classes, replaces its class's section."""
-        return replace(self, sections={**self.sections, **{section_name(type(s)): _plain(asdict(s)) for s in settings}})
+        return replace(
+            self, sections={**self.sections, **{section_name(type(s)): _to_lists(asdict(s)) for s in settings}}
+        )
 
     @property
     def module(self) -> str:
@@ -405,7 +407,7 @@ class Experiment:
         """Return all fields, defaults included, as nested dicts and lists of JSON values, from which `from_plain` builds the
         experiment again. The architectures' own sections are at the top level, like the others.
         """
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = _to_lists(asdict(self))
         sections: dict[str, Any] = plain.pop("sections")
         return plain | sections
 
@@ -462,13 +464,13 @@ def flatten_fields(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{key}", value
 
 
-def _plain(value: Any) -> Any:
+def _to_lists(value: Any) -> Any:
     """Return `value` with all tuples, at every depth, replaced by lists, as JSON has no tuples."""
     match value:
         case dict():
-            return {key: _plain(item) for key, item in value.items()}
+            return {key: _to_lists(item) for key, item in value.items()}
         case tuple() | list():
-            return [_plain(item) for item in value]
+            return [_to_lists(item) for item in value]
     return value
 
 

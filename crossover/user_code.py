@@ -490,10 +490,10 @@ def _read_thread_settings(torch: Any) -> tuple[bool, int, Any]:
     """Return (whether gradients are on, the number of threads, the context of the default device or None), torch's settings for the
     calling thread.
     """
-    return torch.is_grad_enabled(), torch.get_num_threads(), _default_device(torch)
+    return torch.is_grad_enabled(), torch.get_num_threads(), _get_default_device(torch)
 
 
-def _default_device(torch: Any) -> Any:
+def _get_default_device(torch: Any) -> Any:
     """Return the context that torch.set_default_device has entered, None if none; quicker than torch's own function."""
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
@@ -507,7 +507,7 @@ def _restore_thread_settings(torch: Any, before: tuple[bool, int, Any] | None) -
         torch.set_grad_enabled(grad)
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
-    if device is None and _default_device(torch) is not None:
+    if device is None and _get_default_device(torch) is not None:
         torch.set_default_device(None)
 
 

@@ -27,7 +27,7 @@ class Codec:
 
     name: ClassVar[str]  # as exchange.compression names it
     exchanges: ClassVar[int] = (
-        1  # that a round has; one with two gives `factors` and `exchanged_bytes`, and no `encode`
+        1  # that a round has; one with two gives `build_powersgd` and `exchanged_bytes`, and no `encode`
     )
     feeds_back: ClassVar[bool] = False  # whether errors are fed back unless the YAML says otherwise
     sparse: ClassVar[bool] = False  # whether most of what is decoded is zero, and the mean of a few such vectors too
@@ -83,7 +83,7 @@ class Codec:
         union = up + (workers - 1) * (self.nbytes(parameters) - self.nbytes(0))
         return [(up, min(whole, union) if self.sparse else whole)]
 
-    def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
+    def build_powersgd(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
         """Return one worker's PowerSGD encoder; only codecs with two exchanges per round have one.
 
         `shapes`: of the parameters; `seed`: of the first factors, equal for all workers; `feedback`: whether errors are fed back.
@@ -179,7 +179,7 @@ class LowRank(Codec):
         first, second = 4 * (parts.p_elements + parts.whole_elements + buffers), 4 * parts.q_elements
         return [(first, first), (second, second)]
 
-    def factors(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
+    def build_powersgd(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
         """Return one worker's PowerSGD encoder for parameters of these `shapes`.
 
         `seed`: of the first factors, equal for all workers; `feedback`: whether errors are fed back.

@@ -211,7 +211,7 @@ def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator:
     codes = torch.empty(gradient.numel(), dtype=torch.uint8)
     levels = (1 << (bits - 1)) - 1
     factors = torch.where(scales > 0, levels / scales, 0.0).nan_to_num_(posinf=0.0)
-    step = _block_elements(bucket, bits)
+    step = _count_block_elements(bucket, bits)
     random = torch.empty(step // 4, dtype=torch.int64)
     values, noise = torch.empty(step), torch.empty(step)
     for start in range(0, gradient.numel(), step):
@@ -235,10 +235,10 @@ def pack(levels: Levels) -> Tensor:
     scales_end = len(head) + 4 * levels.scales.numel()
     body[: len(head)] = buffers.tensor(head, torch.uint8)
     body[len(head) : scales_end] = levels.scales.view(torch.uint8)
-    packed, step = body[scales_end:], _block_elements(bucket, bits)
+    packed, step = body[scales_end:], _count_block_elements(bucket, bits)
     for start in range(0, elements, step):
         part, at = levels.codes[start : start + step], start * bits // 8
-        _pack(part, bits, packed[at : at + _packed_bytes(part.numel(), bits)])
+        _pack(part, bits, packed[at : at + _count_packed_bytes(part.numel(), bits)])
     return body
 
 
@@ -252,7 +252,7 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
     magic, bits, norm, bucket, elements = _LAYOUT.unpack(bytes(buffers.view(body[: _LAYOUT.size].contiguous())))
     known = magic == _MAGIC and 2 <= bits <= 8 and bucket >= 128 and norm < len(_NORMS)
     buckets = -(-elements // bucket) if known else 0
-    size = _LAYOUT.size + 4 * buckets + _packed_bytes(elements, bits)
+    size = _LAYOUT.size + 4 * buckets + _count_packed_bytes(elements, bits)
     if not known or body.numel() != size:
         raise Corrupt(f"{key}: {body.numel()} bytes that are no quantized gradient")
     if out is not None and out.numel() != elements:
@@ -264,13 +264,13 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
     levels = (1 << (bits - 1)) - 1
     factors = scales / levels
     result = torch.empty(elements) if out is None else out
-    step = _block_elements(bucket, bits)
+    step = _count_block_elements(bucket, bits)
     bytes_ = torch.empty(step, dtype=torch.uint8)
     for start in range(0, elements, step):
         part = result[start : start + step]
         count, first = part.numel(), start // bucket
         packed_start = start * bits // 8
-        packed = codes[packed_start : packed_start + _packed_bytes(count, bits)]
+        packed = codes[packed_start : packed_start + _count_packed_bytes(count, bits)]
         part.copy_(_unpack(packed, bits, bytes_[:count])).sub_(levels)
         _scale_by_bucket(part, factors[first : first + -(-count // bucket)], bucket, out=part)
     return result
@@ -278,7 +278,7 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
 
 def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
     """Return the size in bytes of the result of `pack` for `elements` elements of `bits` bits, with one scale per `bucket` of elements."""
-    return _LAYOUT.size + 4 * -(-elements // bucket) + _packed_bytes(elements, bits)
+    return _LAYOUT.size + 4 * -(-elements // bucket) + _count_packed_bytes(elements, bits)
 
 
 def _compute_scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
@@ -308,7 +308,7 @@ def _scale_by_bucket(values: Tensor, factors: Tensor, bucket: int, *, out: Tenso
         torch.mul(values[whole:], factors[-1], out=out[whole:])
 
 
-def _block_elements(bucket: int, bits: int) -> int:
+def _count_block_elements(bucket: int, bits: int) -> int:
     """Return how many elements to process at a time: a multiple of 8 buckets, so that every block begins at a whole byte, and about
     65,536.
     """
@@ -316,7 +316,7 @@ def _block_elements(bucket: int, bits: int) -> int:
     return max(1, _BLOCK // unit) * unit
 
 
-def _packed_bytes(count: int, bits: int) -> int:
+def _count_packed_bytes(count: int, bits: int) -> int:
     """Return the number of bytes that `count` codes of `bits` bits each take."""
     return -(-count * bits // 8)
 
@@ -409,7 +409,7 @@ def find_highest_rank(shape: MatrixShape) -> int:
     """Return the highest rank at which a parameter's two factors together have fewer elements than the parameter; 0 if there is
     none, as for a parameter of one dimension.
     """
-    rows, columns = _matrix_sides(shape)
+    rows, columns = _get_matrix_sides(shape)
     return (rows * columns - 1) // (rows + columns) if len(shape) > 1 else 0
 
 
@@ -438,13 +438,13 @@ def build_layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
             joined = slice(whole.pop().start, at) if whole and whole[-1].stop == place.start else place
             whole.append(joined)
             continue
-        rows, columns = _matrix_sides(shape)
+        rows, columns = _get_matrix_sides(shape)
         matrices.append(Matrix(place, rows, columns, slice(p, p + rows * rank), slice(q, q + columns * rank)))
         p, q = p + rows * rank, q + columns * rank
     return Layout(tuple(matrices), tuple(whole), sum(each.stop - each.start for each in whole), p, q)
 
 
-def _matrix_sides(shape: MatrixShape) -> tuple[int, int]:
+def _get_matrix_sides(shape: MatrixShape) -> tuple[int, int]:
     """Return (rows, columns) of a parameter seen as a matrix: its first dimension, and the product of the others."""
     rows = shape[0] if shape else 1
     return rows, prod(shape) // max(1, rows)
@@ -485,7 +485,7 @@ class PowerSGD:
         if self._result.numel() != gradient.numel():
             self._result = torch.empty_like(gradient)
         p = torch.empty_like(self._p)
-        for matrix, m in self._matrices(values):
+        for matrix, m in self._list_matrices(values):
             q = torch.linalg.qr(self.q[matrix.q].view(matrix.columns, self.rank)).Q
             torch.mm(m, q, out=p[matrix.p].view(matrix.rows, self.rank))
         return torch.cat([p, *(values[part] for part in self.layout.whole), gradient[parameters:]])
@@ -493,7 +493,7 @@ class PowerSGD:
     def build_second(self, mean: Tensor) -> Tensor:
         """Return the second vector to exchange, [Q of every matrix]. `mean`: the workers' mean of the vectors from `build_first`."""
         result, at, q = self._result, self.layout.p_elements, torch.empty_like(self.q)
-        for matrix, m in self._matrices(self._values):
+        for matrix, m in self._list_matrices(self._values):
             p = torch.linalg.qr(mean[matrix.p].view(matrix.rows, self.rank)).Q
             self._p[matrix.p].view(matrix.rows, self.rank).copy_(p)
             torch.mm(m.t(), self._p[matrix.p].view(matrix.rows, self.rank), out=q[matrix.q].view(-1, self.rank))
@@ -508,7 +508,7 @@ class PowerSGD:
         the vectors from `build_second`. The next round overwrites the returned memory.
         """
         self.q.copy_(mean)
-        for matrix, m in self._matrices(self._result):
+        for matrix, m in self._list_matrices(self._result):
             p = self._p[matrix.p].view(matrix.rows, self.rank)
             torch.mm(p, self.q[matrix.q].view(matrix.columns, self.rank).t(), out=m)
         if self.residual is not None:
@@ -517,7 +517,7 @@ class PowerSGD:
                 self.residual[part] = 0.0  # nothing was left out
         return self._result
 
-    def _matrices(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
+    def _list_matrices(self, vector: Tensor) -> Iterator[tuple[Matrix, Tensor]]:
         """Yield (matrix, its view (rows, columns) in `vector`) for each compressed parameter."""
         for matrix in self.layout.matrices:
             yield matrix, vector[matrix.at].view(matrix.rows, matrix.columns)

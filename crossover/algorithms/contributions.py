@@ -184,7 +184,7 @@ def build_encoder(
     exchange, seed = experiment.exchange, experiment.seed
     codec, feedback = codecs.build_codec(exchange), codecs.has_error_feedback(exchange)
     if codec.exchanges > 1:
-        return TwoExchanges(codec.factors(shapes, seed=seed, feedback=feedback))
+        return TwoExchanges(codec.build_powersgd(shapes, seed=seed, feedback=feedback))
     if exchange.compression == "none":
         return None
     return OneExchange(codec, parameters=parameters, worker=worker, seed=seed, feedback=feedback)

@@ -93,7 +93,7 @@ def _reduce_by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tens
     """Return the vector of `reduce`'s results over all coordinates. `reduce`: called for each block of coordinates with k rows,
     sorted so that row i holds each coordinate's i-th smallest value; returns one value per coordinate.
     """
-    network, result = _sorting_network(len(vectors)), torch.empty_like(vectors[0])
+    network, result = _build_sorting_network(len(vectors)), torch.empty_like(vectors[0])
     for start in range(0, result.numel(), _BLOCK):
         part = slice(start, start + _BLOCK)
         rows = [vector[part] for vector in vectors]
@@ -106,7 +106,7 @@ def _reduce_by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tens
     return result
 
 
-def _sorting_network(count: int) -> list[tuple[int, int]]:
+def _build_sorting_network(count: int) -> list[tuple[int, int]]:
     """Return (low, high) index pairs: swapping, pair by pair, the two values that are out of order sorts any `count` rows.
     Batcher's merge exchange (Knuth, volume 3, algorithm 5.2.2M).
     """

@@ -134,18 +134,18 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
             rising = math.floor(0.5 + training.warm_up * rounds)
             if round < rising:
                 return peak * (round + 1) / rising
-            return peak * _cosine(1.0, training.floor, (round - rising) / max(1, rounds - rising))
+            return peak * _interpolate_cosine(1.0, training.floor, (round - rising) / max(1, rounds - rising))
         case "one_cycle":
             top = training.warm_up * rounds - 1  # the round of the peak
             last = rounds - 1
             if round <= top:
-                return peak * _cosine(_START, 1.0, round / top if top > 0 else 1.0)
+                return peak * _interpolate_cosine(_START, 1.0, round / top if top > 0 else 1.0)
             rest = last - max(top, 0.0)
-            return peak * _cosine(1.0, _END, min(1.0, (round - max(top, 0.0)) / rest) if rest > 0 else 0.0)
+            return peak * _interpolate_cosine(1.0, _END, min(1.0, (round - max(top, 0.0)) / rest) if rest > 0 else 0.0)
     raise ValueError(f"training.schedule: {training.schedule!r}; one of constant, one_cycle, cosine, plateau")
 
 
-def _cosine(start: float, end: float, share: float) -> float:
+def _interpolate_cosine(start: float, end: float, share: float) -> float:
     """Return the value of half a cosine that goes from `start` (at `share` 0) to `end` (at `share` 1)."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
@@ -240,12 +240,12 @@ class Calendar:
         until = (self.epoch(round) - self.epochs_before(round)) * self.minibatches
         return min(self.sync_every, until - self.first_minibatch(round))
 
-    def place(self, round: int, minibatch: int) -> tuple[int, int]:
+    def locate_minibatch(self, round: int, minibatch: int) -> tuple[int, int]:
         """Return (epoch from 1, index in that epoch from 0) of a minibatch. `minibatch`: its index within `round`."""
         epochs, number = divmod(self.minibatches_before(round) + minibatch, self.minibatches)
         return epochs + 1, number
 
-    def numbers(self, round: int) -> list[int]:
+    def list_minibatches(self, round: int) -> list[int]:
         """Return the indices, within their epoch, of the minibatches of `round`, in order; a round of several epochs repeats them."""
         first = self.first_minibatch(round)
         return [number % self.minibatches for number in range(first, first + self.minibatches_in(round))]

@@ -23,7 +23,7 @@ class LocalCopies:
     ) -> None:
         """Put a cache in front of `store`. `memory_bytes`, `disk_bytes`: most bytes to cache; None: half of what is free."""
         self._store = store
-        self._memory_left = _free_memory() if memory_bytes is None else memory_bytes
+        self._memory_left = _find_free_memory() if memory_bytes is None else memory_bytes
         self._disk_left = disk_bytes
         self._memory: dict[str, bytes] = {}
         self._files: dict[str, Path] = {}
@@ -38,10 +38,10 @@ class LocalCopies:
             return path.read_bytes()
         body = self._store.get(key)
         with self._lock:
-            self._keep(key, body)
+            self._store_copy(key, body)
         return body
 
-    def _keep(self, key: str, body: bytes) -> None:
+    def _store_copy(self, key: str, body: bytes) -> None:
         """Store the object in memory, or in a file if memory has no room; do nothing if neither has."""
         if len(body) <= self._memory_left:
             self._memory_left -= len(body)
@@ -64,7 +64,7 @@ class LocalCopies:
             self._files[key] = path
 
 
-def _free_memory() -> int:
+def _find_free_memory() -> int:
     """Return half of this machine's available memory, in bytes; 0 if the platform does not report it."""
     try:
         return int(FREE_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

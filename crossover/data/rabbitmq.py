@@ -70,8 +70,8 @@ class RabbitMessageBus:
             for barrier, members in barriers:
                 channel.exchange_declare(barrier, exchange_type="fanout", durable=True)
                 for member in range(members):
-                    channel.queue_declare(_inbox_name(barrier, member), durable=True, arguments=_CLASSIC)
-                    channel.queue_bind(_inbox_name(barrier, member), barrier)
+                    channel.queue_declare(_build_inbox_name(barrier, member), durable=True, arguments=_CLASSIC)
+                    channel.queue_bind(_build_inbox_name(barrier, member), barrier)
 
         self._traffic.count("declare")
         self._run_on_channel("declare", declare_all)
@@ -86,7 +86,7 @@ class RabbitMessageBus:
         message, because another reader may hold it; then returns None.
         """
 
-        def look(channel: Any) -> bytes | None:
+        def take_and_requeue(channel: Any) -> bytes | None:
             """Take the message from the queue and put it back at once; return its body, or None if the queue shows none."""
             method, _, body = channel.basic_get(mailbox)
             if method is None:
@@ -96,7 +96,7 @@ class RabbitMessageBus:
 
         end_s = runtime.monotonic() + (_HELD_S if mailbox in self._known_filled else _EMPTY_S)
         pause_s = 0.002
-        while (body := self._run_on_channel(mailbox, look)) is None and runtime.monotonic() < end_s:
+        while (body := self._run_on_channel(mailbox, take_and_requeue)) is None and runtime.monotonic() < end_s:
             runtime.sleep(runtime.uniform(0.0, pause_s))
             pause_s = min(2 * pause_s, 0.1)
         if body is not None:
@@ -113,7 +113,7 @@ class RabbitMessageBus:
 
         Messages of earlier rounds are removed; all others stay in the queue.
         """
-        inbox = _inbox_name(barrier, reader)
+        inbox = _build_inbox_name(barrier, reader)
 
         received = 0
 
@@ -150,7 +150,7 @@ class RabbitMessageBus:
                 channel.queue_delete(mailbox)
             for barrier, members in barriers:
                 for member in range(members):
-                    channel.queue_delete(_inbox_name(barrier, member))
+                    channel.queue_delete(_build_inbox_name(barrier, member))
                 channel.exchange_delete(barrier)
 
         self._traffic.count("remove")
@@ -245,7 +245,7 @@ def _is_certificate_error(error: BaseException) -> bool:
     return "CERTIFICATE_VERIFY_FAILED" in repr(error)
 
 
-def _inbox_name(barrier: str, member: int) -> str:
+def _build_inbox_name(barrier: str, member: int) -> str:
     """Return the name of the queue with the messages of `barrier` for `member`."""
     return f"{barrier}.{member}"
 

@@ -52,7 +52,7 @@ def prefer_deterministic() -> None:
     torch._C._set_deterministic_algorithms(True, warn_only=True)
 
 
-def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
+def choose_half_precision(precision: str, device: torch.device) -> torch.dtype | None:
     """Return the dtype for autocast on `device`: bfloat16 or float16, or None for `precision` "fp32". Raises ConfigError if bf16 is
     asked for on a card that does not have it.
     """
@@ -95,7 +95,7 @@ class DeviceLearner:
         """
         self.slot: Callable[[], AbstractContextManager[object]] = nullcontext
         self._experiment, self.device = experiment, device
-        self._half = half_precision(experiment.training.precision, device)
+        self._half = choose_half_precision(experiment.training.precision, device)
         training = experiment.training
         self._host = Learner(  # draws the first weights: the same on every machine
             for_processor(experiment),
@@ -104,7 +104,7 @@ class DeviceLearner:
             affine=affine,
         )
         prefer_deterministic()
-        with torch.device(device), self._fitting():
+        with torch.device(device), self._explain_memory_errors():
             self._flat = FlatModel(build_skeleton(training, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
             self._flat.evaluate()  # BatchNorm's statistics get memory: a built-in model comes without
@@ -116,7 +116,7 @@ class DeviceLearner:
         self._dropouts = [layer for layer in self._flat.module.modules() if isinstance(layer, Dropout)]
         self.shapes, self.parameters, self.buffers = self._flat.shapes, self._flat.parameters, self._flat.buffers
         cuda = device.type == "cuda"
-        with self._current():  # pinning makes a context on the current device: not on every process's first one
+        with self._use_device():  # pinning makes a context on the current device: not on every process's first one
             self._model = torch.zeros(self._flat.model.numel(), pin_memory=cuda)
             self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=cuda)
         self.model: memoryview = buffers.view(self._model)
@@ -176,7 +176,7 @@ class DeviceLearner:
         1 or in another precision, unless the experiment drops such gradients.
         """
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
-        with self._current(), self._fitting():
+        with self._use_device(), self._explain_memory_errors():
             self._flat.model.copy_(self._model, non_blocking=True)
             held = batch if isinstance(batch, DeviceBatch) else self.on_device(batch, epoch=epoch)
             self._await_copies(held)
@@ -201,12 +201,12 @@ class DeviceLearner:
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Return the loss and metric of `model` on all `batches`. Raises ValueError if there are no batches, Refused if no label counts."""
         judged, samples = list[BatchScores](), 0
-        with self._current(), torch.inference_mode(), self._fitting():
+        with self._use_device(), torch.inference_mode(), self._explain_memory_errors():
             self._flat.model.copy_(self._model, non_blocking=True)
             self._flat.evaluate()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
-                judged.append(self._objective.score(self._outputs(self._prepare(inputs)), labels))
+                judged.append(self._objective.score(self._compute_outputs(self._prepare(inputs)), labels))
                 samples += batch.samples
         return self._objective.summarize(judged, samples)
 
@@ -216,7 +216,7 @@ class DeviceLearner:
         """
         self._flat.train()
         inputs = resize_for_epoch(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
-        outputs = self._outputs(inputs)
+        outputs = self._compute_outputs(inputs)
         loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
         (loss * scale).backward()  # type: ignore[no-untyped-call]
@@ -229,11 +229,15 @@ class DeviceLearner:
         value = self._objective.convert_loss(float(loss.detach()), outputs, batch.labels)
         return value if math.isfinite(value) else float("nan")
 
-    def _outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _compute_outputs(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the model's outputs for prepared inputs, computed in the run's precision. Errors of a user's model become
         OwnCodeError, a lack of memory ConfigError.
         """
-        with user_code.blame("training.model", self._experiment.training.model), self._fitting(), self._autocast():
+        with (
+            user_code.blame("training.model", self._experiment.training.model),
+            self._explain_memory_errors(),
+            self._autocast(),
+        ):
             outputs: torch.Tensor = self._flat.module(inputs)
         return outputs
 
@@ -250,7 +254,7 @@ class DeviceLearner:
         """Return the autocast context for half precision, without effect in fp32."""
         return torch.autocast(self.device.type, self._half, enabled=self._half is not None)
 
-    def _current(self) -> AbstractContextManager[object]:
+    def _use_device(self) -> AbstractContextManager[object]:
         """Return the context in which CUDA calls go to this learner's device. On a CPU, set torch to one thread and return a
         context without effect.
         """
@@ -259,13 +263,13 @@ class DeviceLearner:
         torch.set_num_threads(1)
         return nullcontext()
 
-    def _fitting(self) -> "_Fitting":
+    def _explain_memory_errors(self) -> "_MemoryErrors":
         """Return the context manager that turns a lack of device memory into a ConfigError."""
-        return _Fitting(self._experiment, self.device)
+        return _MemoryErrors(self._experiment, self.device)
 
 
 @dataclass(frozen=True)
-class _Fitting:
+class _MemoryErrors:
     """Context manager that turns a lack of memory on the device into a ConfigError that says what to change."""
 
     experiment: Experiment
@@ -282,12 +286,12 @@ class _Fitting:
             training = self.experiment.training
             half = ", or training.precision: fp16" if training.precision == "fp32" else ""
             raise ConfigError(
-                f"training.batch_size: {training.batch_size} of {training.model} do not fit {_memory_words(self.device)}; "
+                f"training.batch_size: {training.batch_size} of {training.model} do not fit {_describe_memory(self.device)}; "
                 f"try {max(1, training.batch_size // 2)}{half}"
             ) from error
 
 
-def _memory_words(device: torch.device) -> str:
+def _describe_memory(device: torch.device) -> str:
     """Return the device's memory in words, such as `the 15 GiB of Tesla T4`."""
     if device.type != "cuda":
         return f"the memory of {device_name(device)}"

@@ -148,13 +148,13 @@ def _find_type_problem(name: str, part: Any) -> str:
         if part.requires_grad:
             return f"{name} are a part of a graph of gradients; data are expected, such as .detach() makes of it"
         return "" if part.ndim and len(part) else f"{name} are empty: a tensor of the shape {tuple(part.shape)}"
-    if isinstance(part, Sequence) and len({_length(row) for row in part}) > 1:
-        shortest, longest = min(map(_length, part)), max(map(_length, part))
+    if isinstance(part, Sequence) and len({_get_length(row) for row in part}) > 1:
+        shortest, longest = min(map(_get_length, part)), max(map(_get_length, part))
         return f"{name} are a list whose rows have {shortest} to {longest} values; tensors of torch.int64 are expected, or one length"
     return f"{name} are a {type(part).__name__}; a torch tensor is expected, such as torch.as_tensor makes of it"
 
 
-def _length(row: Any) -> int:
+def _get_length(row: Any) -> int:
     """Return the number of values in `row`; 1 if it is a single value."""
     return len(row) if hasattr(row, "__len__") and getattr(row, "ndim", True) else 1
 
@@ -322,13 +322,13 @@ def _measure_model(training: Training, classes: int | None, sample: Tensor) -> F
     with (
         _report_misfit(training, classes, tuple(sample.shape)),
         torch.autocast("cpu", torch.bfloat16, enabled=low),
-        _one_thread(),
+        _use_one_thread(),
     ):
         return measure_module(module, sample)
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _use_one_thread() -> Iterator[None]:
     """Within the `with` block, set torch to one thread: on a busy machine several would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -424,13 +424,13 @@ def _measure_evaluation(module: nn.Module, inputs: Tensor) -> tuple[int, int]:
     """
     widest = 0
 
-    def look(layer: nn.Module, given: Any, output: Any) -> None:
+    def note_bytes(layer: nn.Module, given: Any, output: Any) -> None:
         """Raise `widest` to the bytes of this layer's inputs (`given`) and `output` if they are more; a forward hook."""
         nonlocal widest
         widest = max(widest, sum(t.nbytes for t in (*given, output) if isinstance(t, Tensor)))
 
     hooks: list[Callable[[], None]] = [
-        layer.register_forward_hook(look).remove for layer in module.modules() if not list(layer.children())
+        layer.register_forward_hook(note_bytes).remove for layer in module.modules() if not list(layer.children())
     ]
     with torch.no_grad(), _disable_fused_path(), FlopCounterMode(display=False) as counted:
         _run_forward(module, inputs, training=False)

@@ -506,7 +506,7 @@ class Learner:
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         keep_freed_memory()
         with self.slot():
-            self._begin()
+            self._set_thread_count()
             ids, zero = batch.sample_ids, self._prepare.zero
             inputs = augment_images(batch.inputs, ids, experiment.data, seed=experiment.seed, epoch=epoch, zero=zero)
             inputs = resize_for_epoch(self._prepare(inputs), training, epoch=epoch)
@@ -543,7 +543,7 @@ class Learner:
         if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
             with torch.inference_mode(), self._autocast():
-                self._begin()
+                self._set_thread_count()
                 self._flat.evaluate()
                 shown = self._shown[width] = [
                     self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)
@@ -557,7 +557,7 @@ class Learner:
         judged, samples = list[BatchScores](), 0
         for batch in batches:
             with self.slot(), torch.inference_mode():
-                self._begin()
+                self._set_thread_count()
                 self._flat.evaluate()
                 for inputs, labels in zip(
                     torch.split(batch.inputs, _EVALUATED_TOGETHER),
@@ -582,7 +582,7 @@ class Learner:
         if reason := codecs.build_codec(exchange).problem(self.shapes):
             raise ConfigError(reason)
         try:
-            outputs = self._outputs(batch.inputs)
+            outputs = self._compute_outputs(batch.inputs)
         except OwnCodeError as error:
             if is_measured(batch.inputs) or "type" not in str(error.__cause__):
                 raise
@@ -620,12 +620,12 @@ class Learner:
 
         def compute() -> None:
             """Compute the second build's gradient of `batch`, after a pass over another minibatch."""
-            again._outputs(batch.inputs[:1].expand_as(batch.inputs))
+            again._compute_outputs(batch.inputs[:1].expand_as(batch.inputs))
             again.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
 
         return again._flat, compute
 
-    def _outputs(self, inputs: Tensor) -> Tensor:
+    def _compute_outputs(self, inputs: Tensor) -> Tensor:
         """Return the model's outputs for raw `inputs` in training mode, without gradients; used when a first minibatch is tried out."""
         with self._seed_random("dropout", 0), torch.no_grad(), self._autocast():
             self._flat.train()
@@ -658,7 +658,7 @@ class Learner:
             torch.default_generator.manual_seed(derive_seed(what, *key))
             yield
 
-    def _begin(self) -> None:
+    def _set_thread_count(self) -> None:
         """Set torch's number of threads to `training.threads` for the calling thread."""
         threads = self._experiment.training.threads
         assert threads != "auto", "the runner says how many before a run starts"

@@ -166,11 +166,11 @@ class _Reference:
                 model, own = step(model, gradients.pop(), own, update)
         if what == "gradients":
             return mean(gradients, weigh_contributions(counts)), sum(counts), losses
-        self._keep(worker, own)
+        self._store_optimizer(worker, own)
         delta = compute_delta(self.state.model, model, buffers=self.learner.buffers)
         return model if what == "model" else delta, sum(counts), losses
 
-    def _keep(self, worker: int, own: Sequence[Tensor]) -> None:
+    def _store_optimizer(self, worker: int, own: Sequence[Tensor]) -> None:
         """Store `own`, the vectors of that worker's own optimizer, in `state`."""
         all_ = [tuple(own) if rank == worker else held for rank, held in enumerate(self.state.own)]
         self.state = replace(self.state, own=tuple(all_))

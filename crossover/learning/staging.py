@@ -56,7 +56,7 @@ def plan_staging(experiment: Experiment, n_train: int) -> StagingPlan:
     of minibatches, or none, or if `check_rounds` raises it.
     """
     workers, batch_size, drop_last = experiment.workers, experiment.training.batch_size, experiment.data.drop_last
-    largest = _partition_sizes(n_train, workers)[0]
+    largest = _list_partition_sizes(n_train, workers)[0]
     if 0 < largest < batch_size:
         raise ConfigError(
             f"training.batch_size: {batch_size} is larger than a worker's partition of {largest} samples"
@@ -67,7 +67,7 @@ def plan_staging(experiment: Experiment, n_train: int) -> StagingPlan:
         raise ConfigError(_suggest_sizes(n_train, workers, batch_size, drop_last=drop_last))
     check_rounds(experiment, minibatches)
     partitions, start = [], 0
-    for size in _partition_sizes(n_train, workers):
+    for size in _list_partition_sizes(n_train, workers):
         ends = range(start, start + size - (size % batch_size if drop_last else 0), batch_size)
         partitions.append(tuple(range(first, min(first + batch_size, start + size)) for first in ends))
         start += size
@@ -115,7 +115,7 @@ def _check_every(experiment: Experiment, minibatches: int) -> None:
         )
 
 
-def _partition_sizes(n_train: int, workers: int) -> list[int]:
+def _list_partition_sizes(n_train: int, workers: int) -> list[int]:
     """Return the number of training samples of each worker, by rank; they differ by at most one."""
     return [n_train // workers + (worker < n_train % workers) for worker in range(workers)]
 
@@ -126,10 +126,11 @@ def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last:
 
     `n_train`: number of training samples; `drop_last`: whether a last, smaller minibatch is left out.
     """
-    if batch_size > _partition_sizes(n_train, workers)[0]:
+    if batch_size > _list_partition_sizes(n_train, workers)[0]:
         return None
     numbers = {
-        size // batch_size if drop_last else -(-size // batch_size) for size in set(_partition_sizes(n_train, workers))
+        size // batch_size if drop_last else -(-size // batch_size)
+        for size in set(_list_partition_sizes(n_train, workers))
     }
     return numbers.pop() or None if len(numbers) == 1 else None
 

@@ -294,10 +294,10 @@ def _decide_reading(
             path,
             f"data.table.drop (--drop): {reading.name_column(label)} is the label; expected another column, or another label",
         )
-    reading = _with_kind(path, replace(reading, label=label, why_label=why_label), body, table)
+    reading = _add_kind(path, replace(reading, label=label, why_label=why_label), body, table)
     reading = replace(reading, drop=tuple(sorted(drop)))
     if table.drop is None and header:
-        reading = _with_guessed_drop(reading, body)
+        reading = _drop_guessed_columns(reading, body)
     if not reading.inputs:
         raise _build_error(
             path, "data.table.drop (--drop): no column is left for the model; expected one at least beside the label"
@@ -415,7 +415,7 @@ def find_column(path: Path, reading: Reading, asked: str | int, field: str) -> i
     raise _build_error(path, f"{field}: there is no column {str(asked)!r}; expected {expected}")
 
 
-def _with_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Table) -> Reading:
+def _add_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Table) -> Reading:
     """Return the reading completed by the label's kind (classes or numbers), the class names, and a doubt if a class has a single
     row. `body`: rows without the header. Raises DataError if the label has only one value, or cannot be of the kind that `table`
     sets.
@@ -480,7 +480,7 @@ def _guess_kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple
     return "classes", f"{different} different whole numbers"
 
 
-def _with_guessed_drop(reading: Reading, body: Sequence[FileRow]) -> Reading:
+def _drop_guessed_columns(reading: Reading, body: Sequence[FileRow]) -> Reading:
     """Return the reading with those input columns dropped that have an index's name, such as `id`, and count the rows. It is
     unchanged if no input would remain. `body`: rows without the header.
     """

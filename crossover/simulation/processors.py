@@ -107,7 +107,7 @@ def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
 
     def steps_of(round: int) -> list[float]:
         """Return the seconds of each step of a round, on images of its epoch's size."""
-        places = [days.place(round, minibatch) for minibatch in range(days.minibatches_in(round))]
+        places = [days.locate_minibatch(round, minibatch) for minibatch in range(days.minibatches_in(round))]
         works = [(replace(workload, training_share=shares[epoch - 1]), n) for epoch, n in places]
         return [
             calibration.function_gradient_s(experiment, work, work.samples[n], memory_mb=memory_mb) for work, n in works

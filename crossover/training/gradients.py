@@ -32,7 +32,7 @@ def fetch_batch(ctx: Context, event: Event) -> "Batch":
     from crossover.learning.batches import decode_batch
 
     worker = event["worker"]
-    _, number = calendar(ctx.facts).place(event["round"], event["minibatch"])
+    _, number = calendar(ctx.facts).locate_minibatch(event["round"], event["minibatch"])
     key = keys.minibatch(ctx.facts.data, worker, number)
     batch = decode_batch(ctx.data[worker].get(key), key=key)
     return replace(batch, answers=ctx.facts.manifest["counts"][worker][number])
@@ -46,7 +46,7 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
     faulty, the gradient is altered by its attack.
     """
     where = {name: event[name] for name in ("round", "worker", "minibatch")}
-    epoch, _ = calendar(ctx.facts).place(event["round"], event["minibatch"])
+    epoch, _ = calendar(ctx.facts).locate_minibatch(event["round"], event["minibatch"])
     loss = ctx.learner.compute_gradient(batch, epoch=epoch, **where)
     note_loss(ctx, loss, samples=batch.samples, answers=batch.samples if batch.answers is None else batch.answers)
     faults, data = ctx.experiment.faults, ctx.learner.gradient

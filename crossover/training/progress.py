@@ -61,7 +61,7 @@ def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
     It equals the number of samples if each sample has one answer. `facts`: the run's configuration, whose manifest holds the counts.
     """
     counts: list[int] = facts.manifest["counts"][worker]
-    return [counts[number] for number in calendar(facts).numbers(round)]
+    return [counts[number] for number in calendar(facts).list_minibatches(round)]
 
 
 def minibatch_weights(facts: RunFacts, round: int, *, worker: int) -> list[int]:

@@ -39,7 +39,7 @@ class Prefetching(OnInstance):
         """Fetch the minibatch at `place`, copy it to the GPU if there is one, and return it."""
         batch = super().batch(place)
         if self._device_learner is not None:
-            epoch, _ = calendar(self._ctx.facts).place(place["round"], place["minibatch"])
+            epoch, _ = calendar(self._ctx.facts).locate_minibatch(place["round"], place["minibatch"])
             batch = self._device_learner.on_device(batch, epoch=epoch)
         return batch
 

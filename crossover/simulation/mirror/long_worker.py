@@ -218,7 +218,7 @@ class WorkerInvocation:
             raise Leave
         if self.remaining_s() < 2 * self.slowest_s:
             raise Leave
-        _, number = world.days.place(progress.round, progress.minibatch)
+        _, number = world.days.locate_minibatch(progress.round, progress.minibatch)
         samples = world.workload.samples[number]
         factors, known = world.factors[self.place.worker], world.state.setdefault(("minibatch", self.step), {})
         if samples not in known:  # many thousand times the same

@@ -143,7 +143,7 @@ class SimulatedPeer:
         minibatch while they compute; a program that keeps its data on its disk fetches only in the first epoch.
         """
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
-        for minibatch, number in enumerate(world.days.numbers(self.round)):
+        for minibatch, number in enumerate(world.days.list_minibatches(self.round)):
             samples = workload.samples[number]
             last = minibatch + 1 == world.days.minibatches_in(self.round)
             self._count_batches(number, first=self.round == 0 and minibatch == 0, last=last)

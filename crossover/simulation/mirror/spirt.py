@@ -78,7 +78,7 @@ def samples_of_minibatches(world: World, place: WhereInRun) -> tuple[int, ...]:
     """
     days, samples = world.days, world.workload.samples
     if days.local:
-        return tuple(samples[number] for number in days.numbers(place.round))
+        return tuple(samples[number] for number in days.list_minibatches(place.round))
     return (samples[days.first_minibatch(place.round) + place.minibatch],)
 
 

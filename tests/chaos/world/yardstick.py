@@ -124,8 +124,8 @@ class _MLLessInOneProcess:
         learner.model[:] = buffers.view(model)
         counts = [self._counts(step, each) for each in range(len(self._workers))]
         mean = RunningMean.allocate(weigh_contributions(counts[rank]), elements=model.numel())
-        for position, number in enumerate(self._days.numbers(step)):
-            epoch = self._days.place(step, position)[0]
+        for position, number in enumerate(self._days.list_minibatches(step)):
+            epoch = self._days.locate_minibatch(step, position)[0]
             batch: Batch = self._batches.train(rank, number)
             learner.compute_gradient(batch, epoch=epoch, round=step, worker=rank, minibatch=position)
             mean.add(buffers.tensor(learner.gradient))
@@ -147,7 +147,7 @@ class _MLLessInOneProcess:
             worker.on_the_way[step] = significant
 
     def _counts(self, step: int, rank: int) -> list[int]:
-        return [self._answers[rank][number] for number in self._days.numbers(step)]
+        return [self._answers[rank][number] for number in self._days.list_minibatches(step)]
 
     def _filter(self, step: int, base: Tensor, residual: Tensor) -> Tensor | None:
         """Return what is significant of `residual`, and set it to zero there; None if nothing is."""

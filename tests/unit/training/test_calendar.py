@@ -23,10 +23,10 @@ def test_rounds_of_a_run(days: Calendar, rounds: list[tuple[int, bool, list[int]
     assert days.rounds == len(rounds)
     before = 0
     for round, (epoch, within, numbers) in enumerate(rounds):
-        assert (days.epoch(round), days.ends_epoch(round), days.numbers(round)) == (epoch, not within, numbers)
+        assert (days.epoch(round), days.ends_epoch(round), days.list_minibatches(round)) == (epoch, not within, numbers)
         assert (days.minibatches_before(round), days.minibatches_in(round)) == (before, len(numbers))
         places = [divmod(before + each, days.minibatches) for each in range(len(numbers))]
-        assert [days.place(round, each) for each in range(len(numbers))] == [(e + 1, n) for e, n in places]
+        assert [days.locate_minibatch(round, each) for each in range(len(numbers))] == [(e + 1, n) for e, n in places]
         before += len(numbers)
     assert before == days.epochs * days.minibatches
     assert days.epoch(days.rounds) > days.epochs  # where a run that is over stands
