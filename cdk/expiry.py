@@ -130,7 +130,7 @@ class Expiry(Construct):
     """
 
     def __init__(self, scope: Construct, id: str, *, project: str, only: str = "") -> None:
-        """Build machine, queue, schedule and roles. Arguments: see the class."""
+        """Build machine, queue, schedule and roles. `only`: name of the only stack to end, '' for all of the project."""
         super().__init__(scope, id)
         name = f"{only}-expiry" if only else stack_name(project, "expiry")
         role = grants.role(

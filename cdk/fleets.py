@@ -59,7 +59,9 @@ class ProgramFleet(Construct):
         groups: Sequence[str] = (),
         environment: Mapping[str, str] = {},
     ) -> None:
-        """Build code, role, launch template and group. Arguments: see the class."""
+        """Build code, role, launch template and Auto Scaling group. `module`: module whose `main` the instances run; `uses`: constructs
+        that the program may access; `groups`: further security groups; `environment`: further environment variables.
+        """
         super().__init__(scope, id)
         name = resource_name(self, "fleet")
         self.facts = {"fleet": name}

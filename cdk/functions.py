@@ -53,7 +53,9 @@ class LambdaFunctions(Construct):
         user_code: Dependencies | None = None,
         user_steps: bool = False,
     ) -> None:
-        """Package and build the function of each step. Arguments: see the class."""
+        """Package and build the Lambda function of each step. `computing`: names of the steps whose functions get torch; `identity`:
+        environment variables of all functions; `user_steps`: whether the steps are the user's own.
+        """
         super().__init__(scope, id)
         self._settings, self._identity, self._network, self._storage = settings, identity, network, storage
         self._services: dict[Uses, RedisHosts | Broker | None] = {"tensors": databases, "bus": broker}

@@ -50,7 +50,7 @@ def look_up(scope: Construct, project: str, part: str, name: str) -> str:
 
 def prevent_deletion_while_used(scope: Construct, project: str, part: str) -> None:
     """Export a constant from the shared stack `part` of `project`. CloudFormation does not delete a stack while another stack imports its
-    export (see `import_shared_words`). `scope`: the shared stack.
+    export, as experiments' stacks do. `scope`: the shared stack.
     """
     CfnOutput(scope, "Standing", value=part, export_name=f"{project}-{part}")
 

@@ -40,7 +40,7 @@ def _within_the_account(actions: list[str], resources: list[str]) -> iam.PolicyS
 
 class NetworkStack(Stack):
     """The network that a project's experiments share: a VPC in one availability zone without NAT, with a public subnet for hosts, a private
-    one for functions, and security groups. If the organisation has a VPC, only the security groups are built.
+    one for functions, and security groups. If the organisation has a VPC, no other VPC and no endpoints are built.
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:

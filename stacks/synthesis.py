@@ -109,9 +109,9 @@ def synthesize(
     layers: Path = LAYERS,
     account: AccountFile | None = None,
 ) -> Path:
-    """Write the experiment's cloud assembly (templates and assets) to the folder `out`, and return that folder. `now`, `layers`, `account`:
-    as for `compose`.
+    """Write the experiment's cloud assembly (templates and assets) to the folder `out`, and return that folder.
 
+    `now`: when the stacks' lifetime begins; `layers`: folder with the built layers; `account`: settings of the organisation's AWS account.
     CDK's template validator is off here (app.py has it on). The assembly fits accounts that are bootstrapped with CDK's default qualifier,
     as the local cloud is.
     """

@@ -227,7 +227,7 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
     application = _make_application()
 
     def answer_counted(environ: Any, start_response: Any) -> Any:
-        """Answer a request as `answer` does, counted as in flight meanwhile."""
+        """Check and answer a request; it counts as in flight until it is answered."""
         with in_flight.request():
             return answer(environ, start_response)
 

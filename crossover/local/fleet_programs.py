@@ -132,7 +132,9 @@ class Fleets:
         environment: Callable[[Mapping[str, str], str], dict[str, str]],
         left: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Start without fleets. `folder`: receives logs and /run folders; the other arguments see the class."""
+        """Start without fleets. `folder`: receives logs and /run folders; `unpacked(url, role)`: returns the folder of a program's code;
+        `environment(variables, role)`: completes a program's variables; `left(fleet)`: called when an instance leaves.
+        """
         self._left = left
         self._folder, self._unpacked, self._environment = folder, unpacked, environment
         self._fleets: dict[str, LocalFleet] = {}

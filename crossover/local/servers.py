@@ -210,8 +210,8 @@ def start_process(
     """Start the command `arguments` (program and options) as a child process in a session of its own, and return it. It ends at the latest
     with this process. Raises FileNotFoundError.
 
-    `environment`: replaces this process's variables (the mark is added); `folder`: its working directory; `output`: receives standard
-    output and error; `pass_fds`: file descriptors that it inherits.
+    `environment`: replaces this process's variables (the one by which the watchdog finds the child is added); `folder`: its working
+    directory; `output`: receives standard output and error; `pass_fds`: file descriptors that it inherits.
     """
     guard = _ensure_guard()
     child = subprocess.Popen(
@@ -336,7 +336,9 @@ class RedisServer(AbstractContextManager[Any]):
         module: Path | None = None,
         settings: Mapping[str, object] = {},
     ) -> None:
-        """Start the server in `folder` and wait until it answers. `password`: None for none; the rest see the class."""
+        """Start the server in `folder` and wait until it answers. `password`: None for none; `module`: library with the tensor commands to
+        load; `settings`: further lines of redis.conf.
+        """
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._password = password
@@ -511,7 +513,7 @@ class RabbitServer(AbstractContextManager[Any]):
     """
 
     def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
-        """Start the broker in `folder` with one user, and wait until it answers. The rest see the class."""
+        """Start the broker in `folder` with one user, and wait until it answers. `settings`: further lines of its configuration."""
         self._folder = folder.resolve()
         self._username = username
         self._password = password

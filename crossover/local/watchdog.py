@@ -41,9 +41,10 @@ def _is_zombie(entry: Path) -> bool:
 
 
 def kill_marked(mark: bytes, *, group: int = 0) -> None:
-    """Kill the processes that `find_marked` returns, until two scans in a row find none, for about ten seconds at most.
+    """Kill all processes that have `mark` (b"NAME=value") in their environment, until two scans in a row find none, for about ten seconds
+    at most.
 
-    Several scans are needed because a process may fork while it is being killed. `mark`, `group`: as for `find_marked`.
+    Several scans are needed because a process may fork while it is being killed. `group`: only processes of this process group, 0 for all.
     """
     quiet = 0
     for _ in range(_SCANS):

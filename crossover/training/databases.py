@@ -33,7 +33,7 @@ def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spen
 
     The state is that of the newest resumable round in the databases, otherwise the newest one saved in the bucket, otherwise the seeded
     model. `ctx`: of the step that sets the attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold
-    the state; `spent`: see the module.
+    the state; `spent`: returns the keys that one round wrote for a holder.
 
     Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or damaged.
     """
@@ -58,7 +58,7 @@ def roll_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
     """Delete the state of the attempt of `ctx`, which was superseded during its set-up. Does nothing if the next attempt still has to read
     that state.
 
-    `holders`: ranks of the databases that hold the state; `spent`: see the module.
+    `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder.
     """
     if progress.is_state_unneeded(ctx):
         _delete(ctx, ctx.keys, holders, spent, decided=calendar(ctx.facts).decisions)
@@ -67,17 +67,18 @@ def roll_back(ctx: Context, holders: Several[int], spent: Spent) -> None:
 def delete_attempts(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> None:
     """Delete everything that the attempts with the keys `before` left in the databases, after the run has ended.
 
-    `holders`: ranks of the databases that hold the state; `spent`: see the module.
+    `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder.
     """
     for names in before:
         _delete(ctx, names, holders, spent, decided=calendar(ctx.facts).decisions)
 
 
 def set_up_attempt(ctx: Context, holders: Several[int], spent: Spent) -> AbstractContextManager[list[Keys]]:
-    """Return `progress.set_up_attempt` with functions that roll back and clear the databases, for an architecture that keeps all of a run's
-    state there.
+    """Return a context manager within which an attempt is set up, for an architecture that keeps all of a run's state in databases; it
+    yields the keys of the earlier attempts.
 
-    `holders`: ranks of those databases; `spent`: see the module.
+    It is `progress.set_up_attempt`, with functions that roll back and clear the databases. `holders`: ranks of the databases; `spent`:
+    returns the keys that one round wrote for a holder.
     """
 
     def clear_all(before: Several[Keys]) -> None:
@@ -97,7 +98,8 @@ def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, d
     stopped.
 
     If no holder has a model of that attempt any more, its functions may have continued to any round; then the keys of all possible rounds
-    are deleted. `spent`: see the module; `decided`: number of decisions that the attempt can have made at most.
+    are deleted. `spent`: returns the keys that one round wrote for a holder; `decided`: number of decisions that the attempt can have made
+    at most.
     """
     days = calendar(ctx.facts)
     round = find_resumable_round(_stores_of(ctx, holders), names, days, decided=decided)
@@ -320,7 +322,7 @@ def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
     """Store the last round's model and the outcome in the bucket of `ctx`, delete the run's remaining keys in the databases, and mark the
     run as finished.
 
-    `holders`: ranks of the databases that hold the state; `spent`: see the module.
+    `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder.
     """
     agreed = progress.newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])

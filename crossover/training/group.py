@@ -119,7 +119,8 @@ class Group:
     ) -> "Tensor":
         """Wait for a part of the contribution of `sender`, stored under `key`, write its decoded values into `out`, and return `out`.
 
-        `first`: number of the element at which the part begins. `unless` and the errors are as in `fetch`.
+        `first`: number of the element at which the part begins; `unless`: key of the result for which the part is needed. Raises
+        ResultExists if that result exists already, Corrupt if kind, length or count is wrong.
         """
         own, samples = self.own, self.samples[sender]
         if own is None or own.codec is None:
@@ -137,7 +138,7 @@ class Group:
     def fetch_result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
         """Wait for the aggregate that `sender` publishes under `key`, write it into `out`, and return `out`.
 
-        Raises Corrupt as `fetch` does, and if a value is NaN or infinite.
+        Raises Corrupt if kind, length or sample count is wrong, or if a value is NaN or infinite.
         """
         if self.own is not None and self.own.codec is not None and self.own.codec.sparse:
             self._fetch_checked(lambda: self._read_aggregate(key, out), key, sender=sender, samples=sum(self.samples))

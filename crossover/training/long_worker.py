@@ -37,7 +37,9 @@ class Worker(Protocol):
     """A worker that lives through many invocations. Protocol; LambdaML's synchronous worker and MLLess's filtering one implement it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set the worker's state to that of `checkpoint`, as `state` returned it. Called before the first round."""
+        """Set the worker's state to that of `checkpoint`, whose vectors and plain values an earlier call of `state` returned. Called before
+        the first round.
+        """
 
     def round(self) -> None:
         """Run the rest of the current round and move to the next. May raise NearDeadline, at a point at which the state can be saved."""
@@ -388,7 +390,7 @@ def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
     """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two checkpoints apart.
     `ctx`: gives the interval of checkpoints.
 
-    `slack`: number of rounds by which a worker may be further behind.
+    `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints.
     """
     span = 2 * (ctx.experiment.functions.checkpoint_every + slack) + 2
     return range(max(0, round - span), round + span)
@@ -398,7 +400,7 @@ def rounds_to_clear(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
     """Return the rounds, ascending, of which the attempt with these `keys` may have left keys when the run ended: those around the run's
     last round and around the attempt's checkpoints.
 
-    `slack`: as in `rounds_around`.
+    `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints.
     """
     saved = (key.rpartition("/")[2] for key in ctx.objects.list(keys.own_checkpoints))
     last = calendar(ctx.facts).rounds_until(progress.newest_decision(ctx)["epoch"])
@@ -440,10 +442,11 @@ def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
 
 def _copy_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
     """Copy the checkpoints of the newest undamaged round of the attempts `before` to this one and return that round; None if there are no
-    checkpoints. Arguments and errors as in `adopt_checkpoints`.
+    checkpoints.
 
-    If this attempt has checkpoints already, because its first step is tried again, nothing is copied and the first of their rounds is
-    returned.
+    `rounds`: returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one of them. If this
+    attempt has checkpoints already, because its first step is tried again, nothing is copied and the first of their rounds is returned.
+    Raises Missing if the run has decisions but no such round, Corrupt if every round is damaged.
     """
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again

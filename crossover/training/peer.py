@@ -225,8 +225,8 @@ class Replica:
         self.optimizer = checkpoints.optimizer_of(after)
 
     def contribution(self, out: "Tensor") -> None:
-        """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or how far it has moved since the
-        round began.
+        """Write what the peer contributes after its local steps into `out`: its model, or how far it has moved since the round began;
+        float32, P parameters and B buffers.
         """
         assert self._begun is not None, "a step of its own is behind it"
         delta = self._ctx.experiment.exchange.what == "delta"
@@ -318,7 +318,9 @@ class PeerExchange(Protocol):
         """
 
     def keep(self) -> None:
-        """Store this peer's last message again if it was lost. Called at the end of the run, while other peers may still read it."""
+        """Store this peer's last message again if it was lost. Called now and then while this peer waits for others, who may still read
+        it.
+        """
 
     def close(self) -> None:
         """Delete the keys and queues that `open` and `send` created, because no peer reads them any more."""
@@ -408,8 +410,8 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """End this peer's part in the run: report that it is done, wait until all peers are, then delete the run's keys and mark the run as
     finished.
 
-    `ctx`: of the peer; `member`: its rank; `exchange`: serves the other peers meanwhile, then is closed. If no peer has stored the run's
-    outcome, this one stores its own model. Several peers may do all this at the same time.
+    `ctx`: of the peer; `member`: its rank; `exchange`: stores lost messages again meanwhile, then is closed. If no peer has stored the
+    run's outcome, this one stores its own model. Several peers may do all this at the same time.
     """
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
@@ -649,10 +651,11 @@ class _Peer:
         return self._history[1]
 
     def detect_convergence(self) -> bool:
-        """Return whether training is over. At the end of an epoch, evaluate and create the decision unless another peer has; at any other
-        point return False.
+        """Return whether training is over. If an epoch has just ended, evaluate the model and create the decision unless another peer has;
+        otherwise return False.
 
-        Every peer follows the decision that was created first. If it ends training, the outcome is stored, too, with this peer's model.
+        Every peer follows the decision that was created first. If it ends training, the peer whose model was evaluated stores the outcome;
+        any peer does so if all have the same model.
         """
         ctx, days, round = self._ctx, self._replica.days, self._replica.round
         if not round or not days.ends_epoch(round - 1):

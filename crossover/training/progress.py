@@ -285,7 +285,9 @@ def history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
 
 
 def newest_decision(ctx: Context) -> dict[str, Any]:
-    """Return the run's newest decision, as `decision` does. Lists the bucket, so it is for the end of a run, not for training."""
+    """Return the run's newest decision, a dictionary with the fields of DECISION. Lists the bucket, so it is for the end of a run, not for
+    training.
+    """
     return decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
 
 

@@ -237,7 +237,7 @@ class SynchronousWorker:
         return out
 
     def _keys_by_exchange(self) -> "list[Keys]":
-        """Return one Keys object for each exchange of a round."""
+        """Return the Keys (names under which vectors are stored) of each exchange of a round: one or two."""
         return self.ctx.keys.list_by_exchange(codecs.count_exchanges(self.ctx.experiment.exchange))
 
     def _delete_spent_keys(self, group: "Group") -> None:

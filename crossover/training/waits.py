@@ -157,11 +157,11 @@ class Waits:
         sender: int | None,
         patience: float,
     ) -> None:
-        """Raise if the wait has no purpose any more: its attempt was superseded, the result is not needed, the sender failed, or it timed
-        out. Arguments and errors as in `wait_for`.
+        """Raise if the wait for `key` has no purpose any more: StaleAttempt if this attempt was superseded or is over, ResultExists if
+        `is_unneeded` returns True, RunFailed if `sender` has failed, WaitTimeout after `patience` times the usual timeout.
 
-        Before it reports a failed sender or a timeout, it calls `look` once more, so that a key that came in between is not missed. In a
-        superseded attempt it raises even if the key exists.
+        Before it reports a failed sender or a timeout, it calls `look`, which reads the key, once more, so that a key that came in between
+        is not missed. In a superseded attempt it raises even if the key exists.
         """
         obsolete = self.retry(lambda: progress.is_obsolete(self.ctx))
         if obsolete:

@@ -119,7 +119,9 @@ class Step:
             return check_event({**event, **(changes or {})})
 
     def __call__(self, event: Event, lambda_context: Any) -> Event:
-        """Run the step as the Lambda handler of this process. Arguments and result as in `invoke`."""
+        """Run the step as the Lambda handler of this process, with the state machine's event and Lambda's context object, and return the
+        changed event.
+        """
         return self.invoke(process_resources(), event, lambda_context)
 
     def invoke(self, resources: Resources, event: Event, lambda_context: Any) -> Event:

@@ -357,7 +357,9 @@ def load(name: str) -> Architecture:
 
 
 def architecture_of(experiment: Experiment) -> Architecture:
-    """Return the architecture that `experiment` names, in the form that its settings need. Raises ConfigError as `load` does."""
+    """Return the architecture that `experiment` names, in the form that its settings need. Raises ConfigError if there is none, or if it is
+    faulty.
+    """
     return load(experiment.architecture).resolve_form(experiment)
 
 

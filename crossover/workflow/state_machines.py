@@ -296,8 +296,8 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
 def _adopt(block: States, node: Child, name: str, then: str | None, *, limit_s: int) -> str:
     """Add the states that wait for an execution that exists already, and return its result; return the name of the first state.
 
-    The execution was started by an earlier try of this Child. `name`: expression for the execution's name; the other arguments as in
-    `start`. If it did not succeed, the states fail.
+    An earlier try of this Child has started it. If it did not succeed, the states fail. `block`: receives the states; `name`: expression
+    for the execution's name; `then`: name of the next state, None for the end; `limit_s`: the longest that any execution can last.
     """
     describe, wait = block.reserve(f"adopt {node.name}"), block.reserve(f"wait for {node.name}")
     succeeded = {"event.$": "States.StringToJson($.adopted.Output)"}
@@ -532,7 +532,7 @@ def definitions(
     """Return the definition in Amazon States Language of every state machine that `architecture` needs for `experiment`, by the machine's
     name.
 
-    `minibatches`: as for `machines`.
+    `minibatches`: largest number that one worker computes side by side; None (unknown) makes the Maps over them distributed.
     """
     made = machines(architecture, experiment, minibatches=minibatches)
     return {name: machine.definition for name, machine in made.items()}

@@ -123,8 +123,8 @@ def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
 
 
 def _starts(ctx: Context, saved: list[str]) -> list[int]:
-    """Return the rounds at whose start a regular checkpoint was saved, from the checkpoints' keys `saved`. At such a start every word is
-    applied (see `words.last_applied_step`).
+    """Return the rounds at whose start a regular checkpoint was saved, from the checkpoints' keys `saved`. At such a start no word (the
+    supervisor's decision) is still to be applied.
     """
     positions = (key.rpartition("/")[2].split(".") for key in saved)
     rounds = [int(round) for round, minibatch in positions if int(minibatch) == 0]

@@ -118,7 +118,7 @@ def last_applied_step(days: Calendar, step: int, *, slack: int, every: int) -> i
 def visible_from(days: Calendar, step: int, *, slack: int, every: int) -> int:
     """Return the first step that begins with the word on `step` (the supervisor's decision) applied by every worker.
 
-    `days`, `slack`, `every`: as in `last_applied_step`.
+    `days`: the run's calendar; `slack`: steps by which words are applied late; `every`: steps between two checkpoints.
     """
     return min(step + slack, _find_draining_step(days, step, every=every)) + 1
 

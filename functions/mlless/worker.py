@@ -304,8 +304,8 @@ class FilteringWorker:
         return _decode_update(found, key=key, elements=self._shared.numel())
 
     def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
-        """Call `look` again and again until it finds `key`, and return its result. Waits and raises as `Waits.wait_for`; `patience`: factor
-        on the usual timeout.
+        """Call `look` again and again until it finds `key`, which `sender` stores, and return its result. `patience`: factor on the usual
+        timeout. Raises NearDeadline, StaleAttempt, RunFailed if the sender has failed, and WaitTimeout.
 
         The wait counts for the worker's current step, even if the key belongs to an earlier one: with a slack, the worker has passed that
         step and saved its checkpoint.

@@ -87,7 +87,9 @@ class Gathering:
             yield self._bodies.decode(self._await_gradient(key, peer, round), own=own, samples=samples[peer], what=key)
 
     def _await_gradient(self, key: str, peer: int, round: int) -> bytes:
-        """Wait until the gradient of `peer` is stored under `key`, and return its bytes. Raises as `Membership.raise_if_pointless`."""
+        """Wait until the gradient of `peer` is stored under `key`, and return its bytes. Raises RunFailed if the peer has failed,
+        WaitTimeout if it is gone, StaleAttempt if this rank was taken over.
+        """
         look_s = self._member.settings.look_s
         pause, ask = (
             Pauses(0.005, 0.5),

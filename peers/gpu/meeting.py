@@ -133,7 +133,8 @@ class Meeting:
         """Check that it still makes sense to wait for the ranks `missing`; return True. Return False without checking if the last check was
         a short time ago.
 
-        Raises RunEnded if the run has an outcome, WaitTimeout after the meeting's time limit, and as `Membership.raise_if_pointless`.
+        Raises RunEnded if the run has an outcome, RunFailed if a missing member has failed, WaitTimeout if one is gone or after the
+        meeting's time limit, StaleAttempt if this rank was taken over.
         """
         now_s, settings = runtime.monotonic(), self._member.settings
         if now_s < self._ask_s:

@@ -91,8 +91,8 @@ class Post:
         """Send each remembered message again whose mailbox is empty or holds an older one.
 
         The broker may have lost it, or an older attempt of this peer may have overwritten it. `lost`: called with the keys and round of a
-        lost message before it is sent again. If this program ends in between, the next attempt still finds the mailbox empty, so it calls
-        `lost` again.
+        lost message before it is sent again. If this program ends in between, the next attempt still finds the mailbox empty and repeats
+        both.
         """
         for mailbox, (keys, round, text) in self._sent.items():
             held = self._ctx.bus.peek(mailbox)
@@ -170,7 +170,9 @@ class SynchronousMailboxes:
 
     def _await_all(self, keys: Keys, round: int) -> None:
         """Wait until all peers have arrived at the barrier of `round` (SynchronisationBarrier), which counts distinct peers. Meanwhile
-        sends again what was lost. Raises as `Membership.raise_if_pointless`.
+        sends again what was lost.
+
+        Raises RunFailed if a missing peer has failed, WaitTimeout if one is gone, StaleAttempt if this rank was taken over.
         """
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
         pause, ask = self._waiting()

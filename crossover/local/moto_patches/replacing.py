@@ -34,8 +34,8 @@ class Replacements(contextlib.ExitStack):
         return old
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace the method `owner.name` by one that calls `wrapper(old method, *arguments)`; a classmethod or staticmethod stays one. For
-        a classmethod, the class follows the old method.
+        """Replace the method `owner.name` by one that calls `wrapper(old method, *arguments)`; for a classmethod, `wrapper(old method, cls,
+        *arguments)`. A classmethod or staticmethod stays one.
         """
         raw = vars(owner).get(name)
         old = self.replace(owner, name, None)
@@ -64,17 +64,19 @@ class Replacements(contextlib.ExitStack):
         self._set(owner, name, new, _ABSENT)
 
     def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that replaces `owner.name` by the decorated function, as `replace` does."""
+        """Return a decorator that replaces `owner.name` by the decorated function until this stack is closed."""
         return functools.partial(_apply_change, self.replace, owner, name)
 
     def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that wraps the method `owner.name` with the decorated function, as `wrap` does: the function gets the old
-        method as its first argument.
+        """Return a decorator that replaces the method `owner.name` by a call of the decorated function, which gets the old method as its
+        first argument, until this stack is closed.
         """
         return functools.partial(_apply_change, self.wrap, owner, name)
 
     def adds(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that adds the decorated function as `owner.name`, as `add` does."""
+        """Return a decorator that adds the decorated function to `owner` as the attribute `name`, which moto lacks, until this stack is
+        closed.
+        """
         return functools.partial(_apply_change, self.add, owner, name)
 
     def set_item(self, owner: Any, key: Any, new: Any) -> None:
