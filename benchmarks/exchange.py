@@ -37,7 +37,7 @@ from crossover.local.servers import RedisServer
 from crossover.training.group import Group, GroupExchange
 from crossover.training.long_worker import keys_of
 from crossover.training.waits import Waits
-from crossover.workflow.context import Context, Resources, RunFacts
+from crossover.workflow.context import Context, Resources, RunConfiguration
 from functions.all_reduce import AllReduce
 from functions.scatter_reduce import ScatterReduce
 
@@ -128,7 +128,7 @@ def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
         exchange=OneExchange(every=1),
     )
     resources = Resources(OneStore(connect_store(channel, traffic)))
-    resources.facts["r"] = RunFacts(experiment, "", {"minibatches": 1}, setting.elements, 0, 0.0)
+    resources.facts["r"] = RunConfiguration(experiment, "", {"minibatches": 1}, setting.elements, 0, 0.0)
     ctx = Context(resources, run="r")
     return ctx, traffic if channel.is_s3 else ctx.traffic["tensor_store"]
 

@@ -33,7 +33,7 @@ from crossover.training.progress import DECISION, calendar, calendar_of
 from crossover.validation.combinations import too_many
 from crossover.workflow import infrastructure
 from crossover.workflow.architecture import architecture_of
-from crossover.workflow.context import RunFacts
+from crossover.workflow.context import RunConfiguration
 from crossover.workflow.state_machines import ARRAY_LIMIT
 
 # --- patience ---------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Deployed:
         ]
         if experiment.workers > self.shape["workers"]:
             wrong.append(f"workers: {experiment.workers}, deployed for {self.shape['workers']}")
-        side_by_side = calendar(RunFacts.from_json(prepared.facts)).count_parallel(0)
+        side_by_side = calendar(RunConfiguration.from_json(prepared.facts)).count_parallel(0)
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
         if side_by_side > ARRAY_LIMIT and infrastructure.has_minibatch_map(prepared.architecture):

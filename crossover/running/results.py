@@ -15,7 +15,7 @@ from crossover.reports.usage import expected_records, state_transitions
 from crossover.running.preparing import Prepared
 from crossover.training import progress
 from crossover.training.progress import calendar
-from crossover.workflow.context import RunFacts
+from crossover.workflow.context import RunConfiguration
 
 
 def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
@@ -63,7 +63,7 @@ def _build_result(
     """
     facts, records = prepared.facts, list(prepared.records.values())
     workers, decided = prepared.experiment.workers, len(prepared.decisions)
-    days = calendar(RunFacts.from_json(prepared.facts))
+    days = calendar(RunConfiguration.from_json(prepared.facts))
     return build(
         dropped=list_dropped(prepared),
         damaged=[

@@ -14,14 +14,14 @@ from crossover.data.encoding import Vector, build_header
 from crossover.data.keys import Keys
 from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.experiment import Experiment
-from crossover.workflow.context import Context, RunFacts
+from crossover.workflow.context import Context, RunConfiguration
 
 # --- calendar ---------------------------------------------------------------------------------------------------------
 
 
-def calendar(facts: RunFacts) -> Calendar:
-    """Return the run's calendar, which converts between epochs, rounds and minibatches. `facts`: the run's configuration."""
-    return calendar_of(facts.experiment, facts.manifest)
+def calendar(configuration: RunConfiguration) -> Calendar:
+    """Return the run's calendar, which converts between epochs, rounds and minibatches."""
+    return calendar_of(configuration.experiment, configuration.manifest)
 
 
 def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar:
@@ -55,28 +55,28 @@ def ends_epoch(ctx: Context, event: Event) -> bool:
     return calendar(ctx.facts).ends_epoch(event["round"])
 
 
-def answers(facts: RunFacts, round: int, *, worker: int) -> list[int]:
+def answers(configuration: RunConfiguration, round: int, *, worker: int) -> list[int]:
     """Return the number of answers (labels that count in the loss) in each of the worker's minibatches of the round.
 
-    It equals the number of samples if each sample has one answer. `facts`: the run's configuration, whose manifest holds the counts.
+    It equals the number of samples if each sample has one answer. The counts are in the manifest of the run's configuration.
     """
-    counts: list[int] = facts.manifest["counts"][worker]
-    return [counts[number] for number in calendar(facts).list_minibatches(round)]
+    counts: list[int] = configuration.manifest["counts"][worker]
+    return [counts[number] for number in calendar(configuration).list_minibatches(round)]
 
 
-def minibatch_weights(facts: RunFacts, round: int, *, worker: int) -> list[int]:
-    """Return the weight of each of the worker's minibatches in the mean gradient of the round: its number of answers, or 1 for each if all
-    have none. `facts`: the run's configuration.
+def minibatch_weights(configuration: RunConfiguration, round: int, *, worker: int) -> list[int]:
+    """Return the weight of each of the worker's minibatches in the mean gradient of the round: its number of answers (labels), or 1 for
+    each if all have none.
     """
-    return weigh_contributions(answers(facts, round, worker=worker))
+    return weigh_contributions(answers(configuration, round, worker=worker))
 
 
-def worker_weights(facts: RunFacts, round: int) -> list[int]:
-    """Return the weight of each worker's contribution in the mean of the round, by rank: its number of answers, or 1 for each if all have
-    none. `facts`: the run's configuration.
+def worker_weights(configuration: RunConfiguration, round: int) -> list[int]:
+    """Return the weight of each worker's contribution in the mean of the round, by rank: its number of answers (labels), or 1 for each if
+    all have none.
     """
     return weigh_contributions(
-        [sum(answers(facts, round, worker=worker)) for worker in range(len(facts.manifest["counts"]))]
+        [sum(answers(configuration, round, worker=worker)) for worker in range(len(configuration.manifest["counts"]))]
     )
 
 

@@ -13,7 +13,7 @@ from crossover.experiment import Experiment
 from crossover.runtime import Pauses
 from crossover.training import progress
 from crossover.training.progress import calendar
-from crossover.workflow.context import Context, RunFacts
+from crossover.workflow.context import Context, RunConfiguration
 
 T = TypeVar("T")
 
@@ -50,13 +50,12 @@ class Polling:
 POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
 
 
-def patience_s(facts: RunFacts) -> float:
+def patience_s(configuration: RunConfiguration) -> float:
     """Return for how many seconds a worker waits for another one, which may first have to time out, be invoked again and repeat its work.
-    `facts`: the run's configuration.
 
     It is multiplied by the number of epochs that a round spans, because a straggler falls behind by that factor.
     """
-    return max(120.0, 2.0 * facts.experiment.functions.timeout_s) * calendar(facts).span
+    return max(120.0, 2.0 * configuration.experiment.functions.timeout_s) * calendar(configuration).span
 
 
 def reserve_s(experiment: Experiment) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from crossover.learning.learner import Learner
 
 
-# --- run facts --------------------------------------------------------------------------------------------------------
+# --- run configuration ------------------------------------------------------------------------------------------------
 
 FACTS = {
     "experiment": {},
@@ -37,8 +37,8 @@ FACTS = {
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """A run's configuration ("facts"): the content of `runs/<id>/experiment.json`, read once per process and run."""
+class RunConfiguration:
+    """The configuration of one run (`ctx.facts`): the content of `runs/<id>/experiment.json`, read once per process and run."""
 
     experiment: Experiment
     data: str  # fingerprint of the staged data
@@ -53,7 +53,7 @@ class RunFacts:
     )  # what a run with a budget is judged by: crossover/reports/spending.py
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> "RunFacts":
+    def from_json(cls, plain: Mapping[str, Any]) -> "RunConfiguration":
         """Return the run's configuration described by `plain`, the JSON that crossover/running/preparing.py writes. Raises TypeError or
         AttributeError if it has another form.
         """
@@ -96,37 +96,37 @@ class Resources:
     """Everything that a process keeps from one invocation to the next: clients, run configurations, and learners that are not in use."""
 
     clients: Clients
-    facts: dict[str, RunFacts] = field(default_factory=dict)
+    facts: dict[str, RunConfiguration] = field(default_factory=dict)
     learners: dict[str, list["Learner"]] = field(default_factory=dict)  # idle ones, by run
     # What decisions have read, by run and key.
     records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     make_learner: Callable[[Experiment, Mapping[str, Any]], "Learner"] = new_learner
     lock: runtime.Lock = field(default_factory=runtime.lock)
 
-    def facts_of(self, run: str, objects: ObjectStore) -> RunFacts:
+    def read_configuration(self, run: str, objects: ObjectStore) -> RunConfiguration:
         """Return the configuration of `run`; it is read from `objects` at the first call. Raises Corrupt if it cannot be read."""
         with self.lock:  # steps side by side in one process read them once
             if run not in self.facts:
                 try:
-                    self.facts[run] = RunFacts.from_json(
+                    self.facts[run] = RunConfiguration.from_json(
                         documents.read_document(objects, key := Keys(run).experiment, FACTS)
                     )
                 except (TypeError, AttributeError) as error:
                     raise Corrupt(f"{key}: experiment: {error}") from error
             return self.facts[run]
 
-    def take_learner(self, run: str, facts: RunFacts, objects: ObjectStore) -> "Learner":
+    def take_learner(self, run: str, configuration: RunConfiguration, objects: ObjectStore) -> "Learner":
         """Return a learner of the run for one invocation's own use: one that is not in use, or a new one. `return_learner` gives it back.
 
-        `facts`: the run's configuration; `objects`: holds the weights and constants for a new learner.
+        `objects`: holds the weights and constants for a new learner.
         """
         with self.lock:
             idle = self.learners.setdefault(run, [])
             if idle:
                 return idle.pop()
-        self.load_base_weights(facts.experiment, objects)
-        learner = self.make_learner(facts.experiment, facts.manifest)
-        if facts.constants:
+        self.load_base_weights(configuration.experiment, objects)
+        learner = self.make_learner(configuration.experiment, configuration.manifest)
+        if configuration.constants:
             learner.take_constants(objects.get(Keys(run).constants))
         return learner
 
@@ -320,9 +320,9 @@ class Context:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     @lazy
-    def facts(self) -> RunFacts:
+    def facts(self) -> RunConfiguration:
         """Return the run's configuration, which is read from the bucket at the first use."""
-        return self.resources.facts_of(self.run, self.objects)
+        return self.resources.read_configuration(self.run, self.objects)
 
     @property
     def experiment(self) -> Experiment:

@@ -66,7 +66,7 @@ def of_records(body: bytes) -> Any:
 
 
 def facts_of(body: bytes) -> Any:
-    return Resources(None).facts_of(RUN, stored(Keys(RUN).experiment, body))  # type: ignore[arg-type]
+    return Resources(None).read_configuration(RUN, stored(Keys(RUN).experiment, body))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

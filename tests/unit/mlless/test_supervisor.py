@@ -14,7 +14,7 @@ from crossover.training import checkpoints, waits
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.waits import report_failure
 from crossover.workflow import first_event
-from crossover.workflow.context import Context, Resources, RunFacts
+from crossover.workflow.context import Context, Resources, RunConfiguration
 from functions.mlless import words
 from functions.mlless.settings import MLLess
 from functions.mlless.supervisor import Supervisor, supervise
@@ -55,7 +55,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]
 @pytest.fixture
 def ctx() -> Context:
     resources = Resources(MemoryClients(workers=2, shared_tensors=True))
-    resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
+    resources.facts["r"] = RunConfiguration(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
     ctx = Context(resources, run="r", clock=Stepping(1.0))
     ctx.bus.declare(barriers=[(ctx.keys.updates, 3)])
     ctx.objects.put_new(ctx.keys.checkpoint(2, 0), checkpoints.encode(Checkpoint(Position(0), {})))

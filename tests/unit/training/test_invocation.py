@@ -11,7 +11,7 @@ from crossover.training import waits
 from crossover.training.long_worker import Invocation
 from crossover.training.waits import NearDeadline, report_failure
 from crossover.workflow import first_event
-from crossover.workflow.context import Context, Resources, RunFacts
+from crossover.workflow.context import Context, Resources, RunConfiguration
 from tests.clocks import Stepping
 from tests.decisions import decision
 
@@ -30,7 +30,7 @@ PATIENCE_S = 60.0  # half of that for a worker: the supervisor waits for the dec
 def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
     resources = Resources(MemoryClients(workers=3, shared_tensors=True))
-    resources.facts["r"] = RunFacts(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
+    resources.facts["r"] = RunConfiguration(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
     return Context(resources, run="r", clock=Stepping())
 
 

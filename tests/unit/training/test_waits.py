@@ -13,17 +13,17 @@ from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, Wait
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.runtime import use
 from crossover.training.waits import POLLING, NearDeadline, ResultExists, Waits, patience_s, report_failure
-from crossover.workflow.context import Context, Resources, RunFacts
+from crossover.workflow.context import Context, Resources, RunConfiguration
 from tests.clocks import Passing, Stepping
 
 EXPERIMENT = Experiment(
     name="x", architecture="all_reduce", workers=3, functions=Functions(timeout_s=10), exchange=Exchange(every=4)
 )
-FACTS = RunFacts(EXPERIMENT, "d", {"minibatches": 4}, 1, 0, 0.0)
+FACTS = RunConfiguration(EXPERIMENT, "d", {"minibatches": 4}, 1, 0, 0.0)
 
 
 def waits(
-    *, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False, facts: RunFacts = FACTS
+    *, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False, facts: RunConfiguration = FACTS
 ) -> Waits:
     resources = Resources(MemoryClients(workers=3))
     resources.facts["r"] = facts
