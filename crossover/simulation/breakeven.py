@@ -56,7 +56,10 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One run at one value of an axis, with one outcome per draw. All points of one break-even have the same draws."""
+    """The simulated results of one run at one value of one axis. `value`: position on the axis, such as a number of workers; `rival`:
+    whether the run is a rival (see `is_rival`); `outcomes`: one per random draw. All points of one break-even have the same draws, so they
+    can be compared draw by draw.
+    """
 
     axis: str
     value: int
@@ -77,14 +80,14 @@ class Point:
         return 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     def by_draw(self, figure: str) -> list[float]:
-        """Return the value of one of FIGURES in each draw; infinite for repetitions that AWS would not run. `figure`:
-        name of the figure.
+        """Return the values of one figure, one per draw in draw order; infinite for draws in which AWS would not run the point. `figure`: a
+        key of FIGURES, such as "dollars" or "time" (seconds).
         """
         return figures(self.outcomes, FIGURES[figure])
 
     def band(self, figure: str) -> Band:
-        """Return the percentiles of one of FIGURES over the repetitions that AWS would run; NaN if it would run none. `figure`: name of the
-        figure.
+        """Return the p5, p50 and p95 of one figure over the draws in which AWS would run the point; NaN if there are none. `figure`: a key
+        of FIGURES, such as "dollars" or "time" (seconds).
         """
         return band_of(self.by_draw(figure))
 
@@ -93,8 +96,8 @@ class Point:
 class Crossing:
     """A change of the leader in `figure` between two neighbouring values of an axis.
 
-    `value`: place of the change on the axis, interpolated on a logarithmic scale, as a band over the `count` of `of` repetitions that have
-    it. `before`, `after`: names of the leaders on both sides.
+    `value`: position of the change on the axis, interpolated on a logarithmic scale; p5, p50 and p95 over the draws in which it happens,
+    which are `count` of all `of` draws. `before`, `after`: names of the leading runs at smaller and at larger values.
     """
 
     axis: str
@@ -108,8 +111,9 @@ class Crossing:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakeven:
-    """Result of comparing experiments along several axes: all points by axis and value, and the changes of leader. `here`: points with the
-    settings of the experiments' own files.
+    """Result of comparing experiments along several axes. `here`: points with the settings of the experiments' own files; `points`: points
+    at all other values of all axes; `crossings`: changes of the leader; `left_out`: one sentence for each experiment or value that could
+    not be simulated; `rests`: sentence on the assumptions that the cheapest run depends on.
     """
 
     experiments: tuple[Experiment, ...]
@@ -122,7 +126,7 @@ class Breakeven:
     rests: str = ""  # on what the cheapest, as the files say, does; empty where that is too close to call
 
     def points_of_axis(self, axis: str) -> list[Point]:
-        """Return the points of this break-even on one axis, such as "workers"."""
+        """Return the points of this break-even on one axis: "parameters", "batch size", "workers" or "epochs"."""
         return [point for point in self.points if point.axis == axis]
 
 
@@ -189,8 +193,9 @@ def breakeven(
 
 
 def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration: Calibration) -> str:
-    """Return a sentence about the assumptions on which the cheapest run depends, in the middle session; empty if no run is significantly
-    cheapest. `here`: points with the settings of the files; `filed`: their simulations, by name.
+    """Return a sentence on the assumptions that decide which run is cheapest, found by simulating the runs under changed calibrations
+    without random spread. Return "" if no run is significantly cheapest. `here`: points with the settings of the files; `filed`: the run to
+    simulate for each of them, by name.
     """
     led = lead(figures_by_draw(here, "dollars"))
     if led is None or not led.is_sure:
@@ -198,7 +203,7 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
     running = [point.name for point in here if point.would_run]
 
     def cheapest(cloud: Calibration) -> str:
-        """Return the name of the cheapest run under a calibration."""
+        """Return the name of the run that is cheapest in one simulation with the calibration `cloud`."""
         return min(running, key=lambda name: simulate_draw(filed[name]._replace(calibration=cloud), Draw(1, 0.0)).usd)
 
     gpus = any(filed[name].experiment.module == "gpu" or name == "one-gpu" for name in running)
@@ -208,15 +213,17 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
 def prepare_entrants(
     experiments: Sequence[Experiment], calibration: Calibration
 ) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
-    """Add the rivals of the experiments: one function, machine or GPU alone. Return three values: all of them that can be simulated, the
-    reasons why others cannot, and the calibration with its uncertainty for their model.
+    """Add the missing rivals to the experiments: one function, one machine and one GPU alone, and a GPU fleet. Return three values: all of
+    them that can be simulated, one reason for each that cannot, and the calibration with the uncertainty of its speed for their model.
     """
     entrants, left_out = keep_projectable(add_rivals(experiments))
     return entrants, left_out, calibration.with_uncertainty_of(entrants[0].training.model)
 
 
 def keep_projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experiment, ...], list[str]]:
-    """Return the experiments that can be simulated, and one reason for each of the others. Raises NoProjection if only rivals are left."""
+    """Return the experiments that the simulator has a model for, and one reason for each of the others. Raises NoProjection if an
+    experiment is left out and only rivals remain.
+    """
     known, unknown = list[Experiment](), list[str]()
     for experiment in experiments:
         try:
@@ -230,8 +237,9 @@ def keep_projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experimen
 
 
 def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """Return the experiments together with those rivals (GPU fleet, single workers) that are not among them. Raises ConfigError if the
-    experiments cannot be compared, or if two have the same name.
+    """Return the experiments, followed by each rival (GPU fleet; one function, machine or GPU alone) that is not among them already. Raises
+    ConfigError if there is no experiment, if two have the same name, or if they differ in model, data set, batch size or, unless one has a
+    single worker, number of workers.
     """
     if not experiments:
         raise ConfigError(
@@ -261,12 +269,14 @@ def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
 
 
 def is_rival(experiment: Experiment) -> bool:
-    """Return True if the experiment is one that architectures are compared with: a GPU fleet, or a single worker."""
+    """Return True if the experiment belongs to the rivals, with which architectures are compared: a GPU fleet, or a single worker."""
     return experiment.module in ("gpu", "single")
 
 
 def _rival_of(experiment: Experiment) -> str:
-    """Return the name under which this experiment is a rival, such as "gpu" or "one-function"; empty for other architectures."""
+    """Return which of the rivals this experiment is: "gpu" for a GPU fleet, or a key of ALONE such as "one-function"; "" for all other
+    architectures.
+    """
     if experiment.module == "single":
         on = experiment.sections.get("single", {}).get("on", "function")
         return next(name for name, where in ALONE.items() if where == on)
@@ -274,9 +284,8 @@ def _rival_of(experiment: Experiment) -> str:
 
 
 def _build_single_rival(first: Experiment, name: str, on: str) -> Experiment:
-    """Build the experiment of a single worker with the settings of `first`, with a thread for every vCPU that it pays for.
-
-    `name`: its name; `on`: its place ("function", "instance" or "gpu").
+    """Build the experiment of a single worker with the settings of `first`, with a thread for every vCPU that is paid for. `name`: name of
+    the new experiment; `on`: where it runs: "function", "instance" or "gpu".
     """
     training = replace(first.training, threads="auto")
     return replace(single_worker(first, name), training=training, sections={**first.sections, "single": {"on": on}})
@@ -287,7 +296,9 @@ Change = Callable[[Experiment, Workload], Changed]
 
 
 class PlannedPoint(NamedTuple):
-    """A point of a break-even that is to be simulated. `task`: index of the task whose outcomes it takes."""
+    """A point of a break-even that is still to be simulated. `task`: index, in the list of tasks, of the simulation that gives its
+    outcomes; several points may share one.
+    """
 
     axis: str
     value: int
@@ -298,8 +309,9 @@ class PlannedPoint(NamedTuple):
 
 
 def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
-    """Yield (axis, value, change) for each value of each axis; the other axes stay as in the files. A change takes an experiment
-    and its workload and returns both at that value. `base`: workload of the first of `entrants`.
+    """Yield (axis, value, change) for each value of each axis, after ("here", 0, no change). `change` takes an experiment and its workload
+    and returns both at that value; all other settings stay as in the files. `base`: workload of the first of `entrants`, which limits the
+    batch sizes.
     """
     first, every = entrants[0], entrants[0].exchange.every
     together = [each.workers for each in entrants if not architecture_of(each).alone]
@@ -324,10 +336,10 @@ def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -
 
 
 def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
-    """Return the experiment and its workload `own` with the same data divided among `workers` workers.
+    """Return the experiment and its workload `own` for `workers` workers, among which the same data is divided.
 
-    A single worker stays single, and averages as many minibatches per update as the workers do together. `filed`: number of workers for
-    which its file is meant.
+    A single worker stays single, but averages as many minibatches per update as that many workers do together. `filed`: number of workers
+    for which the settings of a single worker are meant.
     """
     if architecture_of(experiment).alone:
         every = experiment.exchange.every or 1
@@ -340,13 +352,14 @@ def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: i
 
 
 def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
-    """Return the experiment with that number of epochs."""
+    """Return the experiment with `epochs` epochs of training."""
     return replace(experiment, training=experiment.training.with_epochs(epochs))
 
 
 def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
-    """Return the experiment and its workload with the number of workers that makes the run cheapest in the middle session, chosen from
-    COUNTS and the experiment's own number. Rivals are returned unchanged.
+    """Return the experiment and its workload with the number of workers that makes the run cheapest in one simulation without random spread
+    of requests. Tries the experiment's own number and those of COUNTS; skips those that are not valid or that AWS would not run. Rivals are
+    returned unchanged.
     """
     if is_rival(experiment):
         return experiment, own
@@ -368,7 +381,9 @@ def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calib
 
 
 def find_crossings(points: Sequence[Point]) -> Iterator[Crossing]:
-    """Yield every change of the leader between an architecture and its cheapest or fastest rival, on every axis, by the medians."""
+    """Yield every change of the leader between an architecture and its best rival, on every axis and in every one of FIGURES, by the
+    medians. The best rival is the cheapest or the fastest one at each value.
+    """
     for axis in dict.fromkeys(point.axis for point in points):
         ours = [point for point in points if point.axis == axis and point.would_run]
         rivals: dict[int, list[Point]] = {}
@@ -384,13 +399,15 @@ def find_crossings(points: Sequence[Point]) -> Iterator[Crossing]:
 
 
 def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
-    """Yield the changes of the leader between one architecture and its rivals in `figure`. `mine`: points of the architecture along one
-    axis; `rivals`: for each of them the rivals at the same value, best first.
+    """Yield the changes of the leader in `figure` between one architecture and its best rivals. `mine`: points of the architecture along
+    one axis; `rivals`: for each of these points the rivals at the same value, best first.
     """
     values = [point.value for point in mine]
 
     def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float, int]]:
-        """Return (whether ours led before, value of the change, number of the value before it) for each change."""
+        """Return (whether ours was lower before, value on the axis of the change, index of the value before it) for each change. `ours`,
+        `theirs`: figures of both sides at each value; lower is better.
+        """
         leads = [log(a / b) if a < inf and b < inf else 0.0 for a, b in zip(ours, theirs, strict=True)]
         return [
             (a < 0, exp(log(left) + log(right / left) * a / (a - b)), n)
@@ -426,10 +443,10 @@ def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], fi
 
 
 def sort_by_median(points: Sequence[Point], figure: str) -> list[Point]:
-    """Return the points that AWS would run, sorted by the median of `figure`, lowest first."""
+    """Return the points that AWS would run, sorted by the median of `figure` (a key of FIGURES), lowest first."""
     return sorted((point for point in points if point.would_run), key=lambda point: point.band(figure).p50)
 
 
 def figures_by_draw(points: Sequence[Point], figure: str) -> dict[str, list[float]]:
-    """Return the values of `figure` in each draw, by point name, for the points that AWS would run."""
+    """Return the values of `figure` in each draw by point name, for the points that AWS would run. `figure`: a key of FIGURES."""
     return {point.name: point.by_draw(figure) for point in points if point.would_run}

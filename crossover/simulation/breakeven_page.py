@@ -64,10 +64,10 @@ PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
 def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
-    """Write the page of the break-even `found` (breakeven.html, breakeven.csv and one SVG per plot) into `out`, and
-    return the page's path.
+    """Write the page of a break-even (breakeven.html), its table (breakeven.csv) and one SVG file per plot into the folder `out`. Return
+    the path of the page.
 
-    `command`: command that the page suggests next.
+    `found`: the break-even; `command`: command that the page suggests next.
     """
     out.mkdir(parents=True, exist_ok=True)
     page = replace(_build_page(found, command), links=links_of(out, CSV, SLIDERS_PAGE))
@@ -80,15 +80,15 @@ def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
 
 
 def links_of(out: Path, *names: str) -> list[tuple[str, str]]:
-    """Return links, as (file name, words), from a page to files in the same folder. The CSV file is always linked, others only if they
-    exist. `out`: the folder; `names`: the files.
+    """Return links from a page to other files in the folder `out`, as (file name, link text). The CSV file is always included, other files
+    of `names` only if they exist.
     """
     words = {PAGE: "the curves", SLIDERS_PAGE: "sliders", CSV: CSV}
     return [(name, words[name]) for name in names if name == CSV or (out / name).is_file()]
 
 
 def to_csv(found: Breakeven) -> str:
-    """Return the break-even as a CSV table with one row per point: raw figures with their percentiles."""
+    """Return the break-even as CSV text with one row per point: its position, and p5, p50 and p95 of every figure, unrounded."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in display.Band._fields]
@@ -126,7 +126,9 @@ def to_csv(found: Breakeven) -> str:
 
 
 def describe_winner(found: Breakeven) -> str:
-    """Return one line: which run wins with the settings of the files, by how much and how surely."""
+    """Return one line for the terminal: which run is cheapest and which is fastest with the settings of the files, by how much, and how
+    surely; or that there is no verdict, if fewer than two would run on AWS.
+    """
     parts = [
         part
         for figure in ("dollars", "time")
@@ -161,8 +163,8 @@ CROSSINGS_HEAD = ["over", "by", "at about", "in draws", "until there", "from the
 
 
 def axis_rows(found: Breakeven, axis: str) -> list[list[str]]:
-    """Return the table rows of one axis: for each value one row of dollars and one of time, with the leader and with p50, p5 and p95 of
-    every run.
+    """Return the table rows of one axis: for each value one row of dollars and one of time, with the leading run and one cell (p50 and
+    spread) per run.
     """
     points = found.points_of_axis(axis)
     names = list(dict.fromkeys(point.name for point in points))
@@ -181,7 +183,9 @@ def axis_head(found: Breakeven, axis: str) -> list[str]:
 
 
 def _describe_leader(points: Sequence[Point], figure: str) -> str:
-    """Return the name of the point that leads in `figure`; if its lead is not significant, also in how many draws it leads."""
+    """Return the name of the point that leads in `figure` ("dollars" or "time"). If its lead is not significant, add in how many draws it
+    leads; if there is only one point that AWS would run, return that one's name, or "none".
+    """
     led = display.lead(figures_by_draw(points, figure))
     if led is None:
         return next((point.name for point in sort_by_median(points, figure)), "none")
@@ -224,8 +228,8 @@ def list_notes(found: Breakeven) -> list[str]:
 
 
 def _list_extrapolations(found: Breakeven) -> Iterator[str]:
-    """Yield one sentence for each run that lies beyond what was measured, with the settings of the files and at the last value of each
-    axis.
+    """Yield one sentence for each run and limit of the measured range that the run exceeds. Looks only at the settings of the files and at
+    the last value of each axis.
     """
     said = set[tuple[str, str]]()
     for axis, points in (("here", found.here), *((axis, found.points_of_axis(axis)) for axis in AXES)):
@@ -247,12 +251,12 @@ NO_LEADER = "Nothing to compare: fewer than two of these would run on AWS."
 
 
 def choose_looks(experiments: Sequence[Experiment]) -> dict[str, SeriesLook]:
-    """Return the colour, line and mark with which each experiment is drawn, by the experiment's name."""
+    """Return the colour, line style and marker with which the pages draw each experiment, by the experiment's name."""
     return {each.name: look_of_experiment(each.module, each.sections, n) for n, each in enumerate(experiments)}
 
 
 def _build_page(found: Breakeven, command: str = "") -> Page:
-    """Build the page of a break-even as data. `command`: command that the page suggests next."""
+    """Build the break-even's HTML page as data: plots, tables, notes. `command`: command that the page suggests next."""
     first = found.experiments[0]
     return Page(
         kind="Break-even",
@@ -308,7 +312,9 @@ HERE_HEAD = ["", "time", "p5 to p95", "dollars", "p5 to p95"]
 
 
 def _rows_at_own_settings(found: Breakeven) -> list[list[str]]:
-    """Return one table row for each run with the settings of the files, the cheapest first; those that AWS would not run come last."""
+    """Return one table row for each run with the settings of the files: name, time, its p5 to p95, dollars, their p5 to p95. The cheapest
+    comes first; runs that AWS would not run come last.
+    """
     ran = sort_by_median(found.here, "dollars")
     table = []
     for point in ran:
@@ -330,7 +336,9 @@ DRAWN = {"dollars": "dollars", "time": "seconds"}  # figures, with what their ax
 
 
 def _plot_curves(found: Breakeven, axis: str) -> list[Plot]:
-    """Return two plots of one axis, dollars and time, each with its band."""
+    """Return two plots over one axis, one of dollars and one of time: a curve of medians per run with a p5-to-p95 band;
+    rivals are dashed.
+    """
     points = found.points_of_axis(axis)
     fleet = frozenset(point.name for point in points if point.rival)
     drawn = []
@@ -384,11 +392,11 @@ GridSetting = tuple[int, int, int]  # epochs, parameters, workers
 
 @dataclass(frozen=True, kw_only=True)
 class PlayGrid:
-    """Simulated results for each combination of epochs, parameters and workers, for the page with sliders. All combinations have the same
+    """Simulated results for each combination of (epochs, parameters, workers), for the page with sliders. All combinations have the same
     draws.
 
-    `cells`: by combination, the runs that AWS would run, in the order of `experiments`; `refused`: by combination and name, why AWS would
-    not run the others.
+    `axes`: values of each slider by its name; `own`: value of each slider in the first experiment's file; `cells`: by combination, the runs
+    that AWS would run, in the order of `experiments`; `refused`: by combination and name, why AWS would not run the others.
     """
 
     experiments: tuple[Experiment, ...]
@@ -411,12 +419,11 @@ def simulate_grid(
     processes: int | None = None,
     sizes: Callable[[Experiment], Workload] = Workload.from_experiment,
 ) -> PlayGrid:
-    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, and return the grid. The
-    grid includes the values of the first experiment's file.
+    """Simulate the experiments and their rivals on a grid of epochs, parameters and workers, and return the grid. The grid includes the
+    values of the first experiment's file.
 
-    `calibration`: speeds of AWS; `price_list`: dollars; `repetitions`: number of draws; `processes`: by default one per
-    core, affects the time only. `sizes`: function that returns an experiment's workload. Raises NoProjection and
-    ConfigError as `breakeven` does.
+    `calibration`: speeds of AWS; `price_list`: prices; `repetitions`: number of draws; `processes`: by default one per core, affects the
+    time only; `sizes`: function that returns an experiment's workload. Raises NoProjection and ConfigError as `breakeven` does.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
@@ -461,7 +468,7 @@ def simulate_grid(
 
 
 def find_surely_behind(points: Sequence[Point], figure: str) -> list[list[str]]:
-    """Return, for each point, the names of the points that it leads significantly in `figure`."""
+    """Return one list per point: the names of the points that it is significantly better than in `figure` ("dollars" or "time")."""
     found: dict[str, list[str]] = {point.name: [] for point in points}
     for one, other in combinations(points, 2):
         led = lead({one.name: one.by_draw(figure), other.name: other.by_draw(figure)})
@@ -487,9 +494,9 @@ WITHOUT = (
 
 
 def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
-    """Write the page with sliders (play.html) over the grid `found` into `out` and return its path.
+    """Write the page with sliders (play.html) over the grid `found` into the folder `out` and return the page's path.
 
-    `uplot`: folder with uPlot; if its files do not match UPLOT_SHA256, the page has words and figures but no curves.
+    `uplot`: folder with uPlot's files; if they do not match UPLOT_SHA256, the page has words and figures but no curves.
     """
     out.mkdir(parents=True, exist_ok=True)
     made = replace(
@@ -500,7 +507,7 @@ def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
 
 
 def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
-    """Build the page with sliders as data. `uplot`: folder with uPlot's files."""
+    """Build the page with sliders as data. `found`: the simulated grid; `uplot`: folder with uPlot's files, for the curves."""
     first = found.experiments[0]
     scripts, styles = _load_uplot(uplot)
     notes = [

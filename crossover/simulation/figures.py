@@ -53,8 +53,8 @@ def _read_figures(path: Path) -> dict[str, Any]:
 
 
 def load_figures() -> Mapping[str, Mapping[str, float]]:
-    """Return all figures of the calibration files by service or network, then by field. Figures of no service are under "". Fitted figures
-    replace documented ones.
+    """Return all figures of the calibration files as {service or network: {field: value}}. Figures that belong to no service are under "".
+    A fitted figure replaces the documented one of the same name.
     """
     found: dict[str, dict[str, float]] = {}
     for path in (DOCUMENTED, FITTED):
@@ -94,8 +94,8 @@ MOST_LOST_PER_HOUR = 60.0
 
 @cache
 def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
-    """Return the spot markets that projections draw from, as documented.yaml lists them. Raises ConfigError if an entry is malformed, or a
-    rate is above one interruption a minute.
+    """Return the spot markets from which projections draw at random, as documented.yaml lists them. Raises ConfigError if the list is
+    empty, if an entry is malformed, or if a rate is above one interruption a minute.
     """
     field, found = f"{path.name}: spot.lost_per_hour_and_wait_h", []
     for pair in _read_figures(path)["spot"]["lost_per_hour_and_wait_h"]:
@@ -113,7 +113,7 @@ def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
 
 @cache
 def function_vcpus() -> tuple[tuple[int, int], ...]:
-    """Return pairs (memory in MB, vCPUs): Lambda functions of up to that memory see that many vCPUs."""
+    """Return pairs (memory in MB, vCPUs), in the file's order: a Lambda function with at most that memory sees that many vCPUs."""
     return tuple((memory_mb, count) for memory_mb, count in _read_figures(DOCUMENTED)["function_vcpus"]["up_to_mb"])
 
 
@@ -124,21 +124,23 @@ def load_network_2026_08() -> tuple[tuple[float, float], ...]:
 
 
 def load_caveats() -> Mapping[str, tuple[str, ...]]:
-    """Return sentences about fits whose measurements come from other processors, runtimes or years, by subject:
-    "functions" or "databases".
+    """Return caveats of the fits, by subject ("functions" or "databases"): sentences that say which measurements come from other
+    processors, runtimes or years.
     """
     return {name: tuple(words) for name, words in _read_figures(FITTED)["elsewhere"].items()}
 
 
 def load_measured_ranges() -> Mapping[str, tuple[float, float]]:
-    """Return the smallest and largest value that the fits have seen, of "memory_mb", "object_bytes", "functions" and "branches"."""
+    """Return (smallest, largest) value that the fitted measurements cover, by quantity: "memory_mb", "object_bytes", "functions" and
+    "branches".
+    """
     return {name: (least, most) for name, (least, most) in _read_figures(FITTED)["measured"].items()}
 
 
 @cache
 def find_equivalent_type(instance: str) -> str:
-    """Return the name of the first instance type with as many vCPUs and the same network as `instance`, or `instance` itself if it is not
-    known. Simulations of both are equal.
+    """Return the first known instance type with as many vCPUs and the same network bandwidth as `instance`; `instance` itself if it is not
+    known. The simulator cannot tell the two apart, so their simulations can be shared.
 
     `instance`: name of a type without a GPU.
     """

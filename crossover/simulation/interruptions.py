@@ -34,9 +34,11 @@ def draw_losses(
     interval_s: float,
     rng: random.Random,
 ) -> Losses:
-    """Draw the interruptions of a run that needs `work_s` seconds on `instances` spot instances. `market`: how often instances are lost and
-    how long the next takes; `boot_s`: seconds until a new instance works; `interval_s`: seconds between two checkpoints; `rng`: source of
-    chance.
+    """Draw the interruptions of one run that needs `work_s` seconds on `instances` spot instances, and return their number and what time
+    they cost. After each, work since the last checkpoint is lost.
+
+    `market`: how often instances are lost and how long the next one takes; `boot_s`: seconds until a new instance works; `interval_s`:
+    seconds between two checkpoints; `rng`: random generator.
     """
     rate = instances * market.lost_per_hour / 3_600
     if not rate:

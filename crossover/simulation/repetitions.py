@@ -39,8 +39,8 @@ LIMITS = "not in the band: prices, assumed figures, and whether the services are
 
 
 class Draw(NamedTuple):
-    """Random numbers of one repetition of a simulation. `session`: by how many sigmas requests are slower than the median; `level`: by how
-    many sigmas computing is slower than assumed.
+    """Random numbers of one repetition of a simulation. `seed`: seed of the stragglers; `session`: by how many sigmas requests are slower
+    than the median; `level`: by how many sigmas computing is slower than assumed.
     """
 
     seed: int
@@ -49,8 +49,8 @@ class Draw(NamedTuple):
 
 
 class RepeatedRun(NamedTuple):
-    """A run that is to be simulated several times. `epochs`: largest number of epochs that a repetition simulates; epochs after the first
-    are alike; `quick`: whether epochs of many rounds are represented by few of them, as in comparisons of many candidates.
+    """A run that is to be simulated several times. `epochs`: largest number of epochs that a repetition simulates; the rest of a longer run
+    is extrapolated; `quick`: whether also the rounds of an epoch are extrapolated from few of them, as in comparisons of many candidates.
     """
 
     experiment: Experiment
@@ -63,8 +63,9 @@ class RepeatedRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one repetition. `problems`: reasons why AWS would not have run it; the figures then end where AWS would have ended the
-    run.
+    """The result of one repetition. `seconds`, `usd`: time and total AWS bill of the whole run; `epoch_s`: seconds of an epoch;
+    `paper_method_usd`: dollars as the papers count them; `problems`: reasons why AWS would not have run it to its end; the figures then
+    stop where AWS would have stopped the run; `outside`: warnings that it lies beyond the measured range.
     """
 
     seconds: float
@@ -94,10 +95,10 @@ Outcomes = Sequence[Outcome]
 
 
 def list_draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
-    """Return `count` draws for the repetitions of a seed. The same seed gives the same draws.
+    """Return `count` draws for the repetitions of a simulation. The same seed gives the same draws.
 
-    Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order that the seed decides: drawn
-    freely, the p5 and p95 of thirty would be off by 0.4 sigma. Their levels cycle through LEVELS.
+    Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order that the seed decides: if they
+    were drawn freely, the p5 and p95 of thirty would be off by 0.4 sigma. Their levels cycle through LEVELS.
     """
     rng = random.Random(f"repetitions {seed}")
     sessions = [NormalDist().inv_cdf((n + 0.5) / count) for n in range(count)]
@@ -106,11 +107,11 @@ def list_draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
 
 
 def apply_session(calibration: Calibration, session: float) -> Calibration:
-    """Return the calibration in a session whose requests are `session` sigmas slower than the median: latency and transfer of every service
-    alike.
+    """Return the calibration with requests slowed down as in one session: latency and transfer of every service grow by the same factor.
+    `session`: by how many sigmas requests are slower than the median.
 
-    Computing keeps its speed, because in the two sessions of the measured cell its seconds were equal. Cold starts and state machines keep
-    theirs, because nothing is known of their sessions; so do the hosts' links, which instance types guarantee.
+    Computing keeps its speed, because in the two measured sessions its seconds were equal. Cold starts and state machines keep theirs,
+    because nothing is known of their sessions; so do the hosts' links, which instance types guarantee.
     """
     factor = exp(calibration.session_sigma * session)
     services: dict[str, Any] = {each.name: getattr(calibration, each.name) for each in fields(calibration)}
@@ -128,10 +129,11 @@ def run_repetitions(
     min_work_s: float = MIN_WORK_S,
     executor: Executor | None = None,
 ) -> list[tuple[Outcome, ...]]:
-    """Simulate each of `tasks` once for each of the draws `drawn` and return its outcomes in draw order.
+    """Simulate each of `tasks` once for each of the draws `drawn`. Return one tuple per task, with its outcomes in draw order, including
+    interruptions of spot instances.
 
-    `processes` (by default one per core) affects the time only. They are started if more than `min_work_s` seconds of
-    work are left after the first job. `executor`: used instead.
+    `processes`: number of processes (by default one per core), which affects the time only; they are started only if more than `min_work_s`
+    seconds of work are left after the first job. `executor`: pool to use instead of new processes.
     """
     starts, processes = range(0, len(drawn), DRAWS_PER_JOB), processes or os.cpu_count() or 1
     groups = _group_alike(tasks)
@@ -154,8 +156,8 @@ def run_repetitions(
 
 
 def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
-    """Return the numbers of the tasks in groups. The tasks of a group differ in their number of epochs only, so that they can share
-    simulations.
+    """Return the indexes of the tasks in groups. The tasks of a group differ only in their number of epochs, so they can
+    share simulations.
     """
     groups: dict[str, list[int]] = {}
     for n, task in enumerate(tasks):
@@ -166,14 +168,14 @@ def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
 
 
 def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Outcome]]:
-    """Return for each task of one group the list of its outcomes, one per draw. Simulations that several tasks need are run once. `job`:
-    the tasks, and the draws.
+    """Simulate the tasks of one group in some draws. Return for each task the list of its outcomes, one per draw. A simulation that several
+    tasks need is run once. `job`: the tasks, and the draws.
     """
     tasks, drawn = job
     known: dict[tuple[Draw, int], Simulated] = {}
 
     def simulate_once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
-        """Return the simulation of `epochs` epochs in one draw, and simulate them if that was not done yet."""
+        """Return the simulation of `epochs` epochs in one draw; reuse it if an earlier task of the group had the same."""
         if (draw, epochs) not in known:
             known[draw, epochs] = _simulate_epochs(task, draw, epochs)
         return known[draw, epochs]
@@ -184,8 +186,8 @@ def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Out
 
 
 def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
-    """Return the calibration as one repetition sees it: requests slowed by the draw's session, computing by its level, and a random
-    speed-up beyond two threads.
+    """Return the calibration as one repetition uses it: requests slowed down by the draw's session, computing by its level, and a random
+    speed-up of threads beyond the second.
     """
     least, most = calibration.parallel_least, calibration.parallel_most
     if sure := calibration.level_sigma:
@@ -207,8 +209,8 @@ def _simulate_epochs(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
 
 
 def count_simulated_epochs(most: int, span: int) -> int:
-    """Return how many epochs of a longer run a repetition simulates. `most`: the limit; `span`: epochs between two decisions. If the span
-    exceeds 1, at least two whole spans are simulated.
+    """Return how many epochs of a longer run a repetition simulates, a multiple of `span`. `most`: limit of the task; `span`: epochs
+    between two decisions. If the span exceeds 1, at least two whole spans are simulated, even beyond the limit.
     """
     return max(2, most // span) * span if span > 1 else most
 
@@ -216,11 +218,11 @@ def count_simulated_epochs(most: int, span: int) -> int:
 def simulate_draw(
     task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _simulate_epochs
 ) -> Outcome:
-    """Return the outcome of one repetition of the task's run, with the random factors of `draw`. `simulated`: function
-    that simulates a number of its epochs.
+    """Return the outcome of one repetition of the task's run, with the random factors of `draw` and without interruptions of spot
+    instances. `simulated`: function that simulates the given number of epochs.
 
-    A run of many epochs is simulated for some of them and lengthened by the mean of those after the first. Their
-    stragglers then count for all others too, so the band errs on the wide side.
+    Of a run with many epochs only some are simulated, and the rest is extrapolated from the mean of the epochs after the first span.
+    Stragglers of these epochs then count for all others too, so the band is rather too wide than too narrow.
     """
     epochs = task.experiment.training.epochs
     architecture = architecture_of(task.experiment)
@@ -234,14 +236,14 @@ def simulate_draw(
 
 
 def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Prices) -> Outcome:
-    """Return the outcome of `run` lengthened to `epochs` epochs by its mean epoch. `first`: simulation of the first span alone, which is
-    left out of the mean. Usage grows in proportion; the bill is computed for the whole, because hosts cost at least a minute.
+    """Return the outcome of `run` extrapolated to `epochs` epochs by its mean epoch. `first`: simulation of the first span alone, which is
+    left out of the mean. Usage grows in proportion; the bill is computed for the whole run, because hosts cost at least a minute.
     """
     simulated = run.experiment.training.epochs
     more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
 
     def lengthen_figure(whole: float, short: float) -> float:
-        """Return a figure of the lengthened run from the figure of the whole simulation and of its first span."""
+        """Return a figure of the extrapolated run. `whole`: the figure of `run`; `short`: that of its first span."""
         return whole + more * max(0.0, whole - short)
 
     seconds = lengthen_figure(run.seconds, first.seconds)
@@ -266,9 +268,9 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
 
 
 def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcome:
-    """Return the outcome of `task` on spot instances, with interruptions, waits and their cost, in a market that the draw chooses.
-
-    Without spot instances the outcome does not change. `found`: outcome without interruptions.
+    """Return the outcome of `task` with random interruptions of its spot instances: seconds waited, dollars of repeated work, and a problem
+    if the run never ends. The draw chooses the spot market. A run without spot instances is returned unchanged. `found`: outcome without
+    interruptions.
     """
     fleets = [fleet for fleet in bill.infrastructure_of(task.experiment).fleets if fleet.spot]
     if not fleets:
@@ -301,20 +303,20 @@ def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcom
 
 
 def figures(outcomes: Outcomes, name: str) -> list[float]:
-    """Return one figure of each outcome, in draw order, for comparisons. It is infinite if AWS would not have run the repetition, so that
-    such a run never leads. `name`: field of Outcome.
+    """Return one figure of each outcome, in draw order; infinite if AWS would not have run the repetition, so that such a run never wins a
+    comparison. `name`: field of Outcome.
     """
     return [inf if each.problems else getattr(each, name) for each in outcomes]
 
 
 def keep_feasible(outcomes: Outcomes) -> list[Outcome]:
-    """Return only the outcomes of repetitions that AWS would have run."""
+    """Return only the outcomes without problems: the repetitions that AWS would have run."""
     return [each for each in outcomes if not each.problems]
 
 
 def problems(outcomes: Outcomes) -> tuple[str, ...]:
-    """Return the reasons why AWS would not run a run, and in how many of its repetitions if not in all. The reasons are those of the median
-    failed repetition; empty if none failed.
+    """Return the reasons why AWS would not run a run: those of the failed repetition of median duration, each preceded by "in N of M
+    repetitions" if not all failed. Empty if none failed.
     """
     failed = sorted((each for each in outcomes if each.problems), key=lambda each: each.seconds)
     if not failed:
@@ -330,31 +332,33 @@ FIGURES = ("seconds", "epoch_s", "usd", "paper_method_usd")
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """Projection of one run: its simulation in the middle session, and the outcomes of its repetitions."""
+    """The projection of one run. `run`: one simulation without a slow session; `outcomes`: the results of its repetitions; `seed`: seed of
+    their draws.
+    """
 
     run: Simulated
     seed: int
     outcomes: tuple[Outcome, ...]
 
     def band(self, name: str) -> Band:
-        """Return the percentiles of one of FIGURES over the repetitions that AWS would run, or over all of them if it would run none.
-        `name`: name of the figure.
+        """Return the p5, p50 and p95 of one figure over the repetitions that AWS would run, or over all of them if it would run none.
+        `name`: one of FIGURES.
         """
         return band_of([getattr(each, name) for each in keep_feasible(self.outcomes) or self.outcomes])
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Reasons why AWS would not run this run at all, or not in every repetition."""
+        """Reasons why AWS would not run this run: those of `run`, else those of the failed repetitions; empty if there are none."""
         return self.run.problems or problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
-        """True if AWS would run this run in the middle session, which has no random spread, and in more than half of the repetitions."""
+        """True if AWS would run both the simulation `run` and more than half of the repetitions."""
         return not self.run.problems and 2 * len(keep_feasible(self.outcomes)) > len(self.outcomes)
 
     @property
     def words(self) -> str:
-        """Sentence on the meaning of this projection's bands: number of repetitions, and the sources of their spread."""
+        """Sentence that explains this projection's bands: number of repetitions, and the sources of their spread."""
         sigma = self.run.calibration.session_sigma
         return (
             f"{len(self.outcomes)} repetitions of seed {self.seed}, over stragglers and a session that slows all requests of a run alike "
@@ -362,7 +366,7 @@ class Projection:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return this projection as plain data: the run in the middle session, the bands, and every repetition."""
+        """Return this projection as plain data: the data of `run`, and under "repetitions" the bands, the problems and every outcome."""
         said = {
             "label": LABEL,
             "count": len(self.outcomes),
@@ -383,11 +387,11 @@ def project(
     repetitions: int = REPETITIONS,
     processes: int | None = None,
 ) -> Projection:
-    """Return the projection of an experiment with the speeds of `calibration`: simulate it in the middle session, and
+    """Return the projection of an experiment with the speeds of `calibration`: simulate it once without random spread of the session, and
     in `repetitions` random draws.
 
-    `workload`: its sizes, by default found from the experiment; `processes`: number of processes, which affects the
-    time only. Raises NoProjection or ConfigError as `simulate` does.
+    `workload`: sizes of model and data, by default found from the experiment; `processes`: number of processes, which affects the time
+    only. Raises NoProjection or ConfigError as `simulate` does.
     """
     work, price_list = workload or Workload.from_experiment(experiment), prices.load()
     run = simulate_run(experiment, calibration, workload=work, price_list=price_list)
@@ -406,10 +410,11 @@ def project_results(
     repetitions: int = REPETITIONS,
     tell: Callable[[str], object] = lambda reason: None,
 ) -> list[OnAws | None]:
-    """Return the projection on AWS of each finished run, all with the same draws; None for a run that cannot be simulated.
+    """Return what each finished run would take on AWS, in the order of `results`, all with the same draws; None for a run that cannot be
+    simulated.
 
-    `results`: contents of the runs' result.json. `repetitions`: number of draws. `tell`: called with the reason if a
-    run cannot be simulated.
+    `results`: contents of the runs' result.json; `repetitions`: number of draws; `tell`: called with the reason if a run cannot be
+    simulated.
     """
     tasks = [_build_task(result, tell) for result in results]
     seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
@@ -433,8 +438,8 @@ def project_results(
 
 
 def _build_task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedRun | None:
-    """Return the simulation to run for a finished run, with as many epochs as the run had. Returns None, and calls `tell` with the reason,
-    if a size or step is not known or another version wrote the result.
+    """Return the simulation to repeat for a finished run, with as many epochs as the run had. Returns None, and calls `tell` with the
+    reason, if a size or step is not known to the simulator or if another version wrote the result. `result`: content of result.json.
     """
     try:
         experiment = from_plain(result["experiment"])

@@ -66,8 +66,8 @@ _CELLS = [{"table": str, "row": str, "column": str, **dict.fromkeys(("value", "l
 
 
 def write(out: Path, rows: Sequence[TrialRow]) -> Path:
-    """Write the archive of the study in `out` beside its tables, and return its path. The same study gives the same bytes. Raises DataError
-    for a file that is larger than `read` accepts.
+    """Write the archive of the study in the folder `out` as a ZIP file there, and return its path. Equal studies give equal bytes. `rows`:
+    the trials to include. Raises DataError if a file is larger than `read` accepts.
     """
     path = out / f"{out.resolve().name}.zip"
     part = path.with_suffix(".part")
@@ -75,7 +75,7 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
 
         def add(name: str, body: bytes) -> None:
-            """Add a file to the archive, and its digest to `digests`."""
+            """Add a file to the archive, and its SHA-256 to `digests`. Raises DataError if it is too large."""
             if len(body) > (most := MOST_OF[name.rpartition("/")[2]]):
                 raise DataError(f"--bundle: {out / name} has {len(body):,} bytes; a bundle's file may have {most:,}")
             digests[name] = hashlib.sha256(body).hexdigest()
@@ -95,10 +95,10 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A study as it was run, with the figures that its records give now. `digest`: SHA-256 of the archive. `recounts`: by trial.
-
-    `other_bytes`: a sentence for each file whose bytes differ from `digests.json`; `undigested`: a sentence if that file is missing.
-    `own_code`: SHA-256 of the user's own files, by path; `code`: digests of Crossover's files, shortened as in result.json.
+    """A study's archive as it was read, with all figures counted again from its records. `digest`: SHA-256 of the archive; `where`: where
+    the study ran (inline, local or aws); `cells`: the tables as the archive has them; `recounts`: result of counting again, by trial;
+    `other_bytes`: a sentence for each file whose bytes differ from digests.json; `undigested`: a sentence if that file is missing;
+    `own_code`: SHA-256 of the user's own files, by path; `code`: digests of all code files by path, shortened as in result.json.
     """
 
     digest: str
@@ -114,17 +114,21 @@ class Bundle:
     code: Mapping[str, str]
 
     def list_other_code(self) -> list[str]:
-        """Return the paths of Crossover's files that computed the study and that differ here or are missing."""
+        """Return the paths of those Crossover files with which the study was computed that are different or missing in this
+        installation.
+        """
         project = {name: digest for name, digest in self.code.items() if name not in self.own_code}
         return [name for name, digest in project.items() if not _is_here(name, digest)]
 
     def recompute_cells(self) -> list[StudyCell]:
-        """Return the tables' cells computed from the records. Only accuracies come from the results."""
+        """Return the cells of the tables, computed again from the trials' records. Only accuracies are taken from the results."""
         return report.make_cells(self.study, self.rows)
 
 
 def read(path: Path) -> Bundle:
-    """Read a bundle and count its results again. Raises DataError if it is not a bundle, is damaged, too large, or of another format."""
+    """Read a bundle and count its results again from their records, without running any of its content. Raises DataError if it is not a
+    bundle, is damaged, too large, or of another format.
+    """
     try:
         _check_directory(path)
         with zipfile.ZipFile(path) as archive:
@@ -149,7 +153,9 @@ def _check_directory(path: Path) -> None:
 
 
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
-    """Raise DataError for anything that `write` would not have written, before anything is unpacked."""
+    """Raise DataError, before anything is unpacked, if the archive has a file that `write` would not have written: too many, too large,
+    repeated, of another name or compression. `path`: the archive, for messages.
+    """
     members = archive.infolist()
     if len(members) > MOST_MEMBERS:
         raise DataError(f"{path}: has {len(members):,} members; a bundle has {MOST_MEMBERS:,} at most")
@@ -172,7 +178,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
-    """Read and check every file of the archive."""
+    """Read and check every file of the archive, and return the bundle. Raises DataError or Corrupt. `path`: the archive's file."""
     state = encoding.read_plain(archive.read(STATE), {"format": int}, key=STATE)
     if state["format"] != FORMAT:
         raise DataError(f"{path}: format {state['format']!r} is unknown, this version reads {FORMAT}")
@@ -217,7 +223,10 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
 def _read_trial(
     archive: zipfile.ZipFile, name: str, *, varied: Varied, seed: int, codes: "_Codes"
 ) -> tuple[TrialRow, Recount]:
-    """Read one trial and count it again. Returns only its row, without the curve, and the figures that differ."""
+    """Read one trial and count it again from its records. Return its row without the curve, and the result of the recount without
+    result.json; keeps only the first few differing figures, to limit memory. `varied`, `seed`: its setting; `codes`: collects its code
+    digests.
+    """
     with TemporaryDirectory() as temporary:
         run = Path(temporary) / name
         run.mkdir()
@@ -236,7 +245,7 @@ def _read_trial(
 
 
 class _Codes:
-    """Digests of code by path, over all trials."""
+    """Code digests collected over all trials of a bundle. `own`: by path of the user's own files; `project`: by path of all other files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -244,8 +253,8 @@ class _Codes:
         self.project = dict[str, str]()
 
     def add(self, trial: str, result: folder.Result) -> None:
-        """Add the digests of a trial's result.json. Raises DataError if an earlier trial used another file of the user's own under the same
-        path.
+        """Add the code digests of a trial's result.json. Raises DataError if an earlier trial used another version of one of the user's own
+        files.
         """
         code = encoding.check_shape(result.get("code") or {}, _CODE, key=f"{RUNS}/{trial}/{folder.RESULT}: code")
         self.project |= code.get("files", {})
@@ -257,7 +266,9 @@ class _Codes:
 
 
 def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
-    """Yield a sentence for each file that is missing, not named, or has other bytes than its digest in the archive says."""
+    """Yield a sentence for each file of the archive that differs from its digest in digests.json, has no digest there, or is listed there
+    but missing.
+    """
     there = archive.namelist()
     digests = encoding.read_plain(archive.read(DIGESTS), {str: str}, key=DIGESTS)
     for name in sorted({*digests, *there} - {DIGESTS}):
@@ -270,7 +281,9 @@ def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def _is_here(name: str, digest: str) -> bool:
-    """Return whether Crossover has this file with this digest. The name comes from the archive: paths outside the project are refused."""
+    """Return whether this installation has the Crossover file `name` with this (shortened) SHA-256. Paths that lead outside the project
+    give False.
+    """
     root = Path(crossover.__file__).parents[1]
     file = (root / name).resolve()
     if not file.is_relative_to(root) or file.suffix not in (".py", ".cpp", ".hpp") or not file.is_file():

@@ -35,7 +35,9 @@ RESERVED_FIELDS |= {"seed": "cannot vary here: list seeds under `seeds:`, by whi
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search with Optuna. `space`: distributions by field; `sampler`, `pruner`: Optuna's name of each with its arguments."""
+    """Settings of a hyperparameter search with Optuna. `trials`: number of settings to try; `space`: for each field, a list of choices or
+    bounds (`low`, `high`); `sampler`, `pruner`: (name of Optuna's class, its arguments).
+    """
 
     trials: int
     space: Mapping[str, Any]
@@ -45,8 +47,9 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A study as its file describes it. `plain`: the whole file as plain data, with the base in it; two studies are the same if it is
-    equal. `order`: the seed that draws the order of the trials.
+    """A study as its file describes it. `base`: fields of the experiment that all trials share; `folder`: folder of the file; `grid`:
+    values to try by field; `pairs`: named comparisons of two settings; `order`: seed that shuffles the trials; `plain`: the whole file as
+    plain data with the base in it; two studies are the same if it is equal.
     """
 
     name: str
@@ -72,22 +75,26 @@ class Study:
 
     @property
     def fields(self) -> Sequence[str]:
-        """The names of the varied fields."""
+        """Dotted names of the fields that vary between trials."""
         return list(self.search.space if self.search else self.grid)
 
     def rises(self, metric: Metric) -> bool:
-        """Return whether a higher value of the study's metric is better. `metric`: that of the experiments."""
+        """Return whether a higher value of the measure that the study compares is better. `metric`: the experiments' own metric, which
+        decides if the measure is `final_metric` or `best_metric`.
+        """
         rises = MEASURES[self.metric]
         return metric.higher_wins if rises is None else rises
 
 
 def read(path: Path) -> Study:
-    """Read a study's file. Raises ConfigError with every fault of the file, one per line."""
+    """Read a study's YAML file. Raises ConfigError that lists every fault of the file, one per line."""
     return parse_study(documents.read(path), path)
 
 
 def parse_study(plain: dict[str, Any], path: Path) -> Study:
-    """Build the study that plain data describes. `path`: where its file is or was. Raises ConfigError with every fault."""
+    """Build the study that the plain data of a study file describes. `path`: the file, for messages and for relative paths. Raises
+    ConfigError that lists every fault.
+    """
     if "architecture" in plain and "base" not in plain:
         raise ConfigError(
             f"{path}: this is an experiment; expected a study, with `base:` (an experiment) and `grid:` or `search:`, as in docs/using.md. "
@@ -136,7 +143,9 @@ def parse_study(plain: dict[str, Any], path: Path) -> Study:
 
 
 def _parse_base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
-    """Return the base experiment as plain data, read from its file if `given` names one. Adds to `faults`."""
+    """Return the base experiment as plain data. `given`: its fields, or the name of its file, which is looked up beside `path` and then in
+    the current folder. If it cannot be read, add a message to `faults` and return {}.
+    """
     if isinstance(given, dict):
         return given
     if not isinstance(given, str):
@@ -151,7 +160,9 @@ def _parse_base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
 
 
 def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
-    """Return the lists of values by field. Adds to `faults`."""
+    """Return the grid's lists of values by field; {} if there is no grid. Adds a message to `faults` for each entry that is not allowed.
+    `given`: the file's `grid:`.
+    """
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -172,7 +183,9 @@ def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
 
 
 def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
-    """Return the seeds; a number stands for 1 to that number. Adds to `faults`."""
+    """Return the seeds. A number stands for the seeds 1 to that number. Adds a message to `faults` if they are malformed or repeated.
+    `given`: the file's `seeds:`.
+    """
     if type(given) is int and given >= 1:
         return tuple(range(1, given + 1))
     if not isinstance(given, list) or not given or any(type(each) is not int for each in given):
@@ -186,7 +199,9 @@ def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
 
 
 def _parse_search(given: Any, faults: list[str]) -> Search | None:
-    """Return the search, None if the file has none. Adds to `faults`."""
+    """Return the search; None if the file has none or it lacks required keys. Adds a message to `faults` for each fault. `given`: the
+    file's `search:`.
+    """
     if given is None:
         return None
     known = ("trials", "space", "sampler", "pruner")
@@ -213,7 +228,9 @@ def _parse_search(given: Any, faults: list[str]) -> Search | None:
 
 
 def _parse_optuna_name(part: str, given: Any, faults: list[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return a name of Optuna's and its arguments: from `MedianPruner`, or from `MedianPruner: {n_warmup_steps: 2}`. Adds to `faults`."""
+    """Return (name of an Optuna class, its arguments), from `MedianPruner` or from `MedianPruner: {n_warmup_steps: 2}`. If `given` has
+    neither form, add a message to `faults` and return ("", {}). `part`: "sampler" or "pruner", for the message.
+    """
     if isinstance(given, str):
         return given, {}
     if isinstance(given, dict) and len(given) == 1:
@@ -225,8 +242,8 @@ def _parse_optuna_name(part: str, given: Any, faults: list[str]) -> tuple[str, M
 
 
 def _parse_pairs(given: Any, grid: Mapping[str, Sequence[Any]], faults: list[str]) -> dict[str, tuple[Varied, Varied]]:
-    """Return the named comparisons. Each has two sides that give values of the grid's fields; all other fields are equal in a comparison.
-    Adds to `faults`.
+    """Return the named comparisons: by name, two settings, each a mapping from fields of the grid to values of the grid. Adds a message to
+    `faults` for each malformed comparison or value that is not in the grid, and leaves it out. `given`: the file's `pairs:`.
     """
     found = dict[str, tuple[Varied, Varied]]()
     if not isinstance(given, dict):

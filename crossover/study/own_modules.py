@@ -14,9 +14,9 @@ from crossover.study.bundle import Bundle
 
 
 def check(bundle: Bundle, folders: Sequence[Path]) -> list[str]:
-    """Return a line for each own file that the trials import: which one, from where, with which digest. Nothing is imported. Raises
-    ConfigError for each file that is missing, has another digest than in the bundle, or has no digest there. `folders`: where modules are
-    searched.
+    """Compare the user's own code files that the bundle's trials would import with the digests in the bundle, without importing them.
+    Return one line per file: which name imports it, its path, its SHA-256. Raises ConfigError that lists every file that is missing,
+    differs, or has no digest in the bundle. `folders`: where modules are searched.
     """
     user_code.set_folders(*folders)
     lines, faults = list[str](), list[str]()
@@ -50,7 +50,9 @@ def check(bundle: Bundle, folders: Sequence[Path]) -> list[str]:
 
 
 def _list_named_code(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield field and `package.module:name` of all own code that any trial may name, run or not."""
+    """Yield (dotted field, `package.module:name`) for each piece of user code that the bundle's study names, in its base, its grid or its
+    search space.
+    """
     study = bundle.study
     yield from _find_code_names("", study.base)
     for field, values in study.grid.items():
@@ -60,7 +62,9 @@ def _list_named_code(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def _find_code_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield field and name of all own code in `value`, which may be nested. `field`: the dotted field of `value`."""
+    """Yield (dotted field, `package.module:name`) for each name of user code in `value`, which may be nested. `field`: dotted field of
+    `value`.
+    """
     match value:
         case Mapping():
             for name, each in value.items():

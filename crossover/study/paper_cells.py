@@ -20,9 +20,9 @@ COMPUTING = ("train", "compute_gradients", "compute_gradient")  # the functions 
 
 
 def function_s(run: RunFolder) -> float:
-    """Return the seconds of one function, as the 2025 paper counts them: one minibatch of one worker, without evaluation.
+    """Return the seconds of one function as the 2025 paper counts them: computing one minibatch of one worker, without evaluation.
 
-    SPIRT has a function per minibatch. An invocation of a long worker is divided by the number of its minibatches.
+    In SPIRT that is one invocation. An invocation of a long worker is divided by the number of its minibatches.
     """
     records = [r for r in run.records if r["step"] in COMPUTING and r["outcome"] == "ok"]
     total = sum(float(r["wall_s"]) - _sum_stage_s(r, "evaluate") for r in records)
@@ -37,7 +37,7 @@ def minibatches(run: RunFolder) -> int:
 
 
 def _sum_stage_s(record: Mapping[str, Any], stage: str) -> float:
-    """Return the seconds of one stage in a record."""
+    """Return the seconds that one record spent in the stage with this name."""
     return sum(float(each["wall_s"]) for each in record["stages"] if each["stage"] == stage)
 
 
@@ -58,18 +58,18 @@ def stage(run: RunFolder, name: str) -> Mapping[str, float]:
 
 
 def total_s(run: RunFolder, *names: str) -> float:
-    """Return the seconds of the stages `names`, of all workers together."""
+    """Return the seconds of the stages `names`, added up over all workers."""
     return float(sum(row["wall_s"] for row in run.result["stages"] if row["stage"] in names))
 
 
 def peak_mb(run: RunFolder) -> float:
-    """Return the highest memory of any computing function, in MB."""
+    """Return the highest memory in MB that any worker used while computing; 0 if none computed."""
     rows = [row for row in run.result["stages"] if row["stage"] in ("compute", "compute gradients")]
     return max((float(row["max_rss_mb"]) for row in rows), default=0.0)
 
 
 def workers(run: RunFolder) -> int:
-    """Return the number of workers."""
+    """Return the run's number of workers."""
     return int(run.result["experiment"]["workers"])
 
 
@@ -79,34 +79,36 @@ def epochs(run: RunFolder) -> int:
 
 
 def batch_size(run: RunFolder) -> int:
-    """Return the minibatch size of a worker."""
+    """Return the run's minibatch size (images per worker)."""
     return int(run.result["experiment"]["training"]["batch_size"])
 
 
 def per_round_s(run: RunFolder, *names: str) -> float:
-    """Return the seconds of the stages `names` per worker and round of exchange."""
+    """Return the seconds of the stages `names`, per worker and round (one model update of one worker)."""
     rounds = stage(run, "update")["count"] or stage(run, "model update")["count"] or 1
     return total_s(run, *names) / rounds
 
 
 def best_accuracy(run: RunFolder) -> float | None:
-    """Return the best validation metric of any epoch, None if there is none."""
+    """Return the highest validation metric of any epoch; None if no epoch has one."""
     return max((e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None), default=None)
 
 
 def curve(run: RunFolder, figure: str = "elapsed_s") -> list[tuple[float, float]]:
-    """Return (seconds, accuracy) after each epoch. `figure`: the field of an epoch to use instead of its seconds."""
+    """Return (seconds since the start, validation accuracy) after each epoch. `figure`: field of an epoch to use instead of the seconds,
+    such as "epoch".
+    """
     return [(e[figure], e["val_metric"]) for e in run.result["epochs"] if e["val_metric"] is not None]
 
 
 def moved_bytes(run: RunFolder, *channels: str) -> int:
-    """Return the bytes moved through the given channels, in both directions, by default through all."""
+    """Return the bytes that the run moved in both directions through the given channels, such as "bus"; by default through all."""
     chosen = channels or tuple(run.result["traffic"])
     return sum(run.result["traffic"][c]["bytes_in"] + run.result["traffic"][c]["bytes_out"] for c in chosen)
 
 
 def peer_minibatches(run: RunFolder) -> int:
-    """Return the number of minibatches of one peer in an epoch."""
+    """Return the number of minibatches that one peer computes in an epoch."""
     return int(run.result["data"].get("minibatches", 1))
 
 
@@ -122,7 +124,9 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """Our figure: measured, or derived from measured ones as `note` says."""
+    """Our figure for a cell: measured on this machine, or projected from measured ones. `note`: remark on how it was made; `cut`: whether
+    the task was smaller than the paper's, so that the ratio does not compare the two.
+    """
 
     value: Value
     label: Literal["measured-local", "projected"] = "measured-local"
@@ -132,7 +136,7 @@ class Ours:
 
 @dataclass(frozen=True, kw_only=True)
 class NoFigure:
-    """A missing figure: the reason, and the command that would produce it."""
+    """A figure of ours that is missing. `reason`: why; `command`: the command that would produce it."""
 
     reason: str
     command: str
@@ -140,8 +144,9 @@ class NoFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class TableCell:
-    """A line of a table. `simulated`: the simulator's figure for the published size; `formula`: what the paper's own formula gives, if its
-    printed figure does not follow from it.
+    """A line of a table: one printed figure beside ours. `row`, `figure`: what it is; `published`: the printed figure; `ours`: our figure,
+    or why there is none; `formula`: what the paper's own formula gives, if its printed figure does not follow from it; `deviation`: how far
+    the two differ, relatively; `simulated`: the simulator's figure for the published size.
     """
 
     row: str
@@ -163,27 +168,29 @@ class TableCell:
 
     @property
     def label(self) -> str:
-        """The label of our figure, or NOT_RUN."""
+        """The label of our figure ("measured-local" or "projected"), or "not run"."""
         return self.ours.label if isinstance(self.ours, Ours) else NOT_RUN
 
     @property
     def ratio(self) -> float | None:
-        """Our figure divided by the printed one."""
+        """Our figure divided by the printed one; None if there is no such ratio."""
         return _compute_ratio(self.value, self.published)
 
     @property
     def is_comparable(self) -> bool:
-        """True if the ratio compares figures of the same task."""
+        """True if the ratio exists and our figure is of a task of the paper's size."""
         return self.ratio is not None and isinstance(self.ours, Ours) and not self.ours.cut
 
     @property
     def simulated_ratio(self) -> float | None:
-        """The simulated figure divided by the printed one."""
+        """The simulated figure divided by the printed one; None if there is no such ratio."""
         return _compute_ratio(self.simulated, self.published)
 
     @property
     def remarks(self) -> str:
-        """All that a reader must know about this line."""
+        """All remarks of this line joined by semicolons: whether the printed figure contradicts the paper's formula, our note or the reason
+        why our figure is missing, and further notes.
+        """
         marked = []
         if self.formula is not None and self.deviation is not None:
             marked = [
@@ -208,17 +215,21 @@ def make_measured(value: Value, note: str = "", *, cut: bool = False) -> Ours:
 
 
 def make_projected(value: Value, note: str) -> Ours:
-    """Return a figure derived from measured ones, as `note` says."""
+    """Return `value` as a figure that was derived from measured ones. `note`: how it was derived."""
     return Ours(value=value, label="projected", note=note)
 
 
 def derive(make: Callable[..., Derived], *known: Any) -> Derived | NoFigure:
-    """Return what `make` returns for the runs or figures `known`. If some of them are missing, return the first NoFigure."""
+    """Return `make(*known)`; but if any of `known` (runs or figures) is a NoFigure, return the first of these instead, without calling
+    `make`.
+    """
     return next((each for each in known if isinstance(each, NoFigure)), None) or make(*known)
 
 
 def list_points(place: Place, ours: Ours | NoFigure) -> list[tuple[Place, float]]:
-    """Return our figure as a point of a drawing, or nothing if it is missing. `place`: its position, or the name of its bar."""
+    """Return our figure as a list with one point of a drawing, (place, value); empty if the figure is missing. `place`: x position, or name
+    of the bar.
+    """
     return [] if isinstance(ours, NoFigure) else [(place, float(ours.value))]
 
 
@@ -232,9 +243,9 @@ def _compute_ratio(mine: Value | None, printed: Value | None) -> float | None:
 def make_printed_cell(
     row: Row, figure: str, unit: Unit, ours: Ours | NoFigure, *, words: str = "", place: int | None = None
 ) -> TableCell:
-    """Return the cell of a printed figure, with its deviation according to config/published.yaml. `figure`: the figure's key in the row;
-    `unit`: its unit; `ours`: our figure, or why there is none; `words`: the figure's name on the page; `place`: number of the row's column,
-    if the row prints the figure once per column.
+    """Return the cell of one printed figure with ours beside it. `figure`: the figure's key in the row; `ours`: our figure, or why there is
+    none; `words`: the figure's name on the page, by default its key; `place`: index of the row's column, if the row prints the figure once
+    per column.
     """
     listed: Mapping[str, Any] = row.deviates.get(figure, {})
     column = "" if place is None else row.figures["columns"][place]
@@ -258,8 +269,8 @@ def make_row_cells(
     *,
     place: int | None = None,
 ) -> list[TableCell]:
-    """Return a cell for each printed figure of a row. `units`: the figures, with the unit of each; `ours`: our figures, or why all are
-    missing; `place`: see `make_printed_cell`.
+    """Return one cell for each printed figure of a row. `units`: unit by figure, in the order of the cells; `ours`: our figures by the same
+    keys, or why all are missing; `place`: index of the row's column, if the row prints its figures once per column.
     """
     return [
         make_printed_cell(row, figure, unit, ours if isinstance(ours, NoFigure) else ours[figure], place=place)
@@ -269,7 +280,7 @@ def make_row_cells(
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A curve in a drawing. `dashed`: it is not measured."""
+    """A curve of a drawing. `points`: (x, y); `dashed`: drawn dashed, because it is not measured."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -278,7 +289,9 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A plot of a figure: curves, or `bars` by name."""
+    """A plot for the page: curves, or horizontal bars as (name, value) if there are any. `x`, `y`: names of the axes; `percent`: whether y
+    is shown in percent.
+    """
 
     title: str
     x: str
@@ -292,7 +305,9 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One table or figure with its cells."""
+    """One table or figure of a paper as the page shows it. `name`: name of the part, such as "2025-table-2"; `cells`: its lines;
+    `drawings`: plots below them; `measurements`: the runs that it needs.
+    """
 
     name: str
     title: str
@@ -313,8 +328,9 @@ VERDICTS = ("direction and size", "direction alone", "size alone", "neither")
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A column of printed figures beside ours. `pairs`: number of pairs of rows whose printed figures differ; `agreeing`: how many of them
-    differ in the same direction here. `ratio`: median ratio of our figures to printed ones of the same task, None if there are none.
+    """The comparison of one column of printed figures with ours. `pairs`: number of pairs of rows whose printed figures differ; `agreeing`:
+    how many of these pairs differ in the same direction in our figures; `ratio`: median ratio of our figures to the printed ones of tasks
+    of equal size, None if there are none.
     """
 
     section: str
@@ -325,7 +341,9 @@ class Reproduction:
 
     @property
     def verdict(self) -> str:
-        """The verdict, one of VERDICTS. If only direction or only size is known, the other is not held against the figure."""
+        """The verdict, one of VERDICTS. If the column allows to judge only direction or only size, the verdict depends on
+        that one alone.
+        """
         direction = self.agreeing >= AGREEMENT_THRESHOLD * self.pairs
         size = self.ratio is not None and 1 / SIZE_FACTOR <= self.ratio <= SIZE_FACTOR
         if not self.pairs or self.ratio is None:  # only one of the two is known
@@ -334,7 +352,7 @@ class Reproduction:
 
     @property
     def row(self) -> list[str]:
-        """The line of the table of findings."""
+        """The table row of this comparison, in the order of FINDINGS_HEAD."""
         pairs = f"{self.agreeing} of {self.pairs} pairs" if self.pairs else display.DASH
         size = display.DASH if self.ratio is None else f"{self.ratio:.2g}x"
         return [self.section, self.figure, self.verdict, pairs, size]
@@ -344,7 +362,7 @@ FINDINGS_HEAD = ("table or figure", "figure", "reproduced", "direction", "ours b
 
 
 def judge_findings(sections: Sequence[Section]) -> Iterator[Reproduction]:
-    """Yield a verdict for every column that has both printed figures and ours. Figures simulated at the published size are preferred to
+    """Yield the comparison of every column that has both printed figures and ours. Figures simulated at the published size are preferred to
     measured ones.
     """
     for section in sections:
@@ -364,18 +382,24 @@ def judge_findings(sections: Sequence[Section]) -> Iterator[Reproduction]:
 
 
 def _our_number(cell: TableCell) -> float | None:
-    """Return our figure of a cell as a number, simulated if possible; None if it is text or missing."""
+    """Return our figure of a cell as a number: the simulated one if there is one, otherwise the measured or projected one; None if it is
+    text or missing.
+    """
     value = cell.ours.value if cell.simulated is None and isinstance(cell.ours, Ours) else cell.simulated
     return None if isinstance(value, str) else value
 
 
 def _compared_ratio(cell: TableCell) -> float | None:
-    """Return the ratio of the cell, None if it does not compare figures of the same task."""
+    """Return the ratio by which the size of a finding is judged: the simulated figure's, otherwise ours if the task had the paper's size;
+    else None.
+    """
     return cell.simulated_ratio if cell.simulated is not None else cell.ratio if cell.is_comparable else None
 
 
 def summarize_findings(found: Sequence[Reproduction]) -> str:
-    """Return a sentence with the number of columns of each verdict: `of 40 columns of printed figures 20 in direction and size, ...`."""
+    """Return a sentence with the number of columns of each verdict, such as `of 40 columns of printed figures 20 in direction and size,
+    ...`.
+    """
     counts = Counter(each.verdict for each in found)
     told = ", ".join(f"{counts[word]} in {word}" for word in VERDICTS)
     limits = f"direction: {AGREEMENT_THRESHOLD:.0%} of the pairs; size: within {SIZE_FACTOR:g}x"
@@ -390,7 +414,9 @@ FITTED = "simulator: fitted to this row"
 
 
 def add_projections(section: Section) -> Section:
-    """Return the section with the simulator's figures added. Cells that the simulator cannot predict stay unchanged."""
+    """Return the section with the simulator's figures added to its cells, each with a remark whether the simulator was fitted to that row.
+    Cells that the simulator cannot predict stay unchanged.
+    """
     cells = []
     for cell in section.cells:
         known = None if cell.by is None else _load_simulated().get((cell.by.source, cell.name))
@@ -403,7 +429,7 @@ def add_projections(section: Section) -> Section:
 
 @cache
 def _load_simulated() -> Mapping[tuple[str, str], ComparedFigure]:
-    """Return the simulator's figure for each printed one, by source and name."""
+    """Return the simulator's figures beside the printed ones, by (source of the row, name of the figure). Simulated once, then cached."""
     return {(each.row.source, each.figure): each for each in compare_figures()}
 
 
@@ -413,7 +439,9 @@ def _load_simulated() -> Mapping[tuple[str, str], ComparedFigure]:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRuns:
-    """The runs that a part is filled from. `runs`: finished runs by key; `missing`: why others are missing."""
+    """The runs from which a table or figure is filled. `runs`: finished runs by key of their measurement; `whole`: keys of runs of the
+    published size; `missing`: by key, why there is no run; `has_gpu`: whether this machine has a GPU.
+    """
 
     part: "Part"
     scale: Scale
@@ -423,7 +451,7 @@ class FoundRuns:
     has_gpu: bool = False
 
     def run(self, measurement: Measurement) -> RunFolder | NoFigure:
-        """Return the run, or why it is missing and the command that makes it."""
+        """Return the run of a measurement; if it is missing, a NoFigure with the reason and the command that makes it."""
         run = self.runs.get(measurement.key)
         if run is not None:
             return run
@@ -431,15 +459,15 @@ class FoundRuns:
         return NoFigure(reason=reason, command=measurement.command(Scale(1)))
 
     def derive(self, measurement: Measurement, make: Callable[[RunFolder], Derived]) -> Derived | NoFigure:
-        """Return what `make` reads from the run, or why the run is missing."""
+        """Return what `make` reads from the run of a measurement; a NoFigure if the run is missing."""
         return derive(make, self.run(measurement))
 
     def is_cut(self, measurement: Measurement) -> bool:
-        """Return whether the run is smaller than the published one."""
+        """Return whether the run of a measurement is smaller than the published one."""
         return not (self.scale.whole or measurement.key in self.whole)
 
     def describe_size(self, measurement: Measurement) -> str:
-        """Return the size of the run in words."""
+        """Return the size of a measurement's run in words: "at the published size", or how far it is cut down."""
         return f"cut down to {self.scale.share:g}" if self.is_cut(measurement) else "at the published size"
 
     def section(
@@ -457,13 +485,15 @@ class FoundRuns:
 
 
 def _fill_drawing(found: FoundRuns) -> Section:
-    """Return the section of a figure without numbers."""
+    """Return the section of a figure that prints no numbers: no cells, only a note."""
     return found.section((), notes=["A drawing of boxes and arrows: there is nothing to measure."])
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table or figure of the papers. `measurements`: the runs it needs at a scale; `fill`: builds its section from those that exist."""
+    """A table or figure of the papers. `name`: name on the command line; `measurements`: function that returns the runs it needs at a
+    scale; `fill`: function that builds its section from the runs that exist.
+    """
 
     name: str
     title: str

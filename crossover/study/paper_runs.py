@@ -46,7 +46,9 @@ Overrides = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Scale:
-    """The size of a run relative to the published one. `share`: 1 is the published size."""
+    """The size of a run relative to the published one. `share`: more than 0, at most 1; 1 is the published size. Raises ConfigError for
+    other values.
+    """
 
     share: float
 
@@ -68,7 +70,9 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One run: the file `config` in config/, changed by `fixed` and, below the published size, by `cut`."""
+    """One run that a table or figure needs. `key`: name of its folder; `config`: name of a file in config/ without `.yaml`; `fixed`:
+    overrides (`field=value`) of that file; `cut`: function that returns further overrides for a scale below the published size.
+    """
 
     key: str  # the folder's name
     config: str
@@ -78,37 +82,39 @@ class Measurement:
     depends_on_values: bool = False  # accuracies, or bytes that depend on the images: only the real data set gives them
 
     def on_generated_images(self) -> "Measurement":
-        """Return the same measurement on generated images in the shape and number of its data set's."""
+        """Return this measurement on generated images of the same number and shape as those of its data set."""
         name = f"{self.experiment(Scale(1)).data.dataset}-generated"
         return replace(self, key=f"{self.key}-generated", fixed=(*self.fixed, f"data.dataset={name}"))
 
     def overrides(self, scale: Scale) -> Overrides:
-        """Return the settings that differ from the file."""
+        """Return the overrides (`field=value`) of the file for a run at this scale."""
         return self.fixed if scale.whole else (*self.fixed, *self.cut(scale))
 
     def experiment(self, scale: Scale, *, data: Path | None = None) -> Experiment:
-        """Load the experiment at a scale. `data`: folder of the data sets. Raises ConfigError if it cannot be run."""
+        """Load the experiment at a scale. `data`: folder of the data sets. Raises ConfigError if the experiment is not valid."""
         where = [] if data is None else [f"data.directory={json.dumps(str(data))}"]
         return _load(self.config, (*self.overrides(scale), *where))
 
     def command(self, scale: Scale, *, out: Path | None = None) -> str:
-        """Return the command that runs exactly this measurement."""
+        """Return the `crossover run` command that runs exactly this measurement. `out`: folder for the run, by default results/ and the
+        key.
+        """
         changes = "".join(f" --set {_quote(each)}" for each in self.overrides(scale))
         return f"crossover run config/{self.config}.yaml{changes} --out {out or Path('results') / self.key}"
 
     def list_cuts(self, scale: Scale) -> Mapping[str, tuple[Any, Any]]:
-        """Return what the scale changes, by field: (published value, value at this scale)."""
+        """Return the settings that the scale changes: by field, (published value, value at this scale)."""
         whole, cut = (dict(flatten_fields(self.experiment(each).to_plain())) for each in (Scale(1), scale))
         return {name: (whole[name], cut[name]) for name in whole if whole[name] != cut[name]}
 
     def images(self, scale: Scale) -> tuple[int, int]:
-        """Return (images for training over all epochs, images of one validation)."""
+        """Return (number of training images over all epochs, number of images of one validation)."""
         experiment = self.experiment(scale)
         training, held = sizes.count_split(experiment) or (0, 0)  # all measurements use built-in data sets
         return training * experiment.training.epochs, held
 
     def forecast_s(self, scale: Scale, *, cores: int) -> float:
-        """Return the approximate seconds of the run on this machine if nothing else runs. `cores`: its CPU cores."""
+        """Return a rough forecast of the run's seconds on this machine if nothing else runs. `cores`: number of its CPU cores."""
         experiment = self.experiment(scale)
         trained, held = self.images(scale)
         training, workers = experiment.training, experiment.workers
@@ -121,7 +127,7 @@ class Measurement:
 
 @cache
 def _load(config: str, overrides: Overrides) -> Experiment:
-    """Load a file of config/ with overrides. Cached."""
+    """Load and validate a file of config/ with overrides; keep the result for later calls. `config`: name of the file without `.yaml`."""
     return validation.load(CONFIG / f"{config}.yaml", overrides)
 
 
@@ -137,18 +143,18 @@ def make_cut(
     least_minibatches: int = 1,
     least_epochs: int = 1,
 ) -> Callable[[Scale], Overrides]:
-    """Return the cut that all training uses.
+    """Return a function that cuts down a training run: for a scale it returns overrides (`field=value`) with fewer images and epochs.
 
     Of `minibatches` per worker and epoch, the scale's share is left, but at least `least_minibatches`. If that minimum applies, each
-    minibatch has fewer images instead, unless `keep_batch`. Epochs (at least `least_epochs`) and validation images are cut likewise.
-    `published_batch`: the published minibatch size if `batch` is smaller than that already. `workers`, `dataset`, `epochs`: number of
-    workers, data set and epochs at the published size.
+    minibatch has fewer than its `batch` images instead, unless `keep_batch`. Epochs (at least `least_epochs`) and validation images are
+    reduced likewise. `published_batch`: the published minibatch size, if `batch` is smaller than that already. `workers`, `dataset`,
+    `epochs`: number of workers, data set and epochs at the published size.
     """
 
     images = sizes.DATA[dataset]
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides for a scale."""
+        """Return the overrides that reduce the run to this scale."""
         count = scale.reduce(minibatches, least=least_minibatches)
         wanted = batch * minibatches * scale.share
         size = batch if keep_batch else min(batch, max(LEAST_BATCH, round(wanted / count)))
@@ -178,8 +184,9 @@ KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published s
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicationOutcome:
-    """The runs that exist after a call. `runs`: by key; `whole`: keys of those of the published size; `missing`: why others are missing;
-    `failed`: keys of those that failed twice; `generated`: those on generated images, and why, by key.
+    """The runs that exist after `Runner.run`. `runs`: finished runs by key of their measurement; `whole`: keys of runs of the published
+    size; `missing`: by key, why there is no run; `failed`: keys of those that failed twice; `generated`: by key of a run on generated
+    images, why it used them.
     """
 
     runs: Mapping[str, RunFolder]
@@ -191,7 +198,9 @@ class ReplicationOutcome:
 
 @dataclass(kw_only=True)
 class Runner:
-    """The execution of measurements: `out`/runs/<key> holds the run of each. `data`: folder of the data sets."""
+    """A runner of measurements. `out`: folder in which `runs/<key>` holds each run; `scale`: size of the runs; `data`: folder of the data
+    sets; `tell`: called with one line about each measurement.
+    """
 
     out: Path
     scale: Scale
@@ -200,28 +209,33 @@ class Runner:
     _readable: dict[str, str] = field(default_factory=dict)  # by data set: why it cannot be read, or nothing
 
     def explain_refusal(self, measurement: Measurement) -> str:
-        """Return why a measurement cannot be made here, "" if it can."""
+        """Return why a measurement cannot be run on this machine (no GPU, or no data set though its figures depend on the images); "" if it
+        can.
+        """
         if measurement.needs_gpu and not has_gpu():
             return "no GPU on this machine"
         return self.explain_generated(measurement) if measurement.depends_on_values else ""
 
     def explain_generated(self, measurement: Measurement) -> str:
-        """Return why a measurement's data set cannot be had, so that generated images take its place; "" if it can."""
+        """Return why a measurement's data set cannot be read or downloaded, in which case generated images may replace it; "" if it can.
+        Each data set is tried once.
+        """
         name = measurement.experiment(self.scale).data.dataset
         if name not in self._readable:
             self._readable[name] = _explain_unreadable(name, self.data)
         return self._readable[name]
 
     def choose_images(self, measurement: Measurement) -> Measurement:
-        """Return the measurement as it runs here: on generated images if its data set cannot be had and its values do not matter."""
+        """Return the measurement to run here: the given one, or its variant on generated images if its data set cannot be read and its
+        figures do not depend on the images.
+        """
         if measurement.depends_on_values or not self.explain_generated(measurement):
             return measurement
         return measurement.on_generated_images()
 
     def find_finished(self, measurement: Measurement) -> tuple[RunFolder, bool] | None:
-        """Return the finished and complete run of exactly this experiment, and whether it has the published size. It comes from the runs
-        that are part of the project, or from an earlier call, on generated images if the data set cannot be had. None if there is none; an
-        unfinished run does not count.
+        """Return (the finished, complete run of this measurement, whether it has the published size); None if there is none. Runs that come
+        with the project are searched first, then those of earlier calls, which may be on generated images.
         """
         whole = measurement.experiment(Scale(1))
         for path in sorted(KEPT.glob(f"*/{folder.RESULT}")):
@@ -233,8 +247,8 @@ class Runner:
         return None
 
     def run(self, measurements: Sequence[Measurement]) -> ReplicationOutcome:
-        """Run every measurement that is not finished, one after another. One that fails twice is reported and left out, and the others
-        continue.
+        """Run every measurement that has no finished run, one after another on the local cloud, and return all runs. A measurement that
+        fails twice is reported and left out.
         """
         with LocalTrials() as machine:
             done = carry_out(
@@ -257,7 +271,7 @@ class Runner:
         )
 
     def _run_measurement(self, measurement: Measurement, machine: LocalTrials) -> RunFolder:
-        """Run one measurement, resuming an unfinished run of it, and delete its stack."""
+        """Run one measurement, or resume its unfinished run, and destroy its stack. Uses generated images if `choose_images` says so."""
         here = self.choose_images(measurement)
         experiment = here.experiment(self.scale, data=self.data)
         run = machine.run(experiment, self.out / RUNS / here.key, lambda progress: None)
@@ -266,18 +280,18 @@ class Runner:
 
 
 def is_generated(run: RunFolder) -> bool:
-    """Return whether the run trained on generated images."""
+    """Return whether a run was trained on generated images."""
     return run.result["experiment"]["data"]["dataset"] in sizes.GENERATED
 
 
 def has_gpu() -> bool:
-    """Return whether NVIDIA's driver is installed here."""
+    """Return whether this machine has an NVIDIA driver and `nvidia-smi`."""
     return shutil.which("nvidia-smi") is not None and os.path.exists("/proc/driver/nvidia")
 
 
 def _explain_unreadable(dataset: str, data: Path | None) -> str:
-    """Return why the data set cannot be read or downloaded, "" if it can. The caller keeps the answer, since a failing download may take
-    long.
+    """Return why a data set cannot be read or downloaded; "" if it can. Not cached: a failing download may take long. `dataset`: "cifar10"
+    or "mnist"; `data`: folder of the data sets.
     """
     from crossover.learning import datasets
 

@@ -110,8 +110,8 @@ PARTS: Mapping[str, Part] = {part.name: part for part in (*_2025, *_2023)}
 
 
 def choose_parts(names: Sequence[str]) -> list[Part]:
-    """Return the parts of these names, in the papers' order. `all` or a year stands for all of its parts. Raises ConfigError for an unknown
-    name.
+    """Return the tables and figures with these names, in the papers' order. "all" or a year such as "2025" selects all that belong to it.
+    Raises ConfigError for an unknown name.
     """
     wanted: set[str] = set()
     for name in names:
@@ -126,7 +126,7 @@ def choose_parts(names: Sequence[str]) -> list[Part]:
 
 
 def list_measurements(parts: Sequence[Part], scale: Scale) -> list[Measurement]:
-    """Return the measurements that these parts need, each once: parts share runs."""
+    """Return the measurements that these tables and figures need at `scale`. One that several of them need is listed once."""
     by_key = {each.key: each for part in parts for each in part.measurements(scale)}
     return list(by_key.values())
 
@@ -144,7 +144,9 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
-    """All content of the pages. `command`: the line that made them."""
+    """All content of the replication's pages. `sections`: the filled tables and figures; `outcome`: the runs they were filled from;
+    `command`: the command line that made them; `machine`: description of this machine.
+    """
 
     sections: Sequence[Section]
     outcome: ReplicationOutcome
@@ -154,7 +156,9 @@ class Book:
 
 
 def write(book: Book, out: Path) -> Path:
-    """Write page, Markdown and CSV into `out` and return the path of the page."""
+    """Write the replication's page, Markdown and CSV (index.html, index.md, cells.csv) into the folder `out` and return the path of the
+    page.
+    """
     out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(out / CSV, to_csv(book).encode())
     folder.write_atomically(out / MARKDOWN, to_markdown(book).encode())
@@ -166,7 +170,7 @@ def write(book: Book, out: Path) -> Path:
 
 
 def count_labels(sections: Sequence[Section]) -> dict[str, int]:
-    """Return the number of cells by label."""
+    """Return the number of table cells by label: "measured-local", "projected" and "not run"."""
     found = dict.fromkeys(("measured-local", "projected", NOT_RUN), 0)
     for cell in (cell for section in sections for cell in section.cells):
         found[cell.label] += 1
@@ -174,7 +178,9 @@ def count_labels(sections: Sequence[Section]) -> dict[str, int]:
 
 
 def summarize_book(sections: Sequence[Section]) -> str:
-    """Return the last line: how many printed figures have ours beside them, and how many columns of them are reproduced."""
+    """Return the summary line of the page: for how many printed figures we have our own figure, and how many columns of printed figures are
+    reproduced.
+    """
     cells = [cell for section in sections for cell in section.cells]
     by = count_labels(sections)
     beside = [cell for cell in cells if cell.published is not None]
@@ -187,7 +193,7 @@ def summarize_book(sections: Sequence[Section]) -> str:
 
 
 def list_cuts(book: Book) -> list[list[str]]:
-    """Return a row for each run: key, state, what the scale changed, and its command."""
+    """Return one table row for each run: its key, whether it finished, which settings the scale changed, and the command that runs it."""
     measurements: dict[str, Measurement] = {each.key: each for s in book.sections for each in s.measurements}
     rows = []
     for key, each in measurements.items():
@@ -211,7 +217,7 @@ def _format_setting(value: Any) -> str:
 
 
 def explain_cuts(book: Book) -> str:
-    """Return a note on what the scale cuts."""
+    """Return the page's note on what the scale has cut down, and which figures are affected."""
     if book.scale.whole:
         return "Everything at the published size."
     return (
@@ -226,7 +232,7 @@ def explain_cuts(book: Book) -> str:
 
 
 def build_page(book: Book) -> Page:
-    """Build the page."""
+    """Build the replication's HTML page as data."""
     by = count_labels(book.sections)
     tiles = [Tile(name="tables and figures", value=str(len(book.sections)), note="of the papers")]
     tiles += [
@@ -261,7 +267,7 @@ def build_page(book: Book) -> Page:
 
 
 def _explain_generated(generated: Mapping[str, str]) -> str:
-    """Return a sentence on the runs that used generated images. `generated`: why, by key."""
+    """Return a sentence on the runs that used generated images instead of their data set. `generated`: reason by key of the run."""
     reasons = "; ".join(dict.fromkeys(generated.values()))
     return (
         f"Generated images of the same number and shape took the data set's place in {', '.join(generated)}: their seconds, bytes and "
@@ -270,7 +276,7 @@ def _explain_generated(generated: Mapping[str, str]) -> str:
 
 
 def _build_findings_sheet(book: Book) -> Sheet:
-    """Build the table of reproduced findings."""
+    """Build the page's table of which findings of the papers are reproduced, one row per column of printed figures."""
     return Sheet(
         title="What is reproduced",
         head=paper_cells.FINDINGS_HEAD,
@@ -281,7 +287,7 @@ def _build_findings_sheet(book: Book) -> Sheet:
 
 
 def _build_section_sheet(section: Section) -> Sheet:
-    """Build the table of a section's cells."""
+    """Build the page's table of one section: one row per cell, with the printed figure, ours, the simulated one and their ratios."""
     rows = [
         [
             cell.row, cell.figure, _format_printed(cell), _format_ours(cell), _format_ratio(cell.ratio), cell.label,
@@ -293,7 +299,9 @@ def _build_section_sheet(section: Section) -> Sheet:
 
 
 def _build_appendix(book: Book) -> list[Sheet]:
-    """Build the tables of what was run, and of what was not."""
+    """Build the page's last tables: what was run with what the scale has cut, and, if anything is missing, what was not run with the
+    command for it.
+    """
     missing = list(
         dict.fromkeys((cell.remarks, cell.command) for s in book.sections for cell in s.cells if cell.command)
     )
@@ -319,7 +327,7 @@ def _build_appendix(book: Book) -> list[Sheet]:
 
 
 def _draw_figure(drawing: Drawing, *, name: str) -> Plot:
-    """Draw a figure: bars if it has any, else curves. `name`: id of the picture in the page."""
+    """Draw one figure as a plot of the page: bars if it has any, otherwise curves. `name`: id of the picture in the page."""
     if drawing.bars:
         picture = plots.bars(drawing.bars, x=drawing.x, name=name, shown=lambda v: f"{v:.3g}", title=drawing.title)
         return plot(drawing.title, picture, caption=drawing.caption)
@@ -335,7 +343,7 @@ def _draw_figure(drawing: Drawing, *, name: str) -> Plot:
 
 
 def format_figure(value: Value | None, unit: Unit) -> str:
-    """Format a figure with its unit; a dash if there is none."""
+    """Return a figure as text with its unit; a dash if it is None. Text is returned as it is."""
     if value is None or isinstance(value, str):
         return value or DASH
     match unit:
@@ -360,19 +368,19 @@ def format_figure(value: Value | None, unit: Unit) -> str:
 
 
 def _format_printed(cell: TableCell) -> str:
-    """Format the printed figure. Dollars keep every digit of the paper's."""
+    """Return the cell's printed figure as text. Dollars keep every digit that the paper prints."""
     if cell.unit == "USD" and isinstance(cell.published, float):
         return f"${cell.published:g}"
     return format_figure(cell.published, cell.unit)
 
 
 def _format_ours(cell: TableCell) -> str:
-    """Format our figure."""
+    """Return our figure of the cell as text; "not run" if it is missing."""
     return NOT_RUN if cell.value is None else format_figure(cell.value, cell.unit)
 
 
 def _format_ratio(ratio: float | None) -> str:
-    """Format a ratio."""
+    """Return a ratio as text, such as `1.5x`; a dash if it is None."""
     return DASH if ratio is None else display.times(ratio) if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
@@ -380,7 +388,7 @@ def _format_ratio(ratio: float | None) -> str:
 
 
 def to_markdown(book: Book) -> str:
-    """Return the page as Markdown."""
+    """Return the replication's page as Markdown text."""
     lines = [
         "# The papers' tables and figures, and ours beside them",
         "",
@@ -411,7 +419,7 @@ def _escape(text: str) -> str:
 
 
 def to_csv(book: Book) -> str:
-    """Return one line per cell with raw figures: seconds, dollars, megabytes, shares."""
+    """Return CSV text with one line per cell. Figures are unrounded and in the unit of the cell's `unit` column."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -430,8 +438,8 @@ def to_csv(book: Book) -> str:
 
 
 def fill_book(parts: Sequence[Part], outcome: paper_runs.ReplicationOutcome, scale: Scale, *, command: str) -> Book:
-    """Fill the tables and figures `parts` from the runs of `outcome` at `scale`. Cells without a run give the reason and the command that
-    would make it. `command`: the command line that is running, for the page.
+    """Fill the tables and figures `parts` from the runs of `outcome` at `scale`, add the simulator's figures, and return all content of the
+    pages. Cells without a run contain the reason and the command that would run it. `command`: the present command line, for the page.
     """
     sections = []
     for part in parts:
@@ -450,5 +458,5 @@ def fill_book(parts: Sequence[Part], outcome: paper_runs.ReplicationOutcome, sca
 
 
 def describe_machine() -> str:
-    """Return a description of this machine."""
+    """Return a description of this machine: number of cores, processor architecture, Python version."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"

@@ -49,8 +49,9 @@ DEPLOYING_S = 1_200.0  # the longest time that a stack exists before and after a
 
 
 class AwsTrials(InlineTrials):
-    """Trials on the AWS account: stacks are deployed with their first trial and destroyed after their last. `out`: the study's folder;
-    `session`: by default the environment's.
+    """The machine that runs trials in the AWS account. A stack is deployed before its first trial and destroyed after its last; stacks.json
+    in the study's folder `out` records when each existed. `tell`: called with one line about each step; `session`: boto3 session, by
+    default from the environment.
     """
 
     def __init__(self, out: Path, *, tell: Announce, session: Any = None) -> None:
@@ -62,7 +63,7 @@ class AwsTrials(InlineTrials):
         self._stacks: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
     def __enter__(self) -> "AwsTrials":
-        """Check the credentials and note which stacks of earlier commands no longer exist."""
+        """Check the AWS credentials, and record which stacks of earlier commands no longer exist."""
         check_credentials()
         self._session = self._session or renewing_session()[0]
         for each in self._stacks.values():
@@ -71,12 +72,12 @@ class AwsTrials(InlineTrials):
         return self
 
     def _find_stack(self, experiment: Experiment) -> DeployedStack | None:
-        """Return the experiment's stack, None if it does not exist."""
+        """Return the experiment's deployed stack; None if it does not exist."""
         return account.find_stack(self._session, f"{experiment.project}-{experiment.name}")
 
     def _close_if_gone(self, known: dict[str, Any]) -> None:
-        """Note the end of a stack that no longer exists, because it expired or somebody deleted it. The time is not known: the latest
-        possible one is assumed.
+        """Record the end of a stack that no longer exists, because it expired or somebody deleted it. The time is not known, so the latest
+        possible one is recorded. `known`: the stack's entry of stacks.json, which is changed.
         """
         if not has_no_end(known):
             return
@@ -85,8 +86,8 @@ class AwsTrials(InlineTrials):
             known["stood"][-1][1] = min(time.time(), known["until"] or time.time())
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial on its stack, and return its run in `out`. The stack is deployed before its first trial of this command. If a run of
-        the trial is under way, it is followed to its end. `watch`: called after every epoch.
+        """Run a trial on its stack, with the run in the folder `out`, and return the run. Deploys the stack before its first trial of this
+        command. If a run of the trial is in progress on AWS, it is followed to its end. `watch`: called after every epoch.
         """
         if experiment.name not in self._ready:
             self._deploy(experiment)
@@ -101,7 +102,9 @@ class AwsTrials(InlineTrials):
                 self._write()
 
     def _deploy(self, experiment: Experiment) -> None:
-        """Deploy the experiment's stack, even if it exists: an up-to-date stack takes seconds, and its time to live starts again."""
+        """Deploy the experiment's stack, even if it exists: that takes seconds if it is up to date, and restarts its time to live. Records
+        the stack, and shared stacks that are created with it, in stacks.json.
+        """
         config = self._out / f"{experiment.name}.yaml"
         lifetime = {**experiment.to_plain()["lifetime"], "budget_usd": None}  # each trial sets its own when it runs
         fields = {**experiment.to_plain(), "recipe": "none", "lifetime": lifetime}
@@ -137,8 +140,8 @@ class AwsTrials(InlineTrials):
             )
 
     def release(self, experiment: Experiment) -> None:
-        """Destroy the experiment's stack, even if an earlier command deployed it. The shared stacks are destroyed after the last one, if
-        this study deployed them.
+        """Destroy the experiment's stack, even if an earlier command deployed it. After the study's last stack, also destroy the shared
+        stacks if this study deployed all of them and no other experiment depends on them.
         """
         known = self._stacks.get(experiment.name)
         if known is None or not has_no_end(known):
@@ -165,7 +168,9 @@ class AwsTrials(InlineTrials):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Report stacks that still exist after an error, because they cost money."""
+        """After an error, report each stack that still exists, because it costs money, with the commands to continue or delete it. Destroys
+        nothing.
+        """
         for name, each in self._stacks.items():
             if error is not None and has_no_end(each):
                 config = self._out / f"{name}.yaml"
@@ -174,7 +179,7 @@ class AwsTrials(InlineTrials):
                 )
 
     def idle_usd(self) -> float:
-        """Return the dollars for the hours in which each stack existed, without the hours of its runs. Shared stacks are counted with each
+        """Return the dollars so far for the hours in which stacks existed but ran no trial. The cost of shared stacks is counted once per
         stack.
         """
         found = 0.0
@@ -186,25 +191,25 @@ class AwsTrials(InlineTrials):
         return found
 
     def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
-        """Return the dollars for other stacks during a run of the experiment, and for its own stack while it is deployed and destroyed.
-        During the run its own stack is billed with the run.
+        """Return the projected dollars for all other stacks while the experiment runs for `seconds` seconds, and for its own stack while it
+        is deployed and destroyed. Its own stack during the run is not included, because the run's bill has it.
         """
         others = [each for name, each in self._stacks.items() if has_no_end(each) and name != experiment.name]
         hour = sum(compute_hourly_usd(from_plain(each["experiment"])) for each in others)
         return (hour * (seconds + DEPLOYING_S) + compute_hourly_usd(experiment) * DEPLOYING_S) / HOUR_S
 
     def _write(self) -> None:
-        """Write the stacks to stacks.json."""
+        """Write the record of all stacks to stacks.json."""
         folder.write_atomically(self._out / STACKS, json.dumps(self._stacks, indent=1).encode() + b"\n")
 
 
 def has_no_end(known: Mapping[str, Any]) -> bool:
-    """Return whether a stack of stacks.json has no end yet."""
+    """Return whether a stack still exists according to its entry of stacks.json (`known`)."""
     return bool(known["stood"]) and known["stood"][-1][1] is None
 
 
 def compute_hourly_usd(experiment: Experiment) -> float:
-    """Return the dollars that the deployed experiment costs per hour without a run."""
+    """Return the dollars per hour that the deployed experiment costs while nothing runs."""
     return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
 
 
@@ -213,8 +218,8 @@ def compute_hourly_usd(experiment: Experiment) -> float:
 
 
 class StudyPlan:
-    """The trials of a study, all checked, with a forecast of their time and cost. `tell`: reports the forecast before anything else. Raises
-    ConfigError with all faults of all trials.
+    """The trials of a study, all validated, with a forecast of their time and cost. `where`: inline, local or aws; `tell`: called with each
+    line of the forecast. Raises ConfigError that lists all faults of all trials, or if there are more than MAX_TRIALS.
     """
 
     def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
@@ -239,34 +244,36 @@ class StudyPlan:
             )
 
     def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str]) -> Iterable[StudyTrial]:
-        """Return the trials in order. A search reads the results of earlier trials from `rows`, and adds to `missing` which ones were
-        refused.
+        """Return the trials in order. For a search they are created one after another from the results in `rows` (by name of the trial),
+        and `missing` gets the reason for each trial whose setting is not valid.
         """
         return self._searching.trials(self._factory, rows, missing) if self._searching else self._grid
 
     def pictures(self) -> Sequence[Plot]:
-        """Return the plots of the search after its end; none without a search."""
+        """Return plots of the search, after it has ended; an empty sequence if the study has no search."""
         from crossover.study.search import draw_search
 
         return draw_search(self._searching) if self._searching else ()
 
 
 def make_machine(where: str, out: Path, *, tell: Announce) -> TrialMachine:
-    """Return the machine that runs trials where `where` says: inline, local or aws. `out`: the study's folder; `tell`: reports one line."""
+    """Return the object that runs trials. `where`: inline, local or aws; `out`: the study's folder; `tell`: called with one line about each
+    step.
+    """
     if where == "aws":
         return AwsTrials(out, tell=tell)
     return InlineTrials() if where == "inline" else LocalTrials()
 
 
 def _check_deployable(experiment: Experiment) -> None:
-    """Raise ConfigError if the experiment cannot be deployed."""
+    """Raise ConfigError if the experiment cannot be deployed, or if its local steps do not fit into one function."""
     check_deployment(experiment)
     processors.check_fits(experiment)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyEnd:
-    """The result of a study: rows of its trials, its tables, and the keys of trials that failed twice."""
+    """The result of a study. `rows`: trials that have a run; `tables`: its tables; `failed`: names of the trials that failed twice."""
 
     rows: Sequence[TrialRow]
     tables: report.StudyTables
@@ -282,8 +289,9 @@ def carry_out(
     resume: bool,
     tell: Announce,
 ) -> StudyEnd:
-    """Run all trials of `plan` into `out`, write their tables, and return rows, tables and failures. `where`: inline, local or aws;
-    `budget_usd`: most dollars of all trials together, None for no limit; `resume`: continue the study in `out`; `tell`: reports one line.
+    """Run all trials of `plan` in the folder `out`, write their tables there, and return the results. `where`: inline, local or aws;
+    `budget_usd`: limit in dollars for all trials together, None for no limit; `resume`: continue the study that `out` holds; `tell`: called
+    with one line about each step.
     """
     study = plan.study
     runner.begin_study(study, out, where=where, resume=resume)

@@ -30,8 +30,8 @@ _COUNTED_FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Recount:
-    """The result of a second count. `result`: result.json with the figures that its records give; `differing`: a sentence for each figure
-    that differs; `unchecked`: why the dollars could not be compared, empty if they were.
+    """The result of counting a run's figures again. `result`: result.json with each differing figure replaced by the one that the records
+    give; `differing`: one sentence per figure that differs; `unchecked`: why the dollars could not be compared, "" if they were.
     """
 
     result: Mapping[str, Any]
@@ -40,8 +40,8 @@ class Recount:
 
 
 def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
-    """Return the records of a metrics.jsonl, reduced to the fields that are counted. Raises Corrupt, naming the line. `name`: of the file,
-    for errors.
+    """Return the records of a metrics.jsonl file, reduced to the fields that `recount` needs. Raises Corrupt, naming the line, if a record
+    is malformed, too long, or a second one of the same invocation. `name`: name of the file, for errors.
     """
     found, seen = list[Record](), set[str]()
     for number, line in enumerate(lines, start=1):
@@ -57,7 +57,7 @@ def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
 
 
 def _reduce_record(record: Mapping[str, Any], *, key: str) -> Record:
-    """Return a record reduced to the fields that are counted. `key`: its name in errors."""
+    """Return a copy of a record with only the fields that `recount` needs. `key`: name of the record in errors."""
     used = {name: _intern(record[name]) for name in _COUNTED_FIELDS if name in record}
     used["traffic"] = _reduce_traffic(record["traffic"], key=key)
     used["stages"] = [
@@ -73,7 +73,9 @@ def _reduce_record(record: Mapping[str, Any], *, key: str) -> Record:
 
 
 def _reduce_traffic(traffic: Mapping[str, Any], *, key: str) -> dict[str, Any]:
-    """Return traffic by channel, reduced to the figures that are counted. Raises Corrupt if it has too many names."""
+    """Return traffic by channel with only the figures that `recount` needs. Raises Corrupt if a record has more than MAX_NAMES channels or
+    operations. `key`: name of the record in errors.
+    """
     counted = {}
     for channel, figures in traffic.items():
         operations = figures.get("operations")
@@ -100,10 +102,10 @@ def recount(
     varied: Mapping[str, Any],
     seed: int,
 ) -> Recount:
-    """Recompute seconds, bytes, dollars and invocations of a run from its records, and compare them with its result.json.
+    """Compute seconds, bytes, dollars and invocations of a run again from its records, and compare them with its result.json.
 
-    Figures that the records do not contain are left unchanged: accuracies and losses, and when an epoch was decided. `experiment`: the
-    run's experiment; `varied`, `seed`: the trial's settings according to the study.
+    Figures that the records do not contain (accuracies, losses, and the times of decisions) stay unchanged. `result`: content of
+    result.json; `experiment`: the run's experiment; `varied`, `seed`: settings and seed of the trial according to the study.
     """
     began, ended = _find_span(result, records)
     counted: dict[str, Any] = {**sum_records(records), "duration_s": ended - began}
@@ -126,15 +128,15 @@ def recount(
 
 
 def _find_late_start(result: Mapping[str, Any], records: Sequence[Record], began: float) -> Iterator[str]:
-    """Yield a sentence if result.json says a later start than the first record."""
+    """Yield a sentence if the start of the run in result.json is later than its first record. `began`: start of the run in unix seconds."""
     earliest = min((float(record["started_at"]) for record in records), default=began)
     if began > earliest + CLOCK_TOLERANCE_S:
         yield f"started_at: {result['started_at']} in result.json; its first record is {began - earliest:.3g} s older"
 
 
 def _find_other_settings(experiment: Experiment, varied: Mapping[str, Any], seed: int) -> Iterator[str]:
-    """Yield a sentence for each setting that the study gives and the result's experiment does not have: such a result belongs to another
-    trial.
+    """Yield a sentence for each setting of the study's trial that the run's experiment does not have, because such a result belongs to
+    another trial. `varied`, `seed`: settings and seed according to the study.
     """
     made = dict(flatten_fields(experiment.to_plain()))
     asked = {**{name: value for name, value in varied.items() if not isinstance(value, dict | list)}, "seed": seed}
@@ -149,7 +151,9 @@ def _are_same_name(one: Any, other: Any) -> bool:
 
 
 def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[float, float]:
-    """Return when the run began and ended, in unix seconds. The end is the last record, or the last epoch's decision if that is later."""
+    """Return (start, end) of the run in unix seconds. The start is that of result.json, more exact if a record allows it; the end is the
+    end of the last record, or the last epoch's decision if that is later.
+    """
     said = datetime.fromisoformat(result["started_at"]).timestamp()
     last = latest_end(records)
     exact = [float(record["started_at"]) for record in records]
@@ -165,7 +169,9 @@ def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[fl
 
 
 def _explain_unchecked_dollars(result: Mapping[str, Any], experiment: Experiment) -> str:
-    """Return why this installation cannot count the dollars of a run; "" if it can."""
+    """Return why this installation cannot compute the dollars of a run again (architecture of the user's own, or other prices); "" if it
+    can.
+    """
     if experiment.outside:
         return (
             f"architecture {experiment.architecture!r} is not part of Crossover, and is not imported to count dollars"
@@ -182,7 +188,9 @@ def _explain_unchecked_dollars(result: Mapping[str, Any], experiment: Experiment
 def _build_bill(
     result: Mapping[str, Any], experiment: Experiment, records: Sequence[Record], *, began: float, duration_s: float
 ) -> BilledRun:
-    """Return the bill of the run at this installation's prices."""
+    """Return the run's bill, computed from its records at this installation's prices. `began`: start in unix seconds; `duration_s`: seconds
+    of the run.
+    """
     killed = result.get("unrecorded")
     architecture = architecture_of(experiment)
     return BilledRun(
@@ -198,8 +206,8 @@ def _build_bill(
 
 
 def _compare_cost(counted: Mapping[str, Any], said: Mapping[str, Any], bill: BilledRun) -> Iterator[str]:
-    """Yield a sentence for each amount of dollars, and each quantity, that differs by more than the precision of result.json's clock
-    explains.
+    """Yield a sentence for each dollar amount or quantity that differs by more than the limited precision of result.json's clock explains.
+    `counted`, `said`: `cost` as computed again and as in result.json.
     """
     longer = replace(bill, duration_s=bill.duration_s + CLOCK_TOLERANCE_S).cost()
     most, there = {line.item: line for line in longer.lines}, {line["item"]: line for line in said["lines"]}
@@ -216,7 +224,9 @@ def _compare_cost(counted: Mapping[str, Any], said: Mapping[str, Any], bill: Bil
 
 
 def _recount_epochs(said: Sequence[Mapping[str, Any]], bill: BilledRun) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the epochs with the dollars that the records give until each, and a sentence for each that differs."""
+    """Return the epochs, with each differing dollar amount replaced by what the records give until that epoch's decision, and one sentence
+    per replaced amount. `said`: epochs of result.json.
+    """
     counted, differing = [dict(epoch) for epoch in said], list[str]()
     for n, epoch in enumerate(counted):
         moment = bill.started_at + float(epoch["elapsed_s"])
@@ -233,7 +243,9 @@ def _recount_epochs(said: Sequence[Mapping[str, Any]], bill: BilledRun) -> tuple
 
 
 def _compare(counted: Any, said: Any, at: str, *, within: float = 0.0) -> Iterator[str]:
-    """Yield a sentence for each figure that differs, also in nested data. `at`: name of the figure; `within`: absolute tolerance."""
+    """Yield a sentence for each figure that differs, also in nested data. `counted`, `said`: value computed again and value of result.json;
+    `at`: name of the figure; `within`: absolute tolerance.
+    """
     match counted:
         case dict() if isinstance(said, Mapping):
             for name in counted:
@@ -251,12 +263,12 @@ def _compare(counted: Any, said: Any, at: str, *, within: float = 0.0) -> Iterat
 
 
 def _format_difference(at: str, counted: Any, said: Any) -> str:
-    """Return a sentence with both figures."""
+    """Return a sentence with a figure's name `at`, its value by the records and its value in result.json."""
     return f"{at}: {_format_value(counted)} by its records, {_format_value(said)} in result.json"
 
 
 def _format_value(value: Any) -> str:
-    """Format a figure for a sentence. Text from the bundle is escaped and shortened."""
+    """Return a figure as text for a sentence. Text that comes from the bundle is escaped and shortened to 60 characters."""
     return f"{value:.6g}" if isinstance(value, float) else ascii(value)[:60]
 
 

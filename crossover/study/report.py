@@ -27,8 +27,8 @@ EQUAL_TOLERANCE = 1e-12  # relative to the figures: rounding errors of equal dif
 
 
 class MeanInterval(NamedTuple):
-    """The mean of `n` values with its 95 % interval. The interval is infinitely wide for a single value, and if all values are equal. `p`:
-    two-sided p-value of the mean being 0; None if all values are equal and not 0.
+    """The mean of `n` values with its 95 % confidence interval, from `low` to `high`. The interval is infinitely wide for a single value,
+    and if all values are equal. `p`: two-sided p-value of the hypothesis that the mean is 0; None if all values are equal and not 0.
     """
 
     mean: float
@@ -39,8 +39,8 @@ class MeanInterval(NamedTuple):
 
 
 def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInterval:
-    """Return the mean and Student's interval of finite values, at least one. `scale`: magnitude of the figures, if the values are
-    differences of them.
+    """Return the mean of at least one finite value with Student's 95 % confidence interval. `scale`: magnitude of the figures whose
+    differences the values are, if so; differences that are tiny against it count as 0.
     """
     from scipy.stats import t  # a second, for --help
 
@@ -56,8 +56,8 @@ def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInte
 
 
 def holm(p: Sequence[float | None]) -> list[float]:
-    """Return the p-values in their order after Holm's correction for their number. At most SIGNIFICANCE_LEVEL means significantly
-    different. An unknown p-value (None) counts as 1.
+    """Return the p-values, in their order, after Holm's correction for multiple tests. A result is significant if it is at most
+    SIGNIFICANCE_LEVEL. An unknown p-value (None) counts as 1.
     """
     known = [1.0 if each is None else each for each in p]
     adjusted, least = [1.0] * len(p), 0.0
@@ -89,7 +89,9 @@ FAILED_HERE = "it failed here"  # beginning of the reason for a trial that start
 
 @dataclass(frozen=True, kw_only=True)
 class StudyCell:
-    """One figure of a table. `low`, `high`: its 95 % interval, None if it has none."""
+    """One figure of one of a study's two tables. `table`: "settings" or "pairs"; `row`: label of the setting or pair; `column`: "n", a
+    measure, "difference", "p" or "p, Holm"; `low`, `high`: its 95 % interval, None if it has none.
+    """
 
     table: str
     row: str
@@ -100,18 +102,18 @@ class StudyCell:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The cell's position: table, row, column."""
+        """The cell's position: (table, row, column)."""
         return self.table, self.row, self.column
 
 
 def select_counted(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the trials that finished without a problem. Only they are averaged."""
+    """Return the trials that finished without any problem; only these are averaged."""
     return [row for row in rows if row.outcome == "finished" and not row.reason]
 
 
 def group_by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
-    """Return the trials by their setting's label, sorted by label and seed. A run that is repeated is not another sample: the first trial
-    of a setting and seed counts.
+    """Return the trials by their setting's label, sorted by label and seed. If a setting has several trials with one seed, only the first
+    is returned, because a repeated run is not another sample.
     """
     found = dict[str, dict[int, TrialRow]]()
     for row in sorted(rows, key=lambda row: (format_setting(row.varied), row.seed, row.trial)):
@@ -127,7 +129,9 @@ def make_cells(study: Study, rows: Sequence[TrialRow]) -> list[StudyCell]:
 
 
 def _make_setting_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
-    """Yield the cells of the table of settings."""
+    """Yield the cells of the table of settings: for each setting the number of counted trials, and the mean with its interval of the
+    study's metric, of the duration and of the dollars.
+    """
     counted = group_by_setting(select_counted(rows))
     for name in group_by_setting(rows):
         of = counted.get(name, [])
@@ -138,8 +142,8 @@ def _make_setting_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[Stud
 
 
 def _make_pair_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
-    """Yield the cells of the table of pairs. Pairs without any trial are included, since Holm's correction counts every pair that the file
-    named.
+    """Yield the cells of the table of pairs: number of common seeds, difference, p-value, and p-value after Holm's correction. Pairs
+    without any trial are included, because the correction counts every pair that the file declares.
     """
     counted, named = group_by_setting(select_counted(rows)), list[tuple[str, MeanInterval | None]]()
     for name, (one, other) in study.pairs.items():
@@ -160,14 +164,14 @@ def _make_pair_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCe
 
 
 def _pair_by_seed(study: Study, first: Sequence[TrialRow], second: Sequence[TrialRow]) -> list[tuple[float, float]]:
-    """Return the metric of both settings for each seed that has both."""
+    """Return (metric of `first`, metric of `second`) for each seed for which both settings have the study's metric."""
     other = {row.seed: row.measures[study.metric] for row in second}
     both = ((row.measures[study.metric], other.get(row.seed)) for row in first)
     return [(a, b) for a, b in both if a is not None and b is not None]
 
 
 def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval | None) -> StudyCell:
-    """Return the cell of a mean with its interval, an empty one if `found` is None."""
+    """Return the cell of a mean with its interval. If `found` is None, the cell has no value; infinite bounds become None."""
     if found is None:
         return StudyCell(table=table, row=row, column=column, value=None)
     low, high = (each if isfinite(each) else None for each in (found.low, found.high))
@@ -175,8 +179,8 @@ def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval |
 
 
 def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return one line per trial of `study` and one column per variable, with the full names of settings. `rows`: trials with a run;
-    `missing`: reason by name of trials without one, which come last and have no figures.
+    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields. `rows`: trials
+    with a run; `missing`: reason by name of trials without one, which come last and have no figures.
     """
     found: list[dict[str, object]] = [
         {
@@ -217,15 +221,16 @@ def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str,
 
 
 def _to_plain(varied: Varied) -> dict[str, object]:
-    """Return the settings with lists and mappings as JSON text."""
+    """Return a setting's values by field, with lists and mappings as JSON text."""
     return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in varied.items()}
 
 
 def compare_cells(
     there: Sequence[StudyCell], here: Sequence[StudyCell], *, incomparable: Collection[str] = ()
 ) -> Iterator[tuple[StudyCell | None, StudyCell | None, str]]:
-    """Yield each cell of `there` with the cell made here, and how they compare. A cell is None if its side does not have it.
-    `incomparable`: columns whose figures differ between equal runs by more than their intervals say.
+    """Yield (cell of `there`, cell of `here`, result of the comparison) for every cell of either side; a side that lacks the cell has None.
+    The result is one of EQUAL, WITHIN, NOT and INCOMPARABLE. `incomparable`: columns that differ even between equal runs, for which NOT
+    becomes INCOMPARABLE.
     """
     held, made = ({cell.key: cell for cell in cells} for cells in (there, here))
     for key in held | made:
@@ -236,9 +241,8 @@ def compare_cells(
 
 
 def list_incomparable(study: Study) -> set[str]:
-    """Return the columns that cannot be compared between two runs of the same trials. Traffic depends on which worker evaluates first and
-    on how often a worker polls, whatever the seed. A p-value has no interval, so for any metric that is not the model's, it is different
-    each time.
+    """Return the names of the columns that cannot be compared between two runs of the same trials: traffic, which depends on which worker
+    evaluates first and how often a worker polls, and p-values of all measures that equal seeds do not reproduce exactly.
     """
     by_traffic = {"moved_bytes", "difference"} if study.metric == "moved_bytes" else set[str]()
     return by_traffic | ({"p", "p, Holm"} if study.metric not in OF_THE_MODEL else set())
@@ -249,7 +253,9 @@ EQUAL, WITHIN, NOT, INCOMPARABLE = "equal bits", "within the interval", "not", "
 
 
 def _judge_cell(there: StudyCell | None, here: StudyCell | None) -> str:
-    """Return how a cell made here compares with the bundle's."""
+    """Return how the cell `here` compares with the recorded cell `there`: EQUAL if all fields are equal, WITHIN if its value lies in the
+    recorded interval, else NOT.
+    """
     if here is None or there is None:
         return NOT
     if asdict(here) == asdict(there):
@@ -274,7 +280,7 @@ MAX_PLOTTED = 200  # most settings in a plot; more would be unreadable
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTables:
-    """The tables of a study, and a sentence about them, as a terminal shows them."""
+    """The tables of a study as a terminal shows them. `words`: one line with the number of counted trials and the dollars."""
 
     tables: Sequence[Sheet]
     words: str
@@ -289,8 +295,8 @@ def write(
     spent_usd: float,
     drawn: Sequence[Plot] = (),
 ) -> StudyTables:
-    """Write CSV, cells and page of a study into `out`, and return its tables. `rows`: trials with a run; `missing`: reason by trial without
-    a run; `spent_usd`: dollars of the whole study; `drawn`: further plots.
+    """Write a study's study.csv, cells.json and study.html into the folder `out`, and return its tables. `rows`: trials with a run;
+    `missing`: reason by name of trials without one; `spent_usd`: dollars of the whole study; `drawn`: further plots for the page.
     """
     lines, cells, counted = make_tidy_rows(study, rows, missing), make_cells(study, rows), select_counted(rows)
     text = io.StringIO()
@@ -307,8 +313,8 @@ def write(
 
 
 def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> list[Sheet]:
-    """Return the table of settings and, if `study` declares pairs, the table of comparisons, with figures as text. `rows`: trials with a
-    run; `cells`: result of `make_cells`.
+    """Return the study's tables with all figures as text: settings, and comparisons if the study declares pairs. `rows`: trials with a run;
+    `cells`: result of `make_cells`.
     """
     metric = find_metric(rows)
     judged = (
@@ -362,7 +368,9 @@ def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCel
 
 
 def _judge_pair(n: float | None, p: float | None) -> str:
-    """Return a comparison's verdict in words. `n`: number of common seeds; `p`: after Holm's correction."""
+    """Return the verdict on one comparison as text, such as "significantly different". `n`: number of common seeds; `p`: p-value after
+    Holm's correction, None if there was no test.
+    """
     if not n:
         return "no common seed"
     return (
@@ -375,19 +383,21 @@ def _judge_pair(n: float | None, p: float | None) -> str:
 
 
 def find_metric(rows: Sequence[TrialRow]) -> Metric:
-    """Return the metric of the trials' models, the default one if there is no trial."""
+    """Return the metric of the trials' models (that of the first trial); the default metric if there is no trial."""
     return rows[0].metric if rows else Metric()
 
 
 def _find_format(measure: str, metric: Metric) -> Callable[[float | None], str]:
-    """Return the function that formats a measure."""
+    """Return the function that formats values of a measure as text. `metric`: used for measures that are values of the model's metric."""
     return MEASURE_FORMATS.get(measure) or (lambda value: display.format_metric(value, metric))
 
 
 def _format_with_interval(
     cell: StudyCell, shown: Callable[[float], str], *, least: float = -math.inf, most: float = math.inf
 ) -> str:
-    """Format a figure and its interval. `least`, `most`: bounds of the possible values, to which the interval is cut."""
+    """Return a cell's figure as text, with its interval in parentheses if it has one. `shown`: formats one number; `least`, `most`: bounds
+    of the possible values, to which the interval is cut.
+    """
     if cell.value is None:
         return DASH
     if cell.low is None or cell.high is None:
@@ -396,14 +406,16 @@ def _format_with_interval(
 
 
 def _find_bounds(measure: str, metric: Metric) -> dict[str, float]:
-    """Return the bounds of a measure's possible values, as arguments of `_format_with_interval`."""
+    """Return the bounds of a measure's possible values as keyword arguments (`least`, `most`) of `_format_with_interval`; {} if there are
+    none.
+    """
     if measure in MEASURE_FORMATS:
         return {"least": 0.0}
     return {"least": 0.0, "most": 1.0} if metric.is_share else {}
 
 
 def _find_front_labels(study: Study, rows: Sequence[TrialRow]) -> set[str]:
-    """Return the labels of the settings on the Pareto front."""
+    """Return the labels of the settings on the Pareto front of dollars and the study's metric."""
     means = _compute_means(study, rows)
     rises = study.rises(find_metric(rows))
     points = [(usd[1], value[1]) for _, usd, value in means]
@@ -413,11 +425,13 @@ def _find_front_labels(study: Study, rows: Sequence[TrialRow]) -> set[str]:
 def _compute_means(
     study: Study, rows: Sequence[TrialRow], cost: str = "full_usd"
 ) -> list[tuple[str, LowMeanHigh, LowMeanHigh]]:
-    """Return label, (low, mean, high) of the cost and of the study's metric for each setting that has both. `cost`: a measure."""
+    """Return (label, (low, mean, high) of the cost, (low, mean, high) of the study's metric) for each setting that has both. `cost`: name
+    of a measure.
+    """
     known = {cell.key: cell for cell in make_cells(study, rows)}
 
     def three(name: str, column: str) -> LowMeanHigh | None:
-        """Return (low, mean, high) of a setting, None if it has no figure."""
+        """Return (low, mean, high) of one column of a setting; None if it has no figure. Missing bounds equal the mean."""
         cell = known[SETTINGS, name, column]
         if cell.value is None:
             return None
@@ -429,8 +443,8 @@ def _compute_means(
 
 
 def summarize(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> str:
-    """Return one sentence: which setting of `study` is best by its metric, how many of the declared pairs differ significantly, and how
-    many trials count unless all of them do. `rows`: trials with a run; `cells`: result of `make_cells`.
+    """Return one sentence for the page's title: which setting is best by the study's metric, how many declared pairs differ significantly,
+    and, if some trials do not count, how many do. `rows`: trials with a run; `cells`: result of `make_cells`.
     """
     metric, shown = find_metric(rows), _find_format(study.metric, find_metric(rows))
     count = len(select_counted(rows))
@@ -457,7 +471,10 @@ def _build_page(
     spent_usd: float,
     drawn: Sequence[Plot],
 ) -> Page:
-    """Build the study's page."""
+    """Build the study's HTML page as data: two plots (metric against dollars, and against time), tables, excluded trials. `cells`: result
+    of `make_cells`; `missing`: reason by name of trials without a run; `spent_usd`: dollars of the whole study; `drawn`: plots of the
+    search.
+    """
     metric, counted = find_metric(rows), select_counted(rows)
     judged = _name_measure(study, metric)
     pictures = []
@@ -534,13 +551,13 @@ def _build_page(
 
 
 def _name_measure(study: Study, metric: Metric) -> str:
-    """Return the study's measure in words, such as accuracy or total AWS bill."""
+    """Return the name of the study's measure in words, such as "accuracy" or "total AWS bill"."""
     return metric.words if study.metric.endswith("_metric") else MEASURE_NAMES.get(study.metric, study.metric)
 
 
 def _label_ends(means: Sequence[tuple[str, LowMeanHigh, LowMeanHigh]], least: str, *, rises: bool) -> dict[int, str]:
-    """Return the labels of two points of a chart by their numbers: the best by the metric, and the one of least cost. `least`: word for
-    the latter; `rises`: whether more of the metric is better.
+    """Return labels for two points of a chart, by their index in `means`: the point with the best metric and the point of least cost; one
+    label if both are the same point. `least`: word for the latter, such as "cheapest"; `rises`: whether a higher metric is better.
     """
     if not means:
         return {}
@@ -552,12 +569,14 @@ def _label_ends(means: Sequence[tuple[str, LowMeanHigh, LowMeanHigh]], least: st
 
 
 def _rank_rows(study: Study, cells: Sequence[StudyCell], settings: Sheet, *, rises: bool) -> list[Sequence[str]]:
-    """Return the rows of the table of settings from the best of the study's measure to the worst. `rises`: whether more is better."""
+    """Return the rows of the table of settings, sorted from best to worst by the study's measure; rows without a value come last. `rises`:
+    whether a higher value is better.
+    """
     values = {cell.row: cell.value for cell in cells if (cell.table, cell.column) == (SETTINGS, study.metric)}
     sign = -1 if rises else 1
 
     def rank(row: Sequence[str]) -> float:
-        """Return the number by which rows are sorted."""
+        """Return the number by which a table row is sorted, lowest first."""
         value = values.get(row[0].removesuffix(" *"))
         return math.inf if value is None else sign * value
 
@@ -565,14 +584,12 @@ def _rank_rows(study: Study, cells: Sequence[StudyCell], settings: Sheet, *, ris
 
 
 def _describe_dollars(rows: Sequence[TrialRow]) -> str:
-    """Return how dollars of trials on this machine are computed; "" for trials on AWS."""
+    """Return an addition to a sentence that says how the dollars were computed, if the trials ran on this machine; "" for trials on AWS."""
     return ", from this machine's seconds at AWS's prices" if rows and rows[0].cost_label == "projected" else ""
 
 
 def _list_warnings(rows: Sequence[TrialRow]) -> list[str]:
-    """Return a warning for each setting whose trials ran with different code, so that they are not samples of the same thing; at most
-    three.
-    """
+    """Return a warning for each setting whose trials ran with different versions of the code; at most three warnings."""
     by = {name: {row.code for row in of} for name, of in group_by_setting(rows).items()}
     mixed = [f"{name}: its trials ran with different code" for name, codes in by.items() if len(codes) > 1]
     return mixed[:3]

@@ -31,7 +31,9 @@ SAMPLED_SETTINGS = 24  # settings simulated as a sample if there are more
 
 
 def project_trial(trial: StudyTrial) -> Projection:
-    """Return the projection of a trial. Trials that differ only in seed, name or budget share it. Raises NoProjection."""
+    """Return the projection of a trial on AWS. Trials that differ only in seed, name or budget share one projection. Raises NoProjection if
+    the simulator does not know its architecture, model or data.
+    """
     experiment = trial.experiment
     alike = replace(experiment, seed=1, name="any", lifetime=replace(experiment.lifetime, budget_usd=None))
     return _project(json.dumps(alike.to_plain()))
@@ -39,15 +41,16 @@ def project_trial(trial: StudyTrial) -> Projection:
 
 @lru_cache(maxsize=64)
 def _project(resolved: str) -> Projection:
-    """Simulate an experiment, given as JSON, on AWS. Cached."""
+    """Return the projection on AWS of an experiment, given as JSON text. The last 64 results are cached."""
     return project(from_plain(json.loads(resolved)), AWS, repetitions=REPETITIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyForecast:
-    """The projected time and cost of a study. `seconds`: of all trials, one after another; `usd`: of all trials; `dearest_p95`,
-    `cheapest_p95`: of a single trial. `at_once`: trials that fit side by side into AWS's default of concurrent executions. `drawn`: number
-    of settings that were simulated as a sample, 0 if all were; `unknown`: why there is no projection.
+    """The projected time and cost of a study on AWS. `trials`: number of trials; `seconds`, `usd`: of all trials one after another (p5,
+    p50, p95); `cheapest_p95`, `dearest_p95`: p95 in dollars of the cheapest and the most expensive trial; `at_once`: number of trials that
+    fit at the same time into AWS's default quota of concurrent executions; `drawn`: number of settings simulated as a sample, 0 if all
+    were; `problems`: reasons why AWS would not run some; `unknown`: why there is no projection, "" if there is one.
     """
 
     trials: int
@@ -77,8 +80,9 @@ class StudyForecast:
 
 
 def forecast_study(study: Study, *, travels: bool, drawn: Sequence[Varied] = ()) -> StudyForecast:
-    """Return the forecast of a study, from all its settings or a sample of SAMPLED_SETTINGS of them; for a search, from the settings
-    `drawn`. `travels`: whether user code is bundled to run elsewhere. Raises ConfigError for a setting that would be refused.
+    """Return the forecast of a study, by simulating all its settings, or a random sample of SAMPLED_SETTINGS if there are more. `travels`:
+    whether user code is bundled to run elsewhere; `drawn`: settings to simulate instead, for a search. Raises ConfigError if a simulated
+    setting is not valid.
     """
     rng, sizes = random.Random(study.order), [len(values) for values in study.grid.values()]
     whole = study.settings <= SAMPLED_SETTINGS
@@ -88,7 +92,7 @@ def forecast_study(study: Study, *, travels: bool, drawn: Sequence[Varied] = ())
 
 
 def _build_setting(study: Study, sizes: Sequence[int], number: int) -> Varied:
-    """Return the setting with this number in the grid, without building those before it. `sizes`: lengths of the grid's lists."""
+    """Return the setting with index `number` in the grid, without building those before it. `sizes`: lengths of the grid's lists."""
     found = {}
     for (name, values), size in zip(reversed(list(study.grid.items())), reversed(sizes), strict=True):
         number, at = divmod(number, size)
@@ -97,7 +101,9 @@ def _build_setting(study: Study, sizes: Sequence[int], number: int) -> Varied:
 
 
 def _forecast_settings(study: Study, accepting: TrialFactory, drawn: Sequence[Varied]) -> StudyForecast:
-    """Return the forecast of a study from the simulated settings `drawn`."""
+    """Return the forecast of a study by simulating the settings `drawn`. If one cannot be projected, the forecast contains only the reason.
+    `accepting`: makes the trials of a setting.
+    """
     try:
         found = [project_trial(accepting.make_trials(varied)[0]) for varied in drawn]
     except NoProjection as unknown:
@@ -115,7 +121,7 @@ def _forecast_settings(study: Study, accepting: TrialFactory, drawn: Sequence[Va
     times = study.count / len(found)
 
     def total(figure: str) -> Band:
-        """Return the band of a figure over all trials of the study."""
+        """Return the p5, p50 and p95 of a figure's sum over all trials of the study. `figure`: field of an outcome."""
         draws = zip(*([getattr(each, figure) for each in one.outcomes] for one in found), strict=True)
         return band_of([times * sum(draw) for draw in draws])
 
@@ -133,8 +139,8 @@ def _forecast_settings(study: Study, accepting: TrialFactory, drawn: Sequence[Va
 
 
 def check_budget(found: StudyForecast, budget_usd: float) -> None:
-    """Raise ConfigError if the budget does not cover the cheapest trial (p95), or if there is no projection. A sample of the settings is
-    not checked: other trials may be cheaper.
+    """Raise ConfigError if the budget (dollars) does not cover the cheapest trial's p95, or if there is no projection to compare with. If
+    only a sample of the settings was simulated, the budget is not compared, because other trials may be cheaper.
     """
     if found.unknown:
         raise ConfigError(
@@ -158,7 +164,9 @@ R = TypeVar("R")
 
 @dataclass(kw_only=True)
 class StudyOutcomes(Generic[R]):
-    """The results of the executed items, by key. `missing`: why an item has no result; `failed`: keys of the items that failed twice."""
+    """The results of `carry_out`. `found`: results by key of the item; `missing`: by key, why an item has no result; `failed`: keys of the
+    items that failed twice.
+    """
 
     found: dict[str, R] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -175,11 +183,12 @@ def carry_out(
     tell: Announce,
     into: StudyOutcomes[R] | None = None,
 ) -> StudyOutcomes[R]:
-    """Run every item and return the results.
+    """Run items one after another, at most twice each, and return their results; an item that fails twice is left out and the next one
+    follows.
 
-    `wanted`: keys and items; as an iterator, it may read earlier results from `into`. `total`: number of items, for progress lines. `kept`:
-    returns an earlier command's result, or None; `refused`: returns why an item is not run, or ""; `run`: makes the result, tried twice;
-    `tell`: reports one line.
+    `wanted`: pairs (key, item); an iterator may read the results so far from `into`, the object to which results are added. `total`: number
+    of items, for progress lines. `kept`: function that returns the result that an earlier command left, or None; `refused`: function that
+    returns why an item is not run, or ""; `run`: function that makes the result; `tell`: called with one line about each item.
     """
     outcome = StudyOutcomes[R]() if into is None else into
     for number, (key, each) in enumerate(wanted, start=1):
@@ -206,7 +215,7 @@ def carry_out(
 
 
 def find_finished_run(path: Path, experiment: Experiment) -> RunFolder | None:
-    """Return the finished and complete run of exactly this experiment in `path`, None if there is none. Unfinished runs do not count."""
+    """Return the run in the folder `path` if it is finished, complete and of exactly this experiment; otherwise None."""
     try:
         run = folder.read(path)
     except (UserError, DataError, OSError):
@@ -217,7 +226,9 @@ def find_finished_run(path: Path, experiment: Experiment) -> RunFolder | None:
 
 
 def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
-    """Return whether the run is of this experiment, ignoring what does not change a figure."""
+    """Return whether the run was made with this experiment's settings, ignoring names, owner, project, time limits and the folder of the
+    data.
+    """
     asked = architecture_of(experiment).resolve(experiment)  # with the architecture's defaults, as the run recorded it
     made = _to_comparable(
         folder.experiment_of(run.result)
@@ -226,7 +237,9 @@ def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
 
 
 def _to_comparable(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment as plain data, without what does not change a figure."""
+    """Return an experiment as plain data without the fields that change no figure: names, owner, project, time limits and the folder of the
+    data.
+    """
     plain: Mapping[str, Any] = experiment.to_plain()
     kept = {name: value for name, value in plain.items() if name not in NOT_COMPARED}
     kept["data"] = {name: value for name, value in plain["data"].items() if name != "directory"}
@@ -234,7 +247,7 @@ def _to_comparable(experiment: Experiment) -> dict[str, Any]:
 
 
 def to_one_line(error: Exception) -> str:
-    """Return the error's message in one line of at most 200 characters."""
+    """Return an exception's message in one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
 
@@ -252,8 +265,9 @@ DECISIVE_VERSIONS = ("crossover", "torch")  # versions that one study must not m
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
-    """One trial as the tables see it, without the run's records. `measures`: by name in MEASURES, None if the trial has no such figure.
-    `usd`: dollars of all its attempts. `reason`: why it does not count, "" if it does.
+    """One trial as the tables need it, without the run's records. `varied`: its setting; `measures`: values by the names of MEASURES, None
+    if it has no such figure; `usd`: dollars of all its attempts; `reason`: why it does not count, "" if it does; `curve`: (epoch,
+    validation metric); `code`, `data`: digests of the code and of the data set.
     """
 
     trial: str
@@ -273,7 +287,7 @@ class TrialRow:
 
 
 def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
-    """Return the row of a run that has ended, finished or failed."""
+    """Return the table row of a trial whose run has ended, finished or failed."""
     result = run.result
     entry = comparison.race_entry(result, trial.name, trial.experiment.training.target)
     measures = {name: getattr(entry, name) for name in MEASURES}
@@ -296,14 +310,16 @@ def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
 
 
 def sum_dollars(path: Path) -> float:
-    """Return the dollars of all runs in a trial's folder: the last one and earlier attempts. A resumed run is one run."""
+    """Return the dollars of all attempts in a trial's folder: its last run and earlier ones in subfolders. A resumed run counts once."""
     found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
     return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())
 
 
 @dataclass(kw_only=True)
 class Conductor:
-    """The execution of a study's trials in the folder `out`, on a machine, within a budget."""
+    """The execution of a study's trials in the folder `out`. `machine`: runs the trials; `budget_usd`: limit for all trials together, None
+    for no limit; `where`: inline, local or aws; `tell`: called with one line about each trial; `outcome`: results so far.
+    """
 
     study: Study
     out: Path
@@ -315,7 +331,9 @@ class Conductor:
     _usd: dict[str, float] = field(default_factory=dict)  # by trial
 
     def carry_out(self, trials: Iterable[StudyTrial], *, total: int) -> list[TrialRow]:
-        """Run every trial in order, and return the rows of all trials that have a run. `total`: number of trials."""
+        """Run every trial in order, or keep its earlier result, and return the rows of all trials that have a run. `total`: number of
+        trials.
+        """
         for each in (self.out / RUNS).glob("*"):
             self._usd[each.name] = sum_dollars(each)
         with self.machine:
@@ -332,8 +350,8 @@ class Conductor:
         return list(self.outcome.found.values())
 
     def _yield_then_release(self, trials: Iterable[StudyTrial]) -> Iterator[StudyTrial]:
-        """Yield the trials, and release a stack after its last trial. A search's trials are not known in advance, so its stacks are
-        released at the end.
+        """Yield the trials; after the last trial of a stack, destroy the stack. If the trials are not known in advance, as in a search, all
+        stacks are destroyed at the end.
         """
         to_come = Counter(trial.stack for trial in trials) if isinstance(trials, Sequence) else None
         standing = dict[str, StudyTrial]()
@@ -348,11 +366,11 @@ class Conductor:
             self.machine.release(trial.experiment)
 
     def spent_usd(self) -> float:
-        """Return the dollars so far of all trials, and of stacks outside of runs."""
+        """Return the dollars spent so far on all trials, and on stacks while no trial ran on them."""
         return sum(self._usd.values()) + self.machine.idle_usd()
 
     def _find_budget_left(self) -> float | None:
-        """Return the dollars that are left of the budget, None without a budget."""
+        """Return the dollars that are left of the budget, which may be negative; None if there is no budget."""
         return None if self.budget_usd is None else self.budget_usd - self.spent_usd()
 
     def _folder(self, trial: StudyTrial) -> Path:
@@ -360,7 +378,9 @@ class Conductor:
         return self.out / RUNS / trial.name
 
     def _find_kept(self, trial: StudyTrial) -> TrialRow | None:
-        """Return the row of a trial that an earlier command ended, None if there is none."""
+        """Return the row of a trial whose run an earlier command finished, or ended for a reason that would end it again (pruned, or its
+        own budget); None if there is no such run. Deletes resume data that a finished run left.
+        """
         cores = None if self.where == "aws" else os.cpu_count()
         experiment = fix_threads(trial.experiment, cores=cores)
         run = find_finished_run(self._folder(trial), experiment)
@@ -372,7 +392,9 @@ class Conductor:
         return None if run is None else make_row(trial, run)
 
     def _explain_refusal(self, trial: StudyTrial) -> str:
-        """Return why the trial does not fit the rest of the budget, "" if it does."""
+        """Return why the trial is not started: its projected p95 exceeds the rest of the budget, or it cannot be projected. "" if it may
+        start.
+        """
         left = self._find_budget_left()
         if left is None:
             return ""
@@ -385,11 +407,15 @@ class Conductor:
         return f"not started: it may cost {display.usd(p95)} (p95, projected), and {display.usd(max(0.0, left))} of the budget is left"
 
     def _project_idle_usd(self, trial: StudyTrial) -> float:
-        """Return the projected dollars that the stacks cost, besides the run itself, while the trial runs. Raises NoProjection."""
+        """Return the projected dollars that stacks cost while the trial runs, without the run itself. Raises NoProjection if the trial
+        cannot be projected.
+        """
         return self.machine.project_idle_usd(trial.experiment, seconds=project_trial(trial).band("seconds").p95)
 
     def _run(self, trial: StudyTrial) -> TrialRow:
-        """Run the trial within the rest of the budget, and return its row, also if budget or pruning ended it. Raises the run's failure."""
+        """Run the trial within the rest of the budget, and return its row, also if the budget or pruning ended it early. Raises the
+        exception of a run that failed.
+        """
         lifetime, path = trial.experiment.lifetime, self._folder(trial)
         left = self._find_budget_left()
         within = None if left is None else left - self._project_idle_usd(trial)
@@ -407,8 +433,8 @@ class Conductor:
 
 
 def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None:
-    """Return a run that ended early and would again, because a search pruned it or its own budget ended it; else None. `limit_usd`: that
-    budget.
+    """Return the run in the folder `path` if it was pruned, or if its own budget of `limit_usd` dollars ended it: if it were run again, it
+    would end early again. Otherwise return None.
     """
     try:
         run = folder.read(path)
@@ -423,8 +449,9 @@ def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None
 
 
 def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
-    """Record in the folder `out` that it holds `study`, run where `where` says (inline, local or aws). Raises ConfigError if the folder
-    holds another study, another version or other files, or if `resume` does not match what the folder holds.
+    """Write study.json into the folder `out`, to record which study it holds, or check an existing one. `where`: inline, local or aws;
+    `resume`: whether an earlier study in the folder is to be continued. Raises ConfigError if the folder holds another study, another
+    version's or other files, or if `resume` does not match the folder's content.
     """
     state = {
         "format": FORMAT,
@@ -453,8 +480,8 @@ def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
 
 
 def check_state(there: Any, here: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError naming the differences between the study in a folder (`there`) and the present one (`here`). `path`: the folder's
-    study.json.
+    """Raise ConfigError if the recorded study (`there`, content of study.json) differs from the present one (`here`) in format, versions,
+    place or settings. `path`: the study.json, for messages.
     """
     if not isinstance(there, dict) or there.get("format") != FORMAT:
         told = there.get("format") if isinstance(there, dict) else there

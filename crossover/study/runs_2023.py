@@ -20,12 +20,12 @@ LEAST_HELD = "data.validation=0.002"  # about 100 images
 
 
 def load_rows(table: str) -> list[Row]:
-    """Return the printed rows of a table of the paper."""
+    """Return the printed rows of one table of the 2023 paper. `table`: its name, such as "Table I"."""
     return published.rows(paper=PAPER, table=table)
 
 
 def _make_overrides(model: str, dataset: str, batch: int) -> Overrides:
-    """Return the overrides for one epoch of a model on a data set."""
+    """Return the overrides (`field=value`) for one epoch of a model on a data set. `batch`: minibatch size."""
     return (
         "training.epochs=1",
         f"training.model={model}",
@@ -36,8 +36,8 @@ def _make_overrides(model: str, dataset: str, batch: int) -> Overrides:
 
 
 def make_stages_run(row: Row, scale: Scale) -> Measurement:
-    """Return the run for a row of Table I: 4 peers, 30 batches of 512 images (MNIST's 60,000 give 29.3 for each of 4). VGG-11 on MNIST
-    shares the run of Table III.
+    """Return the measurement for a row of Table I: 4 peers, 30 batches of 512 images each. VGG-11 on MNIST shares the measurement of Table
+    III, in smaller batches below the published size.
     """
     model, dataset = row.figures["model"], row.figures["dataset"]
     if (model, dataset) == ("vgg11", "mnist"):
@@ -55,7 +55,9 @@ def make_stages_run(row: Row, scale: Scale) -> Measurement:
 
 
 def make_gradients_run(architecture: str, size: int) -> Measurement:
-    """Return the run for Tables II and III: VGG-11's gradients on MNIST. Cut down: one peer and two batches. `size`: of a batch."""
+    """Return the measurement for Tables II and III: VGG-11's gradients on MNIST. Cut down: one peer and two batches. `architecture`:
+    "p2p_instance" or "p2p_serverless"; `size`: images in a batch.
+    """
     memory = {row.figures["batch_size"]: row.figures["memory_mb"] for row in load_rows("Table II")}
     functions = architecture == "p2p_serverless"
     fixed = (
@@ -72,13 +74,17 @@ def make_gradients_run(architecture: str, size: int) -> Measurement:
 
 
 def list_gradient_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs on the instance and in functions: of every batch size at the published size, else of one."""
+    """Return the measurements of gradients on the instance and in functions: for every batch size if at the published size, otherwise for
+    one.
+    """
     sizes = BATCH_SIZES if scale.whole else (MEASURED_SIZE,)
     return [make_gradients_run(kind, size) for kind in ("p2p_instance", "p2p_serverless") for size in sizes]
 
 
 def make_peers_run(model: str, peers: int) -> Measurement:
-    """Return the run for figure 4: more peers, batches of 1,024. Cut down: batches of 256."""
+    """Return the measurement for figure 4: one epoch on MNIST with `peers` peers and batches of 1,024 images. Cut down: fewer batches, of
+    256 images.
+    """
     fixed = (*_make_overrides(model, "mnist", 1024), f"workers={peers}")
 
     def cut(scale: Scale) -> Overrides:
@@ -91,13 +97,17 @@ def make_peers_run(model: str, peers: int) -> Measurement:
 
 
 def list_figure_4_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs for figure 4. VGG-11 only at the published size: twelve peers of it need 40 GB."""
+    """Return the measurements for figure 4, for each model and number of peers. VGG-11 is included only at the published size, because
+    twelve peers of it need 40 GB.
+    """
     models = ("mobilenet_v3_small", "vgg11") if scale.whole else ("mobilenet_v3_small",)
     return [make_peers_run(model, peers) for model in models for peers in PEER_COUNTS]
 
 
 def make_compression_run(compression: str, size: int) -> Measurement:
-    """Return the run for figure 5: VGG-11, 4 peers. Cut down: MobileNet V3 Small instead."""
+    """Return the measurement for figure 5: one epoch of VGG-11 with 4 peers. Cut down: MobileNet V3 Small instead. `compression`: "none" or
+    "qsgd"; `size`: images in a batch.
+    """
     fixed = (*_make_overrides("vgg11", "mnist", size), f"exchange.compression={compression}")
 
     return Measurement(
@@ -109,13 +119,17 @@ def make_compression_run(compression: str, size: int) -> Measurement:
 
 
 def list_figure_5_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs for figure 5."""
+    """Return the measurements for figure 5, with and without compression: for every batch size if at the published size, otherwise for the
+    smallest.
+    """
     sizes = BATCH_SIZES if scale.whole else BATCH_SIZES[-1:]
     return [make_compression_run(kind, size) for kind in COMPRESSIONS for size in sizes]
 
 
 def make_barrier_run(mode: str) -> Measurement:
-    """Return the run for figure 6: MobileNet V3 Small, batches of 64, SGD at 0.001. The text says about 128 epochs."""
+    """Return the measurement for figure 6: MobileNet V3 Small, batches of 64, up to 128 epochs as the text says. `mode`: "synchronous"
+    (with a barrier) or "asynchronous".
+    """
     fixed = (
         "recipe=paper",
         "training.batch_size=64",
@@ -129,7 +143,7 @@ def make_barrier_run(mode: str) -> Measurement:
 
 
 def list_text_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs for the figures in the text."""
+    """Return the measurements for the figures that the paper's text states."""
     return [*list_gradient_runs(scale), make_barrier_run("synchronous")]
 
 

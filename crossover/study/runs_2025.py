@@ -22,13 +22,13 @@ FILTER_THRESHOLDS = (0.0, 0.7)
 
 
 def load_rows(table: str) -> list[Row]:
-    """Return the printed rows of a table of the paper."""
+    """Return the printed rows of one table of the 2025 paper. `table`: its name, such as "Table 2" or "Section 4.2"."""
     return published.rows(paper=PAPER, table=table)
 
 
 def make_epoch_run(row: Row) -> Measurement:
-    """Return the run for a row of Table 2: one epoch of 4 workers x 24 minibatches of 512. Cut down, MobileNet keeps its minibatches of
-    512.
+    """Return the measurement for a row of Table 2: one epoch of 4 workers with 24 minibatches of 512 images each. Cut down, MobileNet keeps
+    minibatches of 512; other models have smaller ones.
     """
     architecture, model = row.figures["architecture"], row.figures["model"]
     config, memory_mb = CONFIGS[architecture], row.figures.get("memory_mb", 0)
@@ -53,14 +53,14 @@ def make_epoch_run(row: Row) -> Measurement:
 
 
 def make_mobilenet_run(architecture: str) -> Measurement:
-    """Return the run of Table 2 with MobileNet, whose stages Table 1 names."""
+    """Return the measurement of Table 2 with MobileNet for an architecture; Table 1 shows the stages of the same run."""
     (row,) = published.rows(paper=PAPER, table="Table 2", architecture=architecture, model="mobilenet")
     return make_epoch_run(row)
 
 
 def make_averaging_run(compute: str) -> Measurement:
-    """Return the run for section 4.2 that times SPIRT's averaging and update. `compute`: in_database or fetch. The time does not depend on
-    the number of images in a minibatch.
+    """Return the measurement for section 4.2 that times SPIRT's averaging and update. `compute`: "in_database" or "fetch" (in functions).
+    Cut down, it has small minibatches, because these times do not depend on the number of images.
     """
     fixed = ("training.epochs=1", "training.model=resnet18_cifar", f"database.compute={compute}")
 
@@ -73,7 +73,9 @@ def make_averaging_run(compute: str) -> Measurement:
 
 
 def make_filter_run(threshold: float) -> Measurement:
-    """Return the run for section 4.2 and figure 3: MLLess with its filter; a threshold of 0 turns it off."""
+    """Return the measurement for section 4.2 and figure 3: one epoch of MLLess with its filter. `threshold`: the filter's; 0 turns the
+    filter off.
+    """
     fixed = ("training.epochs=1", f"mlless.threshold={threshold:g}")
     cut = make_cut(batch=BATCH, minibatches=MINIBATCHES, least_minibatches=6)
     key = f"mlless-threshold-{threshold:g}"
@@ -81,8 +83,8 @@ def make_filter_run(threshold: float) -> Measurement:
 
 
 def make_exchange_run(architecture: str, model: str, workers: int) -> Measurement:
-    """Return the run for section 4.2 and figure 2 of the 2025 paper: communication by number of workers, for one `architecture` and
-    `model`.
+    """Return the measurement for section 4.2 and figure 2 that times the communication of an architecture (a key of CONFIGS) with a model
+    (a key of MODELS) and a number of workers.
     """
     fixed = ("training.epochs=1", f"workers={workers}", f"training.model={MODELS[model]}")
 
@@ -95,20 +97,22 @@ def make_exchange_run(architecture: str, model: str, workers: int) -> Measuremen
 
 
 def _make_exchange_cut(workers: int, minibatches: int) -> Overrides:
-    """Return the overrides for runs that time only the exchange, with few images."""
+    """Return the overrides (`field=value`) for a run that times only the exchange: minibatches of 8 images, `minibatches` per worker."""
     images = workers * EXCHANGED_BATCH * minibatches
     return (f"data.limit={images}", f"training.batch_size={EXCHANGED_BATCH}", "data.validation=0.002")
 
 
 def list_worker_counts(scale: Scale, model: str) -> tuple[int, ...]:
-    """Return the numbers of workers for figure 2. Small scales use fewer: 16 workers of ResNet-50 need more than 16 GB."""
+    """Return the numbers of workers to run for figure 2. Scales below 0.5 use fewer, because 16 workers of ResNet-50 need
+    more than 16 GB.
+    """
     if scale.share >= 0.5:
         return (4, 8, 12, 16)
     return (4, 16) if model == "mobilenet" else (4,)
 
 
 def list_exchange_runs(scale: Scale) -> list[Measurement]:
-    """Return the runs for figure 2."""
+    """Return the measurements for figure 2: each architecture, model and number of workers."""
     return [
         make_exchange_run(architecture, model, workers)
         for architecture in ("all_reduce", "scatter_reduce")
@@ -118,8 +122,8 @@ def list_exchange_runs(scale: Scale) -> list[Measurement]:
 
 
 def make_convergence_run(architecture: str) -> Measurement:
-    """Return the run for Table 3 and figure 4: the same recipe for all architectures, so that accuracies can be compared. The test split
-    validates.
+    """Return the measurement for Table 3 and figure 4: a training until the end of the recipe `fast`, which is the same for all
+    architectures, so that accuracies can be compared.
     """
     epochs = int(recipes.fast(dataset="cifar10", samples=WORKERS * BATCH)["training.epochs"])
     cut = make_cut(batch=BATCH, minibatches=MINIBATCHES, epochs=epochs, least_minibatches=4, least_epochs=2)
@@ -128,7 +132,7 @@ def make_convergence_run(architecture: str) -> Measurement:
 
 
 def list_section_4_2_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs for section 4.2."""
+    """Return the measurements for section 4.2: averaging, filter and exchange."""
     return [
         make_averaging_run("fetch"),
         make_averaging_run("in_database"),
@@ -138,12 +142,12 @@ def list_section_4_2_runs(scale: Scale) -> Sequence[Measurement]:
 
 
 def list_filter_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs with and without MLLess's filter."""
+    """Return the measurements without and with MLLess's filter."""
     return [make_filter_run(threshold) for threshold in FILTER_THRESHOLDS]
 
 
 def list_table_3_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the runs for Table 3."""
+    """Return the measurements for Table 3, one per architecture."""
     return [make_convergence_run(row.figures["architecture"]) for row in load_rows("Table 3")]
 
 

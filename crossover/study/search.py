@@ -28,7 +28,9 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 
 class OptunaSearch:
-    """A search for a study's settings. Raises ConfigError for names, arguments and bounds that Optuna does not know."""
+    """A study's search for good settings with Optuna. `repeated`: number of settings that Optuna proposed again. Raises ConfigError if the
+    file has names, arguments or bounds that Optuna does not know.
+    """
 
     def __init__(self, study: Study) -> None:
         assert study.search is not None
@@ -46,11 +48,11 @@ class OptunaSearch:
     def trials(
         self, factory: TrialFactory, rows: Mapping[str, TrialRow], missing: dict[str, str]
     ) -> Iterator[StudyTrial]:
-        """Yield the trials, setting by setting, each with every seed.
+        """Ask Optuna for one setting after another, yield the trials of each (one per seed), and report their result to Optuna.
 
-        Before the next setting, `rows` must have the results of these trials; a failed trial has none. A setting that was asked for before
-        is not run again: its earlier result is reported again. `missing` gets the reason for each refused setting. `factory`: makes the
-        trials of a setting.
+        Before the next trial of another setting is requested, `rows` must contain the results of the yielded trials, by name; a failed
+        trial has none. A setting that was proposed before is not run again: its earlier result is reported again. `missing` gets the reason
+        for each trial whose setting is not valid. `factory`: makes the trials of a setting.
         """
         metric = factory.make_trials(self.draw_settings(1)[0])[0].experiment.training.metric
         better = (
@@ -77,7 +79,9 @@ class OptunaSearch:
             self._report_result(asked, [rows[trial.name] for trial in trials if trial.name in rows], of=len(trials))
 
     def _report_result(self, asked: optuna.Trial, rows: Sequence[TrialRow], *, of: int) -> None:
-        """Report a setting's result to Optuna: the mean over seeds, or that it was pruned, or that it failed. `of`: number of seeds."""
+        """Report a setting's result to Optuna: the mean of the study's metric if all `of` trials (one per seed) have it, else that the
+        setting was pruned or that it failed. `rows`: those of its trials that have a run.
+        """
         values = [row.measures[self.study.metric] for row in rows if not row.reason]
         known = [value for value in values if value is not None]
         if len(known) == of:
@@ -91,7 +95,9 @@ class OptunaSearch:
             self.optuna.tell(asked, state=optuna.trial.TrialState.FAIL)
 
     def _report_again(self, asked: optuna.Trial, earlier: optuna.trial.FrozenTrial) -> None:
-        """Report the earlier result of a repeated setting to Optuna."""
+        """Report the result of the trial `earlier` to Optuna for the trial `asked`, which has the same setting, and count
+        the repetition.
+        """
         self.repeated += 1
         for epoch, value in earlier.intermediate_values.items():
             asked.report(value, epoch)
@@ -99,21 +105,23 @@ class OptunaSearch:
         self.optuna.tell(asked, earlier.value if complete else None, state=earlier.state)
 
     def draw_settings(self, count: int) -> list[Varied]:
-        """Return random settings of the space for a forecast. They do not affect the search."""
+        """Return `count` random settings of the search space, for a forecast. They do not affect the search."""
         apart = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self.study.order))
         return [apart.ask(self._space).params for _ in range(count)]
 
 
 def find_pruned_epoch(row: TrialRow) -> int:
-    """Return the epoch after which the trial was pruned, 0 if it was not."""
+    """Return the number of the epoch after which the trial was pruned; 0 if it was not pruned."""
     return int(row.reason.split()[3]) if row.reason.startswith("pruned after epoch ") else 0
 
 
 def _make_watch(asked: optuna.Trial) -> OnProgress:
-    """Return a progress callback that reports each epoch to Optuna and raises Pruned if Optuna decides so."""
+    """Return a callback for a trial's epochs: it reports each epoch's metric to Optuna, and raises Pruned if Optuna decides to stop the
+    trial before its last epoch.
+    """
 
     def watch(progress: Progress) -> None:
-        """Report an epoch."""
+        """Report one epoch to Optuna. Raises Pruned if Optuna decides to stop the trial."""
         asked.report(progress.val_metric, progress.epoch)
         if progress.epoch < progress.epochs and asked.should_prune():
             raise Pruned(f"pruned after epoch {progress.epoch} of {progress.epochs}")
@@ -124,8 +132,9 @@ def _make_watch(asked: optuna.Trial) -> OnProgress:
 def _make_factory(
     part: str, name: str, arguments: Mapping[str, Any], faults: list[str], *, seeded: int | None = None
 ) -> Any:
-    """Return a function that makes a sampler, by the number of a setting, or a pruner. `part`: sampler or pruner; `seeded`: the study's
-    seed, for parts that take one. Adds to `faults`.
+    """Return a function that makes the sampler for the setting with a given number, or the pruner. If its name or arguments are not valid
+    for Optuna, a message is added to `faults`. `part`: "sampler" or "pruner"; `name`, `arguments`: Optuna's class and its arguments;
+    `seeded`: the study's seed, for parts that take one.
     """
     module = getattr(optuna, f"{part}s")
     known = [each for each in module.__all__ if each.endswith(part.capitalize()) and not each.startswith("Base")]
@@ -149,7 +158,9 @@ def _make_factory(
 
 
 def _make_distribution(name: str, given: Any, faults: list[str]) -> Any:
-    """Return Optuna's distribution of a field, from a list of choices or from bounds. Adds to `faults`."""
+    """Return Optuna's distribution of the field `name`. `given`: a list of choices, or a mapping with bounds, integer if both bounds are.
+    If Optuna refuses it, add a message to `faults` and return None.
+    """
     try:
         if isinstance(given, list):
             return optuna.distributions.CategoricalDistribution(given)
@@ -162,7 +173,7 @@ def _make_distribution(name: str, given: Any, faults: list[str]) -> Any:
 
 
 def draw_search(found: OptunaSearch) -> list[Plot]:
-    """Return Optuna's own plots of a search; none before results are reported."""
+    """Return plots that Optuna draws of a search (history, and importance of the fields), as far as it has enough completed settings."""
     import matplotlib.pyplot as plt
     from optuna.visualization import matplotlib as drawn
 

@@ -37,7 +37,7 @@ UNITS: Mapping[str, Unit] = {"wall_s": "s", "cpu_percent": "%", "memory_mb": "MB
 
 
 def fill_table_1(found: FoundRuns) -> Section:
-    """Fill Table I: what the stages of a peer need."""
+    """Build the section of Table I: seconds, CPU and memory of each stage of a peer."""
     cells: list[TableCell] = []
     for row in runs_2023.load_rows("Table I"):
         run = found.run(runs_2023.make_stages_run(row, found.scale))
@@ -51,8 +51,8 @@ def fill_table_1(found: FoundRuns) -> Section:
 
 
 def _measure_stage(run: RunFolder, row: Row, place: int) -> Mapping[str, Ours] | NoFigure:
-    """Return our figures of one stage of a row of Table I, NoFigure for the receiving of a run with only one peer. `place`: number of the
-    stage.
+    """Return our figures of one stage of a row of Table I, by figure; NoFigure for the stage "receive" if the run had only one peer.
+    `place`: index of the stage in STAGES.
     """
     column = row.figures["columns"][place]
     if column == "receive" and paper_cells.workers(run) == 1:
@@ -71,7 +71,9 @@ def _measure_stage(run: RunFolder, row: Row, place: int) -> Mapping[str, Ours] |
 
 
 def _scale_to_512(seconds: float, run: RunFolder) -> Ours:
-    """Return the seconds of a batch of 512 images, in proportion if the run's batches are smaller."""
+    """Return the seconds of a batch of 512 images as our figure: measured, or projected in proportion if the run's batches are smaller.
+    `seconds`: of a batch of the run.
+    """
     size = paper_cells.batch_size(run)
     if size == 512:
         return make_measured(seconds, _note_fewer_peers(run))
@@ -81,13 +83,13 @@ def _scale_to_512(seconds: float, run: RunFolder) -> Ours:
 
 
 def _note_fewer_peers(run: RunFolder) -> str:
-    """Return a note if the run had fewer peers than the paper."""
+    """Return a remark if the run had another number of peers than the paper; otherwise ""."""
     count = paper_cells.workers(run)
     return "" if count == PEERS else f"{count} peers instead of {PEERS}"
 
 
 def fill_figure_4(found: FoundRuns) -> Section:
-    """Fill figure 4: computing and communication by number of peers."""
+    """Build the section of figure 4: seconds of computing and of communication by number of peers."""
     cells, drawn = [], []
     for model, words in MODELS.items():
         curves: dict[str, list[tuple[float, float]]] = {name: [] for name in FIGURE_4_STAGES}
@@ -107,12 +109,12 @@ def fill_figure_4(found: FoundRuns) -> Section:
 
 
 def _sum_stages(run: RunFolder, stages: tuple[str, ...], note: str) -> Ours:
-    """Return the sum of the stages' mean seconds."""
+    """Return the sum of the mean seconds of some stages as our measured figure. `note`: remark shown beside it."""
     return make_measured(sum(paper_cells.stage(run, stage)["wall_s"] for stage in stages), note)
 
 
 def fill_figure_5(found: FoundRuns) -> Section:
-    """Fill figure 5: sending and receiving with and without compression."""
+    """Build the section of figure 5: seconds of sending and receiving, and MB moved, with and without compression."""
     cells, bars = [], []
     for size in runs_2023.BATCH_SIZES:
         for kind, words in zip(runs_2023.COMPRESSIONS, ("without compression", "QSGD"), strict=True):
@@ -127,7 +129,9 @@ def fill_figure_5(found: FoundRuns) -> Section:
 
 
 def _measure_exchange(run: RunFolder, figure: str) -> Ours:
-    """Return our figure of an exchange: its seconds, or the MB that all peers moved."""
+    """Return our figure of the exchange between peers. `figure`: "send" or "receive" (mean seconds of the stage), or "moved" (MB of all
+    peers).
+    """
     model = MODELS[run.result["experiment"]["training"]["model"]]
     if figure == "moved":
         return make_measured(paper_cells.moved_bytes(run, "bus") / 1e6, f"{model}, through the broker, all peers")
@@ -135,7 +139,7 @@ def _measure_exchange(run: RunFolder, figure: str) -> Ours:
 
 
 def fill_figure_6(found: FoundRuns) -> Section:
-    """Fill figure 6: accuracy with a barrier and without."""
+    """Build the section of figure 6: accuracy over epochs with a barrier and without."""
     cells, curves = [], []
     for mode in runs_2023.MODES:
         measurement = runs_2023.make_barrier_run(mode)
@@ -156,7 +160,9 @@ def fill_figure_6(found: FoundRuns) -> Section:
 
 
 def find_best_accuracy(run: RunFolder, size: str, cut: bool) -> Ours:
-    """Return the best accuracy of a run. `size`: its size in words; `cut`: whether it is smaller than the paper's."""
+    """Return the best validation accuracy of a run as our measured figure. `size`: size of the run in words; `cut`: whether it is smaller
+    than the paper's.
+    """
     note = f"the best of {paper_cells.epochs(run)} epochs on CIFAR-10; {size}"
     return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
 
@@ -168,12 +174,14 @@ BOTH = ("with functions", "on the instance")
 
 
 def _mean_batch_s(run: RunFolder) -> float:
-    """Return the seconds of one batch on the instance: a peer's stage computes all batches of an epoch."""
+    """Return the mean seconds of one batch on the instance, where one stage computes all batches of an epoch."""
     return paper_cells.stage(run, "compute gradients")["wall_s"] / paper_cells.peer_minibatches(run)
 
 
 def instance_batch_s(found: FoundRuns, size: int) -> Ours | NoFigure:
-    """Return the seconds of one batch on the instance: measured, or in proportion to the images of the measured size."""
+    """Return the seconds of one batch of `size` images on the instance as our figure: measured, or projected in proportion to the images
+    from batches of MEASURED_SIZE; NoFigure if neither was run.
+    """
     run = found.run(runs_2023.make_gradients_run("p2p_instance", size))
     if not isinstance(run, NoFigure):
         return make_measured(_mean_batch_s(run), f"mean of {paper_cells.peer_minibatches(run)} batches")
@@ -183,8 +191,8 @@ def instance_batch_s(found: FoundRuns, size: int) -> Ours | NoFigure:
 
 
 def functions_s(found: FoundRuns, size: int) -> Ours | NoFigure:
-    """Return the seconds until functions have computed all batches side by side. They equal the seconds of one function, with the transfer
-    of model and gradient.
+    """Return, as our figure, the seconds until functions have computed all batches at the same time. These are the seconds of one function,
+    including its transfer of model and gradient; projected if batches of `size` images were not run.
     """
     run = found.run(runs_2023.make_gradients_run("p2p_serverless", size))
     if not isinstance(run, NoFigure):
@@ -197,14 +205,16 @@ def functions_s(found: FoundRuns, size: int) -> Ours | NoFigure:
 
 
 def _project_function_s(known: RunFolder, batch_s: Ours) -> Ours:
-    """Return the seconds of a function, from those of a batch on the instance and of a measured run of functions."""
+    """Return the projected seconds of one function: a batch on the instance (`batch_s`) plus the function's seconds outside of computing in
+    the run `known`.
+    """
     around_s = paper_cells.function_s(known) - paper_cells.stage(known, "compute")["wall_s"]
     note = f"a batch as on the instance, and {around_s:.3g} s that a function of {MEASURED_SIZE} images takes around it"
     return make_projected(around_s + float(batch_s.value), note)
 
 
 def fill_table_2(found: FoundRuns) -> Section:
-    """Fill Table II: gradients in functions."""
+    """Build the section of Table II: seconds and dollars of gradients computed in functions."""
     cells: list[TableCell] = []
     for row in runs_2023.load_rows("Table II"):
         seconds = functions_s(found, row.figures["batch_size"])
@@ -218,12 +228,12 @@ def fill_table_2(found: FoundRuns) -> Section:
 
 
 def _lambda_usd_per_s(row: Row) -> float:
-    """Return the dollars per second of the row's function, by the paper's formula."""
+    """Return the dollars per second of the row's Lambda function, by the paper's formula."""
     return bill.lambda_usd_per_s(row.figures["memory_mb"])
 
 
 def _serverless_usd(seconds: Ours, row: Row) -> Ours:
-    """Return a peer's dollars with functions, by the paper's equation 1."""
+    """Return the projected dollars of one peer with functions, by the paper's equation 1. `seconds`: of computing all its batches."""
     f = row.figures
     usd = bill.peer_serverless_usd(
         float(seconds.value),
@@ -235,7 +245,7 @@ def _serverless_usd(seconds: Ours, row: Row) -> Ours:
 
 
 def fill_table_3(found: FoundRuns) -> Section:
-    """Fill Table III: gradients on the instance."""
+    """Build the section of Table III: seconds and dollars of gradients computed on the instance."""
     cells: list[TableCell] = []
     batches = {row.figures["batch_size"]: row.figures["batches"] for row in runs_2023.load_rows("Table II")}
     for row in runs_2023.load_rows("Table III"):
@@ -246,7 +256,9 @@ def fill_table_3(found: FoundRuns) -> Section:
 
 
 def _project_instance(batch_s: Ours, row: Row, count: int) -> Mapping[str, Ours]:
-    """Return a peer's seconds and dollars on the instance. `batch_s`: seconds of a batch; `count`: number of batches."""
+    """Return a peer's projected seconds and dollars on the instance, by figure of Table III. `batch_s`: seconds of one batch; `count`:
+    number of batches.
+    """
     seconds = count * float(batch_s.value)
     note = f"{count} x {float(batch_s.value):.3g} s of a batch, {batch_s.label}: {batch_s.note}"
     usd = bill.peer_instance_usd(seconds, ec2_usd_per_s=row.figures["ec2_usd_per_s"])
@@ -257,7 +269,9 @@ def _project_instance(batch_s: Ours, row: Row, count: int) -> Mapping[str, Ours]
 
 
 def _both_s(found: FoundRuns, size: int, *, peers: int = PEERS) -> tuple[float, float] | NoFigure:
-    """Return the seconds to compute a peer's gradients of an epoch: (with functions, on the instance)."""
+    """Return the seconds in which one peer's gradients of an epoch are computed, as (with functions, on the instance); NoFigure if either
+    is missing. `size`: images in a batch; `peers`: number of peers that share the data.
+    """
     batches = -(-MNIST_IMAGES // (peers * size))
     return derive(
         lambda functions, batch: (float(functions.value), float(batch.value) * batches),
@@ -267,7 +281,7 @@ def _both_s(found: FoundRuns, size: int, *, peers: int = PEERS) -> tuple[float, 
 
 
 def fill_figure_3(found: FoundRuns) -> Section:
-    """Fill figure 3: computing gradients with and without functions."""
+    """Build the section of figure 3: seconds of computing gradients with and without functions."""
     cells, drawn = [], []
     for peers in PEER_COUNTS:
         points: list[list[tuple[float, float]]] = [[], []]
@@ -286,12 +300,16 @@ def fill_figure_3(found: FoundRuns) -> Section:
 
 
 def _project_gradients_s(both: tuple[float, float], place: int) -> Ours:
-    """Return the seconds of all gradients. `place`: 0 with functions, 1 on the instance."""
+    """Return the projected seconds of all gradients of an epoch. `both`: result of `_both_s`; `place`: 0 for functions, 1
+    for the instance.
+    """
     return make_projected(both[place], "from one peer's measured batches")
 
 
 def _find_printed_s(peers: int, size: int, place: int) -> float | None:
-    """Return the printed seconds, None if the paper does not print them. `place`: 0 with functions, 1 on the instance."""
+    """Return the seconds that Table II or III prints; None for all but 4 peers. `size`: images in a batch; `place`: 0 for functions (Table
+    II), 1 for the instance (Table III).
+    """
     rows = runs_2023.load_rows("Table II" if place == 0 else "Table III")
     return next(
         (row.figures["compute_s"] for row in rows if peers == PEERS and row.figures["batch_size"] == size), None
@@ -299,7 +317,7 @@ def _find_printed_s(peers: int, size: int, place: int) -> float | None:
 
 
 def fill_text(found: FoundRuns) -> Section:
-    """Fill the figures that the text states."""
+    """Build the section of the figures that the paper's text states: accuracy, cost ratio, reduction of the time."""
     cells: list[TableCell] = []
     for row in runs_2023.load_rows("Text"):
         f = row.figures
@@ -322,7 +340,9 @@ def fill_text(found: FoundRuns) -> Section:
 
 
 def _compute_cost_ratio(both: tuple[float, float], row: Row) -> Ours:
-    """Return the cost with functions divided by that on the instance."""
+    """Return the projected cost with functions divided by that on the instance. `both`: result of `_both_s`; `row`: gives
+    the batch size.
+    """
     (functions,) = [r for r in runs_2023.load_rows("Table II") if r.figures["batch_size"] == row.figures["batch_size"]]
     instance_usd = bill.peer_instance_usd(both[1], ec2_usd_per_s=bill.PEER_USD_PER_S["t2.large"])
     ratio = float(_serverless_usd(make_projected(both[0], ""), functions).value) / instance_usd

@@ -34,7 +34,7 @@ SAME_ROUNDS = "of the same rounds; the paper's until convergence"
 
 
 def fill_section_4_2(found: FoundRuns) -> Section:
-    """Fill section 4.2: averaging and update, MLLess's filter, and communication."""
+    """Build the section of section 4.2: SPIRT's averaging and update, MLLess's filter, and seconds of communication."""
     cells: list[TableCell] = []
     for row in runs_2025.load_rows("Section 4.2"):
         if "stage" in row.figures:
@@ -50,7 +50,9 @@ def fill_section_4_2(found: FoundRuns) -> Section:
 
 
 def _make_averaging_cells(row: Row, found: FoundRuns) -> list[TableCell]:
-    """Return the cells of a row on SPIRT's averaging or update in the database."""
+    """Return the cells of a row on SPIRT's averaging or update: its seconds in functions that fetch and in the database, and, if both were
+    run, their quotient.
+    """
     read = partial(_measure_stage, stage="average" if row.figures["stage"] == "averaging" else "update")
     ours = {f"{compute}_s": found.derive(runs_2025.make_averaging_run(compute), read) for compute in COMPUTES}
     cells = make_row_cells(row, dict.fromkeys(ours, "s"), ours)
@@ -63,13 +65,13 @@ def _make_averaging_cells(row: Row, found: FoundRuns) -> list[TableCell]:
 
 
 def _measure_stage(run: RunFolder, stage: str) -> Ours:
-    """Return the mean seconds of a stage."""
+    """Return the mean seconds of a stage of the run as our measured figure."""
     note = f"{paper_cells.peer_minibatches(run)} gradients a worker" if stage == "average" else ""
     return make_measured(paper_cells.stage(run, stage)["wall_s"], note)
 
 
 def _measure_filter(found: FoundRuns) -> Mapping[str, Ours | NoFigure]:
-    """Return the seconds of MLLess without its filter and with it, and their quotient."""
+    """Return the seconds of MLLess without its filter and with it, and their quotient, by the fields of FILTER_UNITS."""
     measured = partial(make_measured, note=SAME_ROUNDS, cut=True)
     durations = [
         found.derive(runs_2025.make_filter_run(threshold), lambda run: float(run.result["duration_s"]))
@@ -81,7 +83,9 @@ def _measure_filter(found: FoundRuns) -> Mapping[str, Ours | NoFigure]:
 
 
 def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
-    """Return the communication of a round, for the row's number of workers or for the slowest of all numbers."""
+    """Return our seconds of communication of one round: for the row's number of workers, or for the slowest of all numbers of workers if
+    the row has none. NoFigure if no such run exists.
+    """
     f = row.figures
     counts = [f["workers"]] if "workers" in f else runs_2025.list_worker_counts(found.scale, f["model"])
     runs = {n: found.run(runs_2025.make_exchange_run(f["architecture"], f["model"], n)) for n in counts}
@@ -94,12 +98,12 @@ def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
 
 
 def _communication_s(run: RunFolder) -> float:
-    """Return the seconds of communication per worker and round."""
+    """Return the run's seconds of communication per worker and round: the stages store, aggregate and synchronise."""
     return paper_cells.per_round_s(run, "store", "aggregate", "synchronise")
 
 
 def fill_figure_2(found: FoundRuns) -> Section:
-    """Fill figure 2: communication by number of workers."""
+    """Build the section of figure 2: seconds of communication by number of workers."""
     cells, drawn = [], []
     for model, words in (("mobilenet", "MobileNet"), ("resnet50", "ResNet-50")):
         curves: list[Curve] = []
@@ -121,14 +125,14 @@ def fill_figure_2(found: FoundRuns) -> Section:
 
 
 def _find_printed_points(architecture: str, model: str) -> list[tuple[float, float]]:
-    """Return the (workers, seconds) that the text prints."""
+    """Return the points (workers, seconds of communication) that the paper's text prints for an architecture and a model."""
     rows = published.rows(paper=runs_2025.PAPER, table="Section 4.2", architecture=architecture, model=model)
     printed = [row.figures for row in rows if "communication_s" in row.figures]
     return [(float(f.get("workers", 16)), f["communication_s"]) for f in printed]
 
 
 def fill_figure_3(found: FoundRuns) -> Section:
-    """Fill figure 3: bytes and communication with and without MLLess's filter."""
+    """Build the section of figure 3: bytes and seconds of communication with and without MLLess's filter."""
     cells, bars = [], []
     for threshold in runs_2025.FILTER_THRESHOLDS:
         run = found.run(runs_2025.make_filter_run(threshold))
@@ -158,7 +162,7 @@ NO_GPU = NoFigure(
 
 
 def fill_table_3(found: FoundRuns) -> Section:
-    """Fill Table 3: time to converge, and accuracy."""
+    """Build the section of Table 3: minutes until convergence, and accuracy."""
     cells = []
     for row in runs_2025.load_rows("Table 3"):
         on_cpu = row.figures["architecture"] == "gpu" and not found.has_gpu
@@ -175,7 +179,9 @@ def fill_table_3(found: FoundRuns) -> Section:
 
 
 def _measure_convergence(run: RunFolder, size: str, *, cut: bool) -> dict[str, Ours | NoFigure]:
-    """Return the minutes of a run and its best accuracy. `size`: its size in words; `cut`: whether it is smaller than the paper's."""
+    """Return the minutes of a run and its best accuracy, by the fields of CONVERGENCE_UNITS. `size`: size of the run in words; `cut`:
+    whether it is smaller than the paper's.
+    """
     epochs = paper_cells.epochs(run)
     return {
         "minutes": make_measured(run.result["duration_s"] / 60, f"to the last of {epochs} epochs; {size}", cut=cut),
@@ -186,7 +192,7 @@ def _measure_convergence(run: RunFolder, size: str, *, cut: bool) -> dict[str, O
 
 
 def fill_figure_4(found: FoundRuns) -> Section:
-    """Fill figure 4: accuracy against time."""
+    """Build the section of figure 4: accuracy against time."""
     cells, curves = [], []
     rows = runs_2025.load_rows("Table 3")
     for row in rows:
@@ -237,7 +243,7 @@ GPU_UNITS: Mapping[str, Unit] = {"epoch_s": "s", "worker_usd": "USD", "total_usd
 
 
 def fill_table_1(found: FoundRuns) -> Section:
-    """Fill Table 1: the stages of an epoch."""
+    """Build the section of Table 1: which stages an epoch has, with mean seconds of ours."""
     cells = []
     for row in runs_2025.load_rows("Table 1"):
         stages = GPU_STAGES if row.figures["architecture"] == "gpu" else STAGES
@@ -248,13 +254,13 @@ def fill_table_1(found: FoundRuns) -> Section:
 
 
 def _describe_stages(run: RunFolder, stages: Sequence[str]) -> Ours:
-    """Return the stages of the run with their mean seconds, as text."""
+    """Return the named stages that the run has, with their mean seconds, as our figure in the form of text."""
     parts = [f"{name} {found['wall_s']:.3g} s" for name in stages if (found := paper_cells.stage(run, name))["count"]]
     return make_measured(", ".join(parts) or "no stage of its own")
 
 
 def fill_table_2(found: FoundRuns) -> Section:
-    """Fill Table 2: time, memory and cost of an epoch."""
+    """Build the section of Table 2: time, memory and cost of an epoch."""
     cells: list[TableCell] = []
     for row in runs_2025.load_rows("Table 2"):
         units, measure = (
@@ -273,7 +279,7 @@ def fill_table_2(found: FoundRuns) -> Section:
 
 
 def _measure_functions(run: RunFolder, row: Row) -> Mapping[str, Ours]:
-    """Return our figures of a row on functions."""
+    """Return our figures for a row of Table 2 about an architecture on functions, by the fields of FUNCTION_UNITS."""
     size, peak_mb, count = paper_cells.batch_size(run), paper_cells.peak_mb(run), row.figures["functions_per_worker"]
     first = _measure_function(run, size)
     seconds = float(first.value)
@@ -290,8 +296,8 @@ def _measure_functions(run: RunFolder, row: Row) -> Mapping[str, Ours]:
 
 
 def _measure_function(run: RunFolder, size: int) -> Ours:
-    """Return the seconds of a function with 512 images. With fewer images, computing is taken as proportional to them. `size`: images of
-    the run's minibatches.
+    """Return the seconds of one function that processes 512 images, as our figure. If the run's minibatches are smaller (`size` images),
+    computing is extrapolated in proportion.
     """
     seconds = paper_cells.function_s(run)
     if size == BATCH:
@@ -302,7 +308,9 @@ def _measure_function(run: RunFolder, size: int) -> Ours:
 
 
 def _measure_gpu(run: RunFolder, row: Row) -> Mapping[str, Ours]:
-    """Return our figures of a row on GPUs."""
+    """Return our figures for a row of Table 2 about the GPU fleet, by the fields of GPU_UNITS; extrapolated to a whole epoch if the run was
+    cut.
+    """
     share = paper_cells.peer_minibatches(run) / MINIBATCHES
     seconds = float(run.result["epochs"][0]["wall_s"]) / share
     whole = make_measured(seconds, "on this machine's GPU")

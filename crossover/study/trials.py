@@ -45,7 +45,7 @@ is_field_of_run = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTrial:
-    """One run of a study. `name`: of its folder; `watch`: called after every epoch."""
+    """One run of a study. `name`: name of its folder; `varied`: its setting, as values by field; `watch`: called after every epoch."""
 
     name: str
     varied: Varied
@@ -54,18 +54,18 @@ class StudyTrial:
 
     @property
     def stack(self) -> str:
-        """The name of its experiment's stack, which other trials may share."""
+        """Name of the stack on which the trial runs; several trials may share a stack."""
         return self.experiment.name
 
 
 def list_settings(study: Study) -> Iterator[Varied]:
-    """Return the settings of a study's grid, in the file's order."""
+    """Return all combinations of the grid's values, each as values by field, in the file's order."""
     return (dict(zip(study.grid, values, strict=True)) for values in product(*study.grid.values()))
 
 
 def format_setting(varied: Varied) -> str:
-    """Return a setting as text, such as `learning_rate=0.1, architecture=spirt`. Fields are shortened to their last part unless two would
-    be equal.
+    """Return a setting as text, such as `learning_rate=0.1, architecture=spirt`. A field is shortened to its last part unless two fields
+    would then be equal.
     """
     last = [name.rpartition(".")[2] for name in varied]
     short = {name: end if last.count(end) == 1 else name for name, end in zip(varied, last, strict=True)}
@@ -73,8 +73,8 @@ def format_setting(varied: Varied) -> str:
 
 
 def trial_folder_name(varied: Varied, seed: int, *, number: int = 0) -> str:
-    """Return the name of a trial's folder: `0007_seed=3` for trial `number` of a search, otherwise its settings (`varied`) and seed. Long
-    names are shortened and get a hash.
+    """Return the name of a trial's folder: its setting (`varied`) and seed as text, shortened and with a hash if too long; for trial
+    `number` of a search, only a number and the seed, such as `0007_seed=3`.
     """
     if number:
         return f"{number:04d}_seed={seed}"
@@ -88,15 +88,15 @@ def trial_folder_name(varied: Varied, seed: int, *, number: int = 0) -> str:
 
 
 def _format_value(value: object) -> str:
-    """Return a value as text, without quotes around strings."""
+    """Return a value as JSON text; a string without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 class TrialFactory:
-    """A factory for a study's trials. It numbers their stacks in order of their first use, so that the same file gives the same names
-    again. Making one lets this process find the user code that the study names.
+    """A factory that makes and validates a study's trials. It numbers their stacks in the order of first use, so that the same file always
+    gives the same names. Creating one also sets the folders in which this process finds the study's user code.
 
-    `travels`: whether user code is bundled to run elsewhere; `check`: raises ConfigError for an experiment that cannot run.
+    `travels`: whether user code is bundled to run elsewhere; `check`: function that raises ConfigError for an experiment that cannot run.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class TrialFactory:
         user_code.set_folders(study.folder, Path.cwd())
 
     def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
-        """Return the trials of a setting, one for each seed. `number`: of the setting in a search, which may ask for the same setting
-        again. Raises ConfigError with every fault of the setting.
+        """Return the trials of a setting, one for each seed. `number`: number of the setting in a search, 0 in a grid; it becomes part of
+        the names. Raises ConfigError that lists every fault of the setting.
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
@@ -140,14 +140,16 @@ class TrialFactory:
         ]
 
     def _stack(self, experiment: Experiment) -> str:
-        """Return the name of the experiment's stack; experiments that differ only in fields of the run share one."""
+        """Return the name of the stack for an experiment. Experiments that differ only in fields which a stack does not depend on get the
+        same name.
+        """
         fixed = [(name, value) for name, value in flatten_fields(experiment.to_plain()) if not is_field_of_run(name)]
         return self._stacks.setdefault(json.dumps(fixed), f"{self._study.name}-{len(self._stacks) + 1}")
 
 
 def make_grid_trials(study: Study, accepting: TrialFactory) -> list[StudyTrial]:
-    """Return all trials of a grid: for every seed all settings once, in an order drawn for that seed. Raises ConfigError with all faults of
-    all settings.
+    """Return all trials of a grid: for each seed in turn all settings once, in a random order that depends on the study and the seed.
+    Raises ConfigError that lists all faults of all settings. `accepting`: makes the trials of a setting.
     """
     faults, found = defaultdict[str, list[str]](list), list[list[StudyTrial]]()
     for varied in list_settings(study):
@@ -174,7 +176,7 @@ def make_grid_trials(study: Study, accepting: TrialFactory) -> list[StudyTrial]:
 
 
 def _format_fault(fault: str, of: Sequence[str], study: Study) -> str:
-    """Return a fault and the settings that have it, or the fault alone if all have it."""
+    """Return a fault's message, followed by the settings (`of`) that have it unless all settings do."""
     if not of or len(of) == study.settings:
         return fault
     more = f" and {len(of) - NAMED_TRIALS} more" if len(of) > NAMED_TRIALS else ""
@@ -186,14 +188,14 @@ def _format_fault(fault: str, of: Sequence[str], study: Study) -> str:
 
 
 class Pruned(UserError):
-    """The trial was stopped after an epoch because others are more promising."""
+    """Raised to stop a trial after an epoch, because the search's pruner judges it less promising than others."""
 
 
 EARLY_ENDS = (BudgetReached, Pruned)  # ends of a run that are not failures
 
 
 class TrialMachine(Protocol):
-    """A context manager that runs trials, one at a time."""
+    """A machine on which trials run, one at a time; a context manager."""
 
     def __enter__(self) -> Self: ...
 
@@ -202,20 +204,22 @@ class TrialMachine(Protocol):
     ) -> None: ...
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial, resuming the unfinished run in `out` if there is one, and return its run. `watch`: called after every epoch."""
+        """Run a trial in the folder `out`, or resume the unfinished run there, and return its run. `watch`: called after every epoch."""
 
     def release(self, experiment: Experiment) -> None:
-        """Destroy the experiment's stack, if there is one. No further trial of it will come."""
+        """Destroy the experiment's stack, if there is one, because no further trial will use it."""
 
     def idle_usd(self) -> float:
-        """Return the dollars that stacks have cost so far outside of runs."""
+        """Return the dollars that stacks have cost so far while no trial ran on them."""
 
     def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
-        """Return the dollars that stacks will cost outside of a run that takes `seconds`."""
+        """Return the projected dollars that stacks cost, besides the run itself, because of a run of the experiment that takes `seconds`
+        seconds.
+        """
 
 
 class InlineTrials:
-    """The machine for inline trials. There are no stacks."""
+    """A machine that runs trials in this process. There are no stacks, so everything about stacks does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -226,7 +230,9 @@ class InlineTrials:
         """Do nothing."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial in this process, resuming the unfinished run in `out` if it matches."""
+        """Run a trial in this process and return its run, resuming the unfinished run in `out` if it has the same settings. `watch`: called
+        after every epoch.
+        """
         return running.run_inline(
             experiment, out, watch, resume=inline.can_resume(experiment, out, where="inline", cores=os.cpu_count())
         )
@@ -244,7 +250,9 @@ class InlineTrials:
 
 
 class LocalTrials(InlineTrials):
-    """The local cloud, started with the first run and shared by all trials. Its stacks end with it."""
+    """A machine that runs trials on the local cloud, which is started with the first run, shared by all trials, and ended with this context
+    manager.
+    """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -256,8 +264,8 @@ class LocalTrials(InlineTrials):
         self._stack.close()
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial on its stack, deploying it first if needed, and resume the unfinished run in `out` if it matches. After a failure the
-        stack is destroyed.
+        """Run a trial on its stack of the local cloud and return its run. Deploys the stack if needed, and resumes the unfinished run in
+        `out` if it has the same settings. If the run fails, the stack is destroyed. `watch`: called after every epoch.
         """
         from crossover.local import servers
 
@@ -265,7 +273,9 @@ class LocalTrials(InlineTrials):
             self._start()
 
         def one(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
-            """Run one experiment."""
+            """Run one experiment (the trial's, or a baseline of it) in the folder `into`, deploying the trial's stack if needed.
+            `unfinished`: run to resume, or None.
+            """
             if _find_stack_name(experiment) not in self._cloud.stacks():
                 with servers.temporary_folder() as assembly:
                     self._cloud.deploy(synthesize_assembly(experiment, assembly))
@@ -287,7 +297,7 @@ class LocalTrials(InlineTrials):
             self._cloud.destroy(_find_stack_name(experiment))
 
     def _start(self) -> None:
-        """Start the local cloud."""
+        """Start the local cloud, after a check that its programs are installed."""
         from crossover.local import servers
         from crossover.local.cloud import LocalCloud
 
