@@ -22,8 +22,8 @@ VCPU_MB = 1_769  # of a function's memory: one vCPU (AWS Lambda, "Configuring me
 
 @cache
 def vcpus(memory_mb: float) -> float:
-    """Return how many vCPUs a Lambda function of `memory_mb` MB may use: its share of CPU time, but not more than the number of vCPUs that
-    it sees.
+    """Return how many vCPUs a Lambda function of `memory_mb` MB can use: in proportion to its memory, but not more than the number of vCPUs
+    that it sees.
     """
     seen = next((count for most_mb, count in figures.function_vcpus() if memory_mb <= most_mb), inf)
     return min(seen, memory_mb / VCPU_MB)
@@ -55,7 +55,9 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Speed of one kind of requests to a service (reads or writes), as one client sees them: latency, bandwidth, burst."""
+    """Speed of reads or of writes to a service as one client sees it. The first `burst_bytes` bytes move at `bytes_s` bytes per second, the
+    rest at no more than `floor_bytes_s`.
+    """
 
     latency_s: float
     bytes_s: float = inf  # the slowest of connection, processor and host
@@ -63,8 +65,8 @@ class Direction:
     floor_bytes_s: float = inf
 
     def seconds(self, bytes_: float, requests: int = 1) -> float:
-        """Return the seconds of `requests` requests, one after another, that move `bytes_` bytes in all, with a full burst and without
-        other clients.
+        """Return the seconds that `requests` requests take one after another if they move `bytes_` bytes in all. Assumes a full burst and
+        no other clients.
         """
         seconds = bytes_ / self.bytes_s
         if bytes_ > self.burst_bytes:
@@ -82,10 +84,10 @@ class ServiceClient:
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A store or the bus. A request takes `latency_s`, and its bytes over the slowest of the client's connection, the client's processor
-    and the host's link.
+    """Speed of a store or of the bus. A request takes `latency_s`, and the time for its bytes at the slowest of three: the client's
+    connection, the client's processor, the host's link.
 
-    The figures of reading hold for writing too, unless a `write_` field is set.
+    The figures of reads also hold for writes, unless a `write_` field is set.
     """
 
     latency_s: float  # mean of a request without a body
@@ -100,8 +102,8 @@ class Service:
     write_cpu_s_byte: float | None = None
 
     def slow_down(self, factor: float) -> "Service":
-        """Return this service in a session whose requests take `factor` times as long. The limits of the client's processor and of the
-        host's link do not change.
+        """Return this service with requests that take `factor` times as long: latency and connection slow down, but the limits of the
+        client's processor and of the host's link do not change.
         """
         writes = self.write_latency_s
         return replace(
@@ -119,10 +121,7 @@ class Service:
         """
 
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
-            """Return the speed of reads or of writes for this client.
-
-            `latency_s`, `client_bytes_s`, `cpu_s_byte`: the service's figures of that direction.
-            """
+            """Return the speed of reads or of writes for this client. The parameters are the service's figures for that direction."""
             processor = min(vcpus, 1.0) / cpu_s_byte if cpu_s_byte else inf
             rate = min(client_bytes_s / self.slowdown, self.host_bytes_s, processor)
             floor = floor_bytes_s / self.slowdown
@@ -143,9 +142,7 @@ class Service:
 
 
 def _first_known(own: float | None, reading: float) -> float:
-    """Return `own`, the figure of writing, or `reading` if it is None: a service without figures of its own for writes
-    has those of reads.
-    """
+    """Return the figure of writes (`own`); if it is None, return that of reads (`reading`) instead."""
     return reading if own is None else own
 
 
@@ -183,8 +180,8 @@ INIT_LIMIT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """All speeds and delays that a simulation needs and that do not follow from an experiment's sizes. A default without a source is
-    assumed.
+    """All speeds, delays and random spreads that a simulation needs and that do not follow from the experiment's sizes. A default without a
+    source is an assumption.
     """
 
     name: str
@@ -270,13 +267,13 @@ class Calibration:
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def with_uncertainty_of(self, model: str) -> "Calibration":
-        """Return this calibration with the uncertainty of a model's speed on processors, which is 0 if the model was measured. `model`: the
-        model's name.
+        """Return this calibration with `level_sigma`, the uncertainty of the computing speed on processors, set for the model named
+        `model`: 0 if the model was measured, otherwise UNMEASURED_SIGMA.
         """
         return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
 
     def slow_computing(self, processors: float, gpus: float) -> "Calibration":
-        """Return this calibration with slower computing. `processors`, `gpus`: how many times as long computing takes on processors and on
+        """Return this calibration with computing times multiplied by a factor. `processors`, `gpus`: factor on processors and factor on
         GPUs.
         """
         return replace(
@@ -299,7 +296,7 @@ class Calibration:
         return batch_s + samples * self.sample_gradient_s(workload) / (self.speed_up(threads) * speed)
 
     def speed_up(self, threads: float) -> float:
-        """Return how many times as fast as one whole vCPU `threads` vCPUs are, by Amdahl's law. A part of a vCPU gives that part."""
+        """Return the speed of `threads` vCPUs relative to one whole vCPU, by Amdahl's law. Less than one vCPU is proportionally slower."""
         if threads <= 1:
             return threads
         two = _speed_up_by_amdahl(self.parallel_share, min(threads, MEASURED_THREADS))
@@ -338,8 +335,8 @@ class Calibration:
     def gpu_gradient_s(
         self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32"
     ) -> float:
-        """Return the seconds in which the GPU of an EC2 instance (`instance_type`) computes the gradient of one
-        minibatch of `samples` samples of `workload`.
+        """Return the seconds of a training step of `samples` samples on the GPU of an EC2 instance (`instance_type`). Uses the user's own
+        measurement of that card (`gpu_measured`) if there is one.
 
         Raises NoProjection if the card is not known or lacks the precision.
         """
@@ -355,15 +352,15 @@ class Calibration:
         return self.gpu_batch_s + self.gpu_pace * unsure * seconds / share
 
     def cold_start_parts_s(self, *, torch: bool, factor: float) -> tuple[float, float]:
-        """Return the seconds of a cold start as a pair: those before the handler that are not billed, and those of INIT, which are billed.
-        `torch`: whether the function imports torch; `factor`: random factor of this start.
+        """Return the seconds of a cold start as (not billed, before the handler; billed INIT). `torch`: whether the function imports torch;
+        `factor`: random factor of this start.
         """
         init_s = factor * (self.cold_torch_s if torch else self.cold_s)
         return factor * self.sandbox_s + cold_start_s(init_s) - init_s, init_s
 
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
-        """Return the seconds of vector arithmetic by one thread of a function, or of an instance if no memory is given. `bytes_`: bytes of
-        all vectors that are read and written.
+        """Return the seconds in which one thread does vector arithmetic, in a function of `memory_mb` MB, or by default on an instance.
+        `bytes_`: bytes of all vectors that are read and written.
         """
         share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
         return bytes_ / (self.arithmetic_bytes_s * share)
@@ -386,7 +383,9 @@ class Calibration:
         return read.seconds(bytes_) + self.arithmetic_s(bytes_, memory_mb=memory_mb)
 
     def on_host(self, service: Service, instance_type: str) -> Service:
-        """Return the service on a host of that instance type. All clients share the host's documented network bandwidth, if it is known."""
+        """Return the service with the documented network bandwidth of an instance of type `instance_type` as the limit that all its clients
+        share; unchanged if that is not known.
+        """
         known = self.instances.get(instance_type)
         return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
 
@@ -404,8 +403,8 @@ class Calibration:
         )
 
     def list_extrapolations(self, **figures: float) -> tuple[str, ...]:
-        """Return one sentence for each of `figures` that lies beyond the range that the fits have seen. The names are those of `measured`:
-        memory_mb, object_bytes, functions, branches.
+        """Return one sentence for each of `figures` that lies outside the range covered by measurements. The keywords are those of
+        `measured`: memory_mb, object_bytes, functions, branches.
         """
         found = []
         for name, value in figures.items():
@@ -420,9 +419,8 @@ class Calibration:
         return tuple(found)
 
     def with_facts(self, *facts: str, **changes: Any) -> "Calibration":
-        """Return this calibration with the fields in `changes` replaced.
-
-        `facts`: sentences on the source of the new figures, which are added to `basis`.
+        """Return this calibration with the fields named in `changes` replaced. `facts`: sentences on the source of the new figures, which
+        are appended to `basis`.
         """
         return replace(self, basis=(*self.basis, *facts), **changes)
 
@@ -442,7 +440,7 @@ def _speed_up_by_amdahl(share: float, threads: float) -> float:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a value as plain data for JSON. Data classes and mappings become dictionaries, infinite numbers None."""
+    """Return a value as plain data for JSON. Data classes and mappings become dictionaries, tuples lists, infinite numbers None."""
     if is_dataclass(value):
         return {each.name: _to_plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, tuple):
@@ -453,8 +451,8 @@ def _to_plain(value: Any) -> Any:
 
 
 def cold_start_s(init_s: float) -> float:
-    """Return the seconds from an invocation to the call of its handler, of which `init_s` are billed. An INIT longer than INIT_LIMIT_S is
-    ended and begins again.
+    """Return the seconds from an invocation to the call of its handler, for an INIT of `init_s` seconds. An INIT longer than INIT_LIMIT_S
+    is aborted after that time and starts again.
     """
     return init_s + (INIT_LIMIT_S if init_s > INIT_LIMIT_S else 0.0)
 
@@ -483,7 +481,7 @@ ASSUMED = Calibration(
 
 
 def _build_aws() -> Calibration:
-    """Return the calibration AWS: `ASSUMED` with the figures of config/calibration/."""
+    """Return the calibration of AWS: `ASSUMED` with its figures replaced by those of config/calibration/."""
     found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
     changes["inits"] = {
@@ -563,8 +561,8 @@ AnswerOf = Callable[[Calibration], str]
 
 
 class Turn(NamedTuple):
-    """A change of the answer. The answer stays if computing takes `before` times as long as assumed; it is `other` if computing takes
-    `after` times as long.
+    """A change of the answer. The answer is still the original one if computing takes `before` times as long as assumed, but it is `other`
+    if computing takes `after` times as long.
     """
 
     before: float
@@ -573,11 +571,11 @@ class Turn(NamedTuple):
 
 
 def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[Turn]:
-    """Return the first change of the answer if computing is faster than assumed, and if it is slower. A direction in which none of FACTORS
-    changes the answer is left out.
+    """Return the nearest change of the answer if computing is faster than assumed, and the nearest if it is slower. A direction in which
+    none of FACTORS changes the answer is left out.
 
-    `answer`: function from a calibration to the answer; `paced`: function from a factor to the calibration in which computing takes that
-    many times as long.
+    `answer`: function that returns the answer for a calibration; `paced`: function that returns the calibration in which computing takes
+    the given factor as long.
     """
     now, found = answer(paced(1.0)), []
     for sign in (-1, 1):
@@ -592,8 +590,8 @@ def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[
 
 
 def _narrow_turn(before: float, after: float, other: str, now: str, answer: Callable[[float], str]) -> Turn:
-    """Return the change of the answer between the factors `before` and `after`, narrowed down by bisection to TURN_PRECISION. `now`: the
-    answer at `before`; `other`: the answer at `after`; `answer`: function from a factor to the answer.
+    """Return the change of the answer between the factors `before` and `after`, narrowed down by bisection until they differ by less than
+    TURN_PRECISION. `now`: answer at `before`; `other`: answer at `after`; `answer`: function that returns the answer for a factor.
     """
     while max(before / after, after / before) > TURN_PRECISION:
         middle = sqrt(before * after)
@@ -603,8 +601,8 @@ def _narrow_turn(before: float, after: float, other: str, now: str, answer: Call
 
 
 def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, Callable[[float], Calibration]]]:
-    """Yield the assumptions about computing, each as (assumption in words, function from a factor to the calibration `cloud` in which the
-    assumption is off by that factor). `gpus`: whether GPUs are used.
+    """Yield each assumption about the speed of computing as (the assumption in words, function that returns the calibration `cloud` with
+    the assumption off by a given factor). `gpus`: whether to include the assumption about GPUs.
     """
     yield "a core of this machine for a vCPU of ARM", lambda times: cloud.slow_computing(times, 1.0)
     if gpus:
@@ -612,10 +610,8 @@ def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, C
 
 
 def describe_assumptions(answer: AnswerOf, cloud: Calibration, *, gpus: bool) -> str:
-    """Return one sentence that names the assumptions of the calibration `cloud` on which the answer depends, and the
-    factors at which the answer changes.
-
-    `answer`: function from a calibration to the answer; `gpus`: whether GPUs are used.
+    """Return one sentence that names the assumptions of the calibration `cloud` about computing, each with the factors at which the answer
+    would change. `answer`: function that returns the answer for a calibration; `gpus`: whether GPUs are used.
     """
     parts = [
         f"{what} ({_describe_turns(find_turns(answer, paced))})" for what, paced in list_assumptions(cloud, gpus=gpus)
@@ -624,7 +620,9 @@ def describe_assumptions(answer: AnswerOf, cloud: Calibration, *, gpus: bool) ->
 
 
 def _describe_turns(found: list[Turn]) -> str:
-    """Return the changes of the answer in words."""
+    """Return the changes of the answer as text, such as `1.50x slower, it would be gpu`; if there are none, a sentence that the answer
+    stays.
+    """
     if not found:
         return f"off by {FACTORS[-1]:g}x either way, the answer is the same"
     return "; ".join(

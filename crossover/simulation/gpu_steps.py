@@ -21,8 +21,9 @@ OPTIMIZER_BYTES = 20  # of each parameter: SGD with momentum reads three vectors
 
 @dataclass(frozen=True)
 class StepFactors:
-    """Fitted factors of one GPU card in one precision. `image_bytes`, `matrix_bytes`: factors on the bytes of models made of convolutions
-    alone and of matrix products alone; other models lie between, by their multiply-accumulates.
+    """Fitted factors of one GPU card in one precision, from which `GpuCard.step_s` computes a step's time. `constant_s`: seconds per step;
+    `operation_s`: seconds per operation; `image_bytes`, `matrix_bytes`: factors on the bytes of models made only of convolutions and only
+    of matrix products; `convolution`, `depthwise`, `matrix`: factors on multiply-accumulates.
     """
 
     constant_s: float
@@ -36,10 +37,9 @@ class StepFactors:
 
 @dataclass(frozen=True)
 class GpuCard:
-    """A GPU card. `bytes_s`: bandwidth of its memory; `macs_s`: peak of multiply-accumulates per second, by precision; both from the data
-    sheet.
-
-    `sigmas`: uncertainty of a step's time, as a sigma of its logarithm, for `convolution` and `matrix` models.
+    """A GPU card. `instances`: families of EC2 instances that have it, such as "g4dn"; `bytes_s`: memory bandwidth; `macs_s`: peak
+    multiply-accumulates per second by precision, both from the data sheet; `factors`: fitted factors by precision; `sigmas`: uncertainty of
+    a step's time, as sigma of its logarithm, for "convolution" and "matrix" models.
     """
 
     name: str
@@ -51,8 +51,9 @@ class GpuCard:
     basis: str
 
     def step_s(self, counts: StepCounts, samples: float, *, parameters: int, precision: Precision = "fp32") -> float:
-        """Return the seconds of one training step of `samples` samples on this card. `counts`: operations, bytes and multiply-accumulates
-        of the step; `parameters`: number of the model's parameters. Raises NoProjection if the card lacks the precision.
+        """Return the projected seconds of one training step of `samples` samples on this card. `counts`: operations, bytes and
+        multiply-accumulates of the step; `parameters`: number of the model's parameters. Raises NoProjection if the card lacks the
+        precision.
         """
         if lacking := self.precision_problem(precision):
             raise NoProjection(f"training.precision: {lacking}")
@@ -71,13 +72,13 @@ class GpuCard:
         )
 
     def precision_problem(self, precision: Precision) -> str:
-        """Return a message if the card does not compute in `precision`, with the precisions that it has; "" if it does."""
+        """Return a message if this card cannot compute in `precision`; "" if it can."""
         if precision in self.factors:
             return ""
         return f"a {self.name} has no {precision}; expected one of {', '.join(self.factors)}"
 
     def sigma(self, counts: StepCounts) -> float:
-        """Return the uncertainty of a step's time on this card, as a sigma of its logarithm."""
+        """Return how uncertain a step's time on this card is, as the sigma of its logarithm."""
         share = _share_of_convolutions(counts)
         return share * self.sigmas["convolution"] + (1 - share) * self.sigmas["matrix"]
 
@@ -118,6 +119,8 @@ def card_of(instance_type: str) -> GpuCard:
 
 
 def card_of_device(name: str) -> GpuCard | None:
-    """Return the card by the name that its driver gives it, such as `Tesla T4` or `NVIDIA A100-SXM4-40GB`; None if it is not known."""
+    """Return the card for the device name that its driver reports, such as `Tesla T4` or `NVIDIA A100-SXM4-40GB`; None if the card is not
+    known.
+    """
     words = re.split(r"[^A-Za-z0-9]+", name)
     return next((card for known, card in cards().items() if known in words), None)

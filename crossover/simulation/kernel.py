@@ -34,11 +34,11 @@ class Link:
 
 
 class Host:
-    """A simulated database host or broker with its two network links. `tour`: one link that stands for all hosts, if every client visits
-    all of them in the same order.
+    """A simulated database host or broker with its two network links.
 
-    Equal transfers that visit equal hosts in one order queue at the first host only: there they are spaced, and stay so. So a tour of any
-    length is one request to the first host's link. It is neglected that a client leaves out its own host.
+    `tour`: one link that represents all hosts, for steps in which every client visits all of them in the same order. Equal transfers then
+    queue only at the first host and stay spaced afterwards, so a tour of any length is one request to the first host's link. That a client
+    leaves out its own host is neglected.
     """
 
     __slots__ = ("egress", "ingress", "tour")
@@ -54,9 +54,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a simulated step: requests one after another with their transfers, or computing. `link`: name of the host's link that the
-    transfers need, or "".
-    """
+    """A part of a simulated step: requests and their transfers, or computing. `stage`: name of the stage to which its seconds count."""
 
     stage: str
     request_s: float = 0.0  # latencies and transfers, without other clients
@@ -65,8 +63,8 @@ class Phase:
     bytes_: float = 0.0  # that the link is busy with
 
     def end(self, at: float, host: Host | None, request: float, compute: float) -> float:
-        """Return the time at which this phase of a step ends if it begins at the time `at`. `host`: host whose link the phase reserves, or
-        None; `request`, `compute`: random factors on the seconds of requests and of computing.
+        """Return the simulated time at which this phase ends if it begins at the time `at`. If it uses a link of `host`, reserve the link
+        and include the wait for it. `request`, `compute`: random factors on the seconds of requests and of computing.
         """
         if self.link and host is not None:
             at = host.link(self.link).reserve(at, self.bytes_)
@@ -74,7 +72,9 @@ class Phase:
 
 
 class Gate:
-    """A barrier in simulated time, which opens when `needed` members have arrived. It remembers when it opened, and who came last."""
+    """A barrier in simulated time, which opens when `needed` members have arrived. `opened_s`: time at which it opened, -1 before; `last`:
+    number of the member that arrived last.
+    """
 
     __slots__ = ("arrived", "event", "last", "needed", "opened_s")
 
@@ -88,9 +88,7 @@ class Gate:
         return self.opened_s >= 0.0
 
     def arrive(self, env: simpy.Environment, member: int = -1) -> None:
-        """Count one arrival at this gate, and open it if the arrival is the last one needed. `member`: number of the
-        worker that arrived.
-        """
+        """Count one arrival, and open this gate if all needed members have arrived. `member`: number of the worker that arrived."""
         self.arrived += 1
         self.last = member
         if self.arrived == self.needed:
@@ -104,8 +102,9 @@ class Gate:
 
 
 class Slots:
-    """The account's concurrent function executions, given out first come, first served. On AWS the state machine would retry a throttled
-    invocation; here it waits.
+    """The account's quota of concurrent function executions, given out in order of request. On AWS the state machine would retry a
+    throttled invocation; here the invocation waits. `most`: highest number in use so far; `throttled`: number of invocations that had to
+    wait.
     """
 
     def __init__(self, env: simpy.Environment, limit: int | None) -> None:
@@ -115,7 +114,7 @@ class Slots:
         self.throttled, self.longest_wait_s = 0, 0.0
 
     def take(self) -> SimProcess:
-        """Take one execution slot. If none is free, wait in simulated time for one."""
+        """Take one execution slot, as a simpy process; if none is free, wait in simulated time until one is given back."""
         if self.limit is not None and self.busy >= self.limit:
             self.throttled += 1
             asked, mine = self._env.now, self._env.event()
@@ -140,8 +139,8 @@ class Slots:
 
 
 class Environments:
-    """The warm execution environments of one Lambda function. A token bucket limits new ones: `at_once`, then `per_s` more a second.
-    `keep_s`: seconds for which an idle environment stays warm.
+    """The warm execution environments of one Lambda function. `keep_s`: seconds for which an idle environment stays warm; `at_once`,
+    `per_s`: limit of new environments: so many at once, then so many more per second.
     """
 
     __slots__ = ("_due_s", "_idle", "_since_s", "at_once", "keep_s", "longest_wait_s", "per_s")
@@ -152,8 +151,8 @@ class Environments:
         self._due_s = self.longest_wait_s = 0.0
 
     def enter(self, now: float, count: int = 1) -> int:
-        """Take environments for `count` invocations that start at the time `now`, and return how many of them start cold; the others get
-        idle environments.
+        """Take environments for `count` invocations that start at the simulated time `now`: idle warm ones first. Return how many of the
+        invocations start cold.
         """
         if now - self._since_s > self.keep_s:
             self._idle = 0
@@ -175,10 +174,11 @@ class Environments:
 
 
 class RandomFactors:
-    """Random factors on the seconds of one worker, which make stragglers. The same seed and worker number give the same factors.
+    """Random factors on the seconds of one worker, which make it a straggler at times. The same seed and worker number give the same
+    factors.
 
-    All are lognormal. Those of computing, requests and hosts have mean 1; those of task starts and cold starts have median 1. Each `sigma`
-    is that of the logarithm; 0 gives factors of 1.
+    All are lognormal. Factors of computing, requests and hosts have mean 1; those of task starts and cold starts have median 1. A sigma of
+    0 gives factors of 1.
     """
 
     __slots__ = ("_clock", "_cold", "_compute", "_gauss", "_host", "_hosts", "_request", "_task")
@@ -202,16 +202,18 @@ class RandomFactors:
         self._hosts: dict[str, list[float]] = {}
 
     def task(self) -> float:
-        """Draw the factor on the time from the end of one state machine task to the start of the next. The branches of a Map share one."""
+        """Draw a random factor on the time from the end of one state machine task to the start of the next. The branches of a Map share one
+        factor.
+        """
         return exp(self._clock(0.0, self._task)) if self._task else 1.0
 
     def cold(self) -> float:
-        """Draw the factor on the seconds of a cold start (sandbox and INIT)."""
+        """Draw a random factor on the seconds of one cold start (sandbox and INIT)."""
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
     def hosts(self, step: str, count: int = 1) -> list[float]:
-        """Return at least `count` factors on the computing speed of the worker's environments, one per environment of the step called
-        `step`. They stay the same through the run.
+        """Return at least `count` random factors on the computing time of this worker's environments of the step named `step`, one per
+        environment. They stay the same through the run.
         """
         drawn, sigma = self._hosts.setdefault(step, []), self._host
         while len(drawn) < count:
@@ -219,12 +221,12 @@ class RandomFactors:
         return drawn
 
     def compute(self) -> float:
-        """Draw the factor on the computing of one invocation."""
+        """Draw a random factor on the computing time of one invocation."""
         sigma = self._compute
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
     def request(self) -> float:
-        """Draw the factor on the requests of one invocation."""
+        """Draw a random factor on the time of all requests of one invocation."""
         sigma = self._request
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
@@ -237,10 +239,10 @@ CHANNELS = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 @dataclass(slots=True)
 class WhereInRun:
-    """Position of a simulated invocation in the run: worker, epoch, round, minibatch and the other fields of the event that change.
+    """Position of a simulated invocation in the run, and the flags that steps pass on (`synchronised`, `epoch_finished`, `finished`).
 
-    `debt_s`: seconds that state transitions have taken since the last wait; `started`: random factor on the start of the first task, which
-    branches share, or 0 if each task has its own.
+    `minibatches`: number of minibatches in the round; `debt_s`: delays by state transitions that the next task still has to wait;
+    `started`: random factor on the start of the next task if branches share it, 0 if it is drawn anew.
     """
 
     worker: int = 0
@@ -275,7 +277,9 @@ class WhereInRun:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of requests by channel ("objects", "tensors" or "bus") and operation, and the bytes that they moved."""
+    """Counts of requests and bytes by channel ("objects", "tensors" or "bus"). `operations`: number of requests by channel and operation;
+    `bytes_in`, `bytes_out`: bytes read and written.
+    """
 
     bytes_in: dict[str, int] = field(default_factory=dict)
     bytes_out: dict[str, int] = field(default_factory=dict)
@@ -307,8 +311,8 @@ class Tally:
             self.bytes_out[channel] = self.bytes_out.get(channel, 0) + times * bytes_
 
     def as_traffic(self) -> dict[str, dict[str, Any]]:
-        """Return the counts as the `traffic` of a step's record: for each store its bytes in and out, its requests, and their number by
-        operation.
+        """Return the counts in the form of a record's `traffic`: for each channel, by the name it has in records, its `bytes_in`,
+        `bytes_out`, `requests`, and the number of requests by operation.
         """
         return {
             name: {
@@ -326,8 +330,8 @@ Stages = Sequence[tuple[str, float, int]]  # name, seconds, how often
 
 @dataclass(slots=True)
 class StepUse:
-    """Usage of one step, summed over its invocations. `memory_mb`: 0 for a program on an instance; `base_bytes`: bytes of base weights that
-    a cold invocation reads besides the run configuration.
+    """Usage of one step, summed over its invocations. `cold`: number of cold starts; `longest_s`: seconds of the longest invocation;
+    `memory_mb`: 0 for a program on an instance; `base_bytes`: bytes of base weights that a cold invocation reads.
     """
 
     step: str
@@ -348,14 +352,14 @@ class StepUse:
         return self.wall_s / self.invocations if self.invocations else 0.0
 
     def stage_mean_s(self, stage: str) -> float:
-        """Return the seconds of the stage called `stage`, as a mean over the invocations of this step."""
+        """Return the seconds that this step spends in the stage named `stage`, per invocation."""
         return self.stages.get(stage, [0.0, 0])[0] / max(1, self.invocations)
 
 
 @dataclass
 class Usage:
-    """Usage of all invocations of a simulated run, summed by step. `records` holds one record per invocation if `keep_records` is set, else
-    nothing.
+    """Usage of all invocations of a simulated run. `steps`: sums by name of the step; `records`: one record per invocation as a real step
+    writes it, only if `keep_records` is set.
     """
 
     architecture: str
@@ -366,8 +370,8 @@ class Usage:
     _tallies: dict[int, tuple[Tally, list[int]]] = field(default_factory=dict)
 
     def for_step(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
-        """Return the usage of the step with that name; create an empty one at the first call. `memory_mb`: memory of its function;
-        `base_bytes`: bytes of base weights that a cold invocation reads.
+        """Return the usage of the step with that name; create an empty one at the first call. `memory_mb`: memory of its function, 0 for a
+        program; `base_bytes`: bytes of base weights that a cold invocation reads.
         """
         found = self.steps.get(step)
         if found is None:
@@ -389,12 +393,12 @@ class Usage:
         notes: Mapping[str, Any] | None = None,
         times: int = 1,
     ) -> None:
-        """Add one invocation of a step to the usage of the run.
+        """Add one invocation of a step, or `times` equal ones, to the usage of the run.
 
         `use`: usage of the step; `place`: position in the run; `started_at`: its start in simulated seconds; `wall_s`, `init_s`: seconds of
         the handler and of INIT; `cold`: whether it started cold; `tally`: its requests; `stages`: its stages; `minibatch`: number to record
-        instead of the place's; `notes`: further fields of the record. `times`: add that many equal ones, of which at most one starts cold;
-        only if no records are kept.
+        instead of the place's; `notes`: further fields of the record. With `times` above 1, at most one of them starts cold, and no records
+        may be kept.
         """
         use.invocations += times
         wall_s = round(wall_s, 6)
@@ -467,7 +471,9 @@ class Usage:
         )
 
     def total(self) -> Tally:
-        """Return all requests and bytes of the simulated run in one tally, with the reads that cold starts make."""
+        """Return all requests and bytes of the simulated run in one tally, including those by which cold starts read the run configuration
+        and base weights.
+        """
         whole = Tally()
         for tally, times in self._tallies.values():
             whole.add(tally, times[0])

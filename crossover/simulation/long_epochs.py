@@ -33,17 +33,15 @@ def simulate_run(
     price_list: Prices | None = None,
     quick: bool = False,
 ) -> Simulated:
-    """Project a run of the experiment as `simulate` does, in a time that does not depend on the number of rounds in an
-    epoch. `calibration`: speeds of AWS; `workload`: sizes of model and data; `price_list`: by default the project's.
+    """Simulate a run of the experiment like `simulate`, but in a time that does not grow with the number of rounds in an epoch.
+    `calibration`: speeds of AWS; `workload`: sizes of model and data; `price_list`: by default the project's; `quick`: begin with
+    QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds.
 
-    An epoch of more than MOST_ROUNDS rounds is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds.
-    Seconds and what is used are then extended along the line through both: rounds follow one another, so each further
-    one takes as long as those before it. Both are lengthened until the difference holds ENOUGH restarts of each worker's
-    function, if it ends at its time limit at all, or ENOUGH checkpoints of a program that is alone. `quick`: begin with
-    QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds, which are enough for workers that no time limit ends, or whose whole run
-    ends before it, and ignore checkpoints by time if there is none of them in so many rounds: they take 2 % of the time
-    at most. A run with a given number of steps, and one that AWS would end, are simulated as they are. Raises as
-    `simulate` does.
+    If an epoch has more than MOST_ROUNDS rounds, the run is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds per epoch, and
+    seconds and usage are extrapolated linearly. If the difference of the two holds too few restarts of each worker's function, or too few
+    checkpoints of a single worker's program (ENOUGH), both are lengthened. `quick` suffices for workers that no time limit ends, and
+    neglects checkpoints by time, which take 2 % of the time at most. A run with a given number of steps, and one that AWS would end early,
+    are simulated in full. Raises as `simulate` does.
     """
     price_list = price_list or prices.load()
     architecture = architecture_of(experiment)
@@ -51,7 +49,7 @@ def simulate_run(
     saves_by_time = architecture.alone and architecture.program is not None
 
     def simulate_rounds(rounds: int) -> Simulated:
-        """Simulate the run with only the first `rounds` rounds of each epoch."""
+        """Return the simulation of the run with only the first `rounds` rounds of each epoch."""
         samples = workload.samples[: rounds * days.sync_every]
         return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
 
@@ -87,12 +85,12 @@ def _count_puts(run: Simulated) -> int:
 
 
 def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Workload, price_list: Prices) -> Simulated:
-    """Return the simulated run of `workload`, extrapolated from two shorter ones. `more`: how often the difference between `short` and
+    """Return the simulated run of `workload`, extrapolated from two shorter runs. `more`: how many times the difference between `short` and
     `longer` is added to `longer`.
     """
 
     def extend(low: float, high: float) -> float:
-        """Return a figure of the whole run from its values in the two shorter ones."""
+        """Return a figure of the whole run, extrapolated from its values `low` in the short run and `high` in the longer one."""
         return high + more * max(0.0, high - low)
 
     seconds = extend(short.seconds, longer.seconds)
@@ -127,8 +125,8 @@ def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Work
 
 
 def _extend_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
-    """Return the usage of one step, extrapolated from two shorter runs. Its longest invocation stays as long as it was simulated. `more`:
-    how often the difference between `short` and `longer` is added to `longer`.
+    """Return the usage of one step, extrapolated from two shorter runs. The seconds of its longest invocation are not extrapolated. `more`:
+    how many times the difference between `short` and `longer` is added to `longer`.
     """
     if short is None:
         return longer
@@ -146,7 +144,9 @@ def _extend_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
 
 
 def _extend_numbers(short: Mapping[str, Any], longer: Mapping[str, Any], more: float) -> dict[str, Any]:
-    """Return `longer` with each number, also of inner mappings, increased by `more` times its difference to that of `short`."""
+    """Return `longer` with each number, also in nested mappings, extrapolated: increased by `more` times its difference from the number in
+    `short`.
+    """
     found: dict[str, Any] = {}
     for name, high in longer.items():
         low = short.get(name, Counter() if isinstance(high, Mapping) else 0)

@@ -23,8 +23,9 @@ FEWEST = 5  # equal computations, before their spread says anything
 
 
 def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calibration:
-    """Return the calibration `base` with the speed of computing, its spread and other figures that runs measured. `paths`: folders of the
-    runs. Raises DataError if a folder is not a run, or if its run measured no computing.
+    """Return the calibration `base` with figures replaced by what recorded runs measured: speed of computing, its spread and others.
+    `paths`: folders of the runs; of two runs of the same model the later one counts. Raises DataError if a folder is not a run, or if its
+    run measured no computing.
     """
     found = base
     for path in paths:
@@ -33,7 +34,9 @@ def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calib
 
 
 def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
-    """Return the calibration `base` with the figures that one run measured. Raises DataError if the run says nothing about functions."""
+    """Return the calibration `base` with the figures that one run measured. Raises DataError if the run cannot be used: a run of the GPU
+    fleet, with growing images, or without records of computing.
+    """
     experiment, on_aws = from_plain(run.result["experiment"]), run.result["where"] == "aws"
     if experiment.architecture == "gpu":
         raise DataError(
@@ -76,8 +79,8 @@ def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
 def _iter_computations(
     records: Iterable[Mapping[str, Any]], batch_size: int, *, processor: bool
 ) -> Iterable[tuple[float, int]]:
-    """Yield (seconds, samples) of each minibatch that warm invocations computed. `batch_size`: samples per minibatch if a record does not
-    say; `processor`: take processor time instead of wall time, which other processes disturb.
+    """Yield (seconds, samples) of each minibatch that warm invocations computed; of a long invocation, the mean. `batch_size`: samples per
+    minibatch if a record does not say; `processor`: use processor time instead of wall time, which other processes disturb.
     """
     figure = "cpu_s" if processor else "wall_s"
     for record in records:
@@ -107,8 +110,8 @@ def _computing_sigma(timed: Sequence[tuple[float, int]]) -> float | None:
 
 
 def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the seconds of INIT without and with torch, as fields of a calibration: the smallest and the largest of the steps' medians.
-    Empty without cold starts.
+    """Return the measured seconds of INIT as fields of a calibration: the smallest of the steps' medians as `cold_s` (without torch), the
+    largest as `cold_torch_s`. {} if there were no cold starts.
     """
     by_step: dict[str, list[float]] = defaultdict(list)
     for record in records:
@@ -121,8 +124,8 @@ def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _significant_share(records: Iterable[Mapping[str, Any]], parameters: int, buffers: int) -> float | None:
-    """Return the share of a gradient's coordinates in an MLLess update, from the bytes that workers stored: 8 per pair, the buffers in
-    full, and a report. None if no update was stored.
+    """Return the share of a gradient's coordinates that MLLess's filter let through, computed from the bytes that workers stored per
+    update. None if no update was stored. `parameters`, `buffers`: number of values in the model.
     """
     stored = rounds = 0
     for record in records:

@@ -29,8 +29,8 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """A line through measured steps: `constant_s` and, for each sample, `sample_s`. `points`: (samples, seconds) that were measured;
-    `device`: the card's name as its driver gives it; `source`: file of the row.
+    """Measured times of training steps on one GPU card, and a line through them: `constant_s` seconds per step plus `sample_s` per sample.
+    `points`: (samples, seconds) that were measured; `device`: the card's name as its driver gives it; `source`: name of the file.
     """
 
     card: str
@@ -42,14 +42,14 @@ class MeasuredSteps:
     source: str
 
     def step_s(self, samples: float, *, share: float) -> float:
-        """Return the seconds of one step. `share`: of a full image's work that each sample takes."""
+        """Return the seconds of one step of `samples` samples. `share`: work per sample relative to that of a full-size image."""
         return self.constant_s + share * self.sample_s * samples
 
 
 def read_row(path: Path, workload: Workload, precision: Precision) -> MeasuredSteps:
-    """Return the steps in the row that `crossover probe` wrote to `path`.
+    """Return the measured steps in the file that `crossover probe` wrote to `path`.
 
-    Raises ConfigError if the file is no such row, or if it was measured on a card that no instance type has, with
+    Raises ConfigError if the file is not from `crossover probe`, or if it was measured on a card that no known instance type has, with
     another model than the workload's, or in another precision.
     """
     row = _parse(path)
@@ -75,7 +75,9 @@ def read_row(path: Path, workload: Workload, precision: Precision) -> MeasuredSt
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    """Return the row in a file. Raises ConfigError if it cannot be read or lacks something."""
+    """Return the content of a file written by `crossover probe`. Raises ConfigError if it cannot be read, has another format or lacks a
+    field.
+    """
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
         if row["format"] != FORMAT:
@@ -92,8 +94,8 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Return constant and slope, neither below 0, of the line through (samples, seconds) with the least squares of relative errors. One
-    point, or points without a slope, give a line through 0.
+    """Return (constant, slope), neither below 0, of the line through the points (samples, seconds) that minimises the squares of the
+    relative errors. If the slope or the constant would not be positive, return a line through 0.
     """
     weights = [1 / seconds**2 for _, seconds in points]
     total = sum(weights)
@@ -111,10 +113,8 @@ def _fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 
 def describe(steps: MeasuredSteps, workload: Workload) -> list[str]:
-    """Return a line for each measured batch size, with the rule's seconds beside it, and a line on the instance types
-    for which `steps` replace the rule.
-
-    `workload`: model and data of the steps.
+    """Return lines for people: for each measured batch size the measured seconds beside those that the general rule projects, and one line
+    on the instance types for which `steps` replace the rule. `workload`: model and data of the steps.
     """
     card = cards()[steps.card]
     lines = []

@@ -29,7 +29,9 @@ Setter = Callable[[Calibration, float], Calibration]
 
 @dataclass(frozen=True)
 class PrintedFigure:
-    """A figure that a paper prints, in seconds. `project`: function that projects the figure with a calibration."""
+    """A figure that a paper prints, in seconds (`printed`). `project`: function that returns the simulator's value of it for
+    a calibration.
+    """
 
     printed: float
     project: Callable[[Calibration], float]
@@ -37,7 +39,7 @@ class PrintedFigure:
 
 @dataclass(frozen=True)
 class FittedFigure:
-    """A figure of the calibration that was fitted, with its unit and its source."""
+    """A field of the calibration whose value was fitted to measurements. `figure`: dotted name of the field; `source`: the measurements."""
 
     figure: str
     value: float
@@ -51,8 +53,8 @@ class FittedFigure:
 
 @dataclass(frozen=True)
 class FitResidual:
-    """A measured time beside the time that the fitted figures give. `part`: what was timed; `session`, `level`: the measurement's session
-    and row; `functions`: how many ran at once.
+    """A measured time beside the time that the fitted figures predict for it. `part`: what was timed; `session`, `level`: the measurement's
+    session and row; `functions`: how many ran at the same time.
     """
 
     part: str
@@ -77,8 +79,8 @@ def fit_unknowns(
 ) -> Calibration:
     """Return `base` with its unknown figures set to the values that fit the observed figures best. No value is negative.
 
-    `unknowns`: functions that set one figure of a calibration each; `observed`: printed figures to fit to. `probe`: step with which slopes
-    are measured; the observed figures are taken to be linear in the unknowns.
+    `unknowns`: functions, each of which sets one figure of a calibration; `observed`: printed figures to fit to; `probe`: change of an
+    unknown from 0 by which its slope is measured, because the observed figures are assumed to be linear in the unknowns.
     """
     found = base
     for unknown in unknowns:
@@ -143,14 +145,16 @@ AVERAGED_EPOCHS = 4  # 2023, Table I: averages of four epochs
 
 @cache
 def held_out_figures() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
-    """Return the names of the figures that fits may not use, by (paper, table, row), from config/held-out.yaml."""
+    """Return, from config/held-out.yaml, the printed figures that fits must not use: names of figures by (paper, table, row)."""
     plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
     return {(each["paper"], each["table"], each["row"]): tuple(each["figures"]) for each in plain["held_out"]}
 
 
 @cache
 def _held_out_cells() -> Mapping[tuple[str, str, int, int], bool]:
-    """Return whether each measured cell is held out, by (gradient, design, aggregators, memory in MB), from config/held-out.yaml."""
+    """Return, from config/held-out.yaml, whether each measured experiment is held out from the fits, by (gradient, design, aggregators,
+    memory in MB).
+    """
     plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
     return {
         (each["gradient"], each["design"], each["aggregators"], each["memory_mb"]): each["held_out"]
@@ -159,8 +163,8 @@ def _held_out_cells() -> Mapping[tuple[str, str, int, int], bool]:
 
 
 def is_cell_held_out(key: tuple[str, str, int, int]) -> bool:
-    """Return True if fits may not use a measured cell. `key`: gradient, design, aggregators, memory in MB. Raises DataError if
-    config/held-out.yaml does not list the cell.
+    """Return True if fits must not use a measured experiment. `key`: its (gradient, design, aggregators, memory in MB). Raises DataError if
+    config/held-out.yaml does not list it.
     """
     if key not in _held_out_cells():
         raise DataError(
@@ -170,7 +174,7 @@ def is_cell_held_out(key: tuple[str, str, int, int]) -> bool:
 
 
 def is_held_out(row: Row) -> bool:
-    """Return True if any figure of the paper's row is held out, so that fits may not use it."""
+    """Return True if config/held-out.yaml lists the paper's row, so that fits must not use it."""
     return (row.paper, row.table, row.row) in held_out_figures()
 
 
@@ -184,7 +188,9 @@ def _build_experiment(
     epochs: int = 1,
     **parts: Any,
 ) -> Experiment:
-    """Build the experiment that a printed row was, without momentum. `parts`: other sections of the experiment."""
+    """Build the experiment behind a printed row: `workers` workers, plain SGD without momentum, minibatches of `batch` samples. `parts`:
+    further sections of the experiment.
+    """
     training = Training(model=model, epochs=epochs, batch_size=batch, momentum=0.0)
     functions = Functions(memory_mb={"default": memory_mb})
     return Experiment(
@@ -211,13 +217,13 @@ def _build_workload(model: str, *, minibatches: int, batch: int = 512, validatio
 
 
 def _simulate_calm(experiment: Experiment, workload: Workload, calibration: Calibration) -> Simulated:
-    """Simulate the experiment without stragglers, and return the simulated run."""
+    """Simulate the experiment without random stragglers, and return the simulated run."""
     return simulate(experiment, calibration.without_stragglers(), workload=workload)
 
 
 def _stages_s(run: Simulated, step: str, stages: tuple[str, ...] | None = None) -> float:
-    """Return the seconds that a worker spends per minibatch in `stages` of a step. By default all stages count but those that the papers
-    leave out (checkpoint, evaluate).
+    """Return the seconds per worker and minibatch that a simulated run spent in `stages` of a step; by default in all stages except those
+    that the papers leave out (checkpoint, evaluate).
     """
     kept = {name: seconds for name, (seconds, _) in run.steps[step].stages.items()}
     names = stages or tuple(name for name in kept if name not in ("checkpoint", "evaluate"))
@@ -225,8 +231,8 @@ def _stages_s(run: Simulated, step: str, stages: tuple[str, ...] | None = None) 
 
 
 def function_s(row: Row, calibration: Calibration) -> float:
-    """Return the projected figure of a row of the 2025 paper's Table 2: the seconds of one function, which computes one batch; for GPUs the
-    seconds of the epoch.
+    """Return the simulated seconds of one function for a row of the 2025 paper's Table 2, which computes one batch; if the row is on GPUs,
+    the seconds of an epoch instead.
     """
     figures, architecture = row.figures, row.figures["architecture"]
     model = VARIANT[figures["model"]]
@@ -242,7 +248,7 @@ def function_s(row: Row, calibration: Calibration) -> float:
 
 
 def communication_s(row: Row, calibration: Calibration) -> float:
-    """Return the projected seconds that a worker of the 2025 paper communicates in a round (section 4.2)."""
+    """Return the simulated seconds that a worker communicates in a round, for a row of the 2025 paper's section 4.2."""
     model = VARIANT[row.figures["model"]]
     workers = row.figures.get("workers", WORKERS_OF_THE_HIGHEST)
     run = _simulate_calm(
@@ -254,9 +260,8 @@ def communication_s(row: Row, calibration: Calibration) -> float:
 
 
 def in_database_s(row: Row, calibration: Calibration, compute: str) -> float:
-    """Return the seconds that `calibration` projects for the averaging or the model update of `row` (2025 paper, section 4.2).
-
-    `compute`: "fetch_s" if functions fetch the vectors and compute, else the database computes.
+    """Return the simulated mean seconds of the averaging or of the model update, whichever `row` is about (2025 paper, section 4.2).
+    `compute`: "fetch_s" if functions fetch the vectors and compute; otherwise the database computes.
     """
     model, step = VARIANT[row.figures["model"]], {"averaging": "average_in_database", "update": "update_model"}
     database = Database(compute="fetch" if compute == "fetch_s" else "in_database")
@@ -268,10 +273,8 @@ def in_database_s(row: Row, calibration: Calibration, compute: str) -> float:
 
 
 def peer_s(row: Row, calibration: Calibration, figure: str) -> float:
-    """Return the seconds that `calibration` projects for one stage of a peer in an epoch, in the setting of `row` (2023
-    paper, Table I); for "compute" the seconds per batch.
-
-    `figure`: column of the table.
+    """Return the simulated seconds of one stage of a peer in an epoch, in the setting of `row` (2023 paper, Table I); for the stage
+    "compute" the seconds per batch. `figure`: column of the table that names the stage.
     """
     workload = _build_workload(row.figures["model"], minibatches=30, validation=DATA["cifar10"].test or 0)
     peers = PeerToPeer(instance_type=row.figures["instance_type"])
@@ -283,8 +286,8 @@ def peer_s(row: Row, calibration: Calibration, figure: str) -> float:
 
 
 def batches_s(row: Row, calibration: Calibration) -> float:
-    """Return the projected seconds in which the batches of an epoch are computed (2023 paper, Tables II and III): side by side in
-    functions, or one after another on an instance.
+    """Return the simulated seconds in which a peer's batches of an epoch are computed (2023 paper, Tables II and III): at the same time in
+    functions, or one after another on an instance, as the row says.
     """
     figures = row.figures
     batches = figures.get("batches") or next(
@@ -310,7 +313,7 @@ def batches_s(row: Row, calibration: Calibration) -> float:
 
 
 def _find_fit_row(paper: str, table: str, name: str) -> Row:
-    """Return the row of a paper's table with that name, for a fit. Raises AssertionError if the row is held out."""
+    """Return the row called `name` of a paper's table, to be used in a fit. Raises AssertionError if the row is held out from fits."""
     found = next(each for each in rows(paper=paper, table=table) if each.row == name)
     assert not is_held_out(found), f"{found.source} is held out"
     return found
@@ -380,8 +383,8 @@ def fit_lambdaml() -> Calibration:
 
 @cache
 def fit_spirt() -> Calibration:
-    """Return the calibration of the 2025 paper's SPIRT: that of `fit_lambdaml` with the time of averaging fitted to section 4.2, both in
-    functions that fetch and inside the database.
+    """Return the calibration of the 2025 paper's SPIRT: that of `fit_lambdaml`, with the speed of averaging fitted to section 4.2, once in
+    functions that fetch the vectors and once inside the database.
     """
     averaging = _find_fit_row(A, "Section 4.2", "SPIRT averaging / ResNet-18")
     naive = PrintedFigure(averaging.figures["fetch_s"], lambda c: in_database_s(averaging, c, "fetch_s"))
@@ -399,7 +402,7 @@ def fit_peers() -> Calibration:
     squeezenet, mobilenet, vgg = table = [_find_fit_row(B, "Table I", name) for name in names]
 
     def printed_figure(row: Row, figure: str) -> PrintedFigure:
-        """Return the printed time of a stage together with the function that projects it."""
+        """Return the printed seconds of one stage, together with a function that simulates them. `figure`: column of Table I."""
         printed = row.figures["wall_s"][row.figures["columns"].index(figure)]
         return PrintedFigure(printed, lambda c: peer_s(row, c, figure))
 
@@ -410,7 +413,7 @@ def fit_peers() -> Calibration:
         model = row.figures["model"]
 
         def sample(calibration: Calibration, value: float, model: str = model) -> Calibration:
-            """Return the calibration with the seconds per sample of one model set to `value`."""
+            """Return the calibration with the seconds per sample of the model `model` set to `value`."""
             return replace(calibration, sample_s={**calibration.sample_s, model: value})
 
         found = fit_unknowns(found, [sample], [printed_figure(row, "compute")])
@@ -491,7 +494,9 @@ def fit_gpus() -> Calibration:
 
 
 def calibration_of(paper: str, architecture: str) -> Calibration:
-    """Return the calibration fitted to an architecture of one paper. `paper`: one of PAPERS."""
+    """Return the calibration fitted to an architecture of one paper. `paper`: one of PAPERS; for the 2023 paper it is the same for all
+    architectures.
+    """
     if paper == B:
         return fit_peers()
     return {"gpu": fit_gpus, "spirt": fit_spirt}.get(architecture, fit_lambdaml)()
@@ -507,7 +512,9 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """A printed figure of a paper's row beside its projection. `held_out`: True if the fits have not seen it."""
+    """A printed figure of a paper's row beside the simulator's value for it. `figure`: the figure's name in the row; `held_out`: True if no
+    fit has used the row.
+    """
 
     row: Row
     figure: str
@@ -522,7 +529,7 @@ class ComparedFigure:
 
 
 def project_row(row: Row) -> Figures:
-    """Return the projected figures of a paper's row in seconds, by name; empty if the simulator can project none of them."""
+    """Return the simulator's values for a paper's row in seconds, by name of the figure; {} if it can project none of them."""
     figures = row.figures
     match (row.paper, row.table):
         case (str(), "Table 2") if row.paper == A:
@@ -544,8 +551,8 @@ def project_row(row: Row) -> Figures:
 
 @cache
 def compare_figures() -> tuple[ComparedFigure, ...]:
-    """Return all printed figures that can be projected, each beside its projection, in the order of the papers' file. Those that were
-    fitted to are included.
+    """Return all printed figures that the simulator can project, each beside its projection, in the order of the papers' file, including
+    those that were used in fits.
     """
     found = []
     for row in rows():
@@ -559,8 +566,8 @@ def compare_figures() -> tuple[ComparedFigure, ...]:
 
 
 def row_errors(*, held_out_rows: bool = True) -> dict[str, float]:
-    """Return the median relative error of the projected figures of each row of the papers' tables, by the row's source. `held_out_rows`: of
-    the rows that no fit has seen, else of the others.
+    """Return the relative errors of the simulator by row of the papers' tables (the row's source), as the median over the row's figures.
+    `held_out_rows`: True for the rows that no fit has used, False for the rows used in fits.
     """
     errors: dict[str, list[float]] = {}
     for each in compare_figures():
@@ -570,12 +577,12 @@ def row_errors(*, held_out_rows: bool = True) -> dict[str, float]:
 
 
 def median_error() -> float:
-    """Return the median of the errors of all held-out rows."""
+    """Return the median, over all held-out rows, of the rows' relative errors."""
     return median(row_errors().values())
 
 
 def describe_errors() -> str:
-    """Return one paragraph: the errors of the held-out rows and of their single figures, with the worst."""
+    """Return one paragraph for people about the simulator's relative errors over the held-out rows and over their single figures."""
     errors, figures = row_errors(), [each.error for each in compare_figures() if each.held_out]
     off = sum(each > 0.15 for each in figures)
     return (

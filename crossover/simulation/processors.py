@@ -17,8 +17,8 @@ from crossover.workflow.architecture import architecture_of, steps, trees
 
 
 def count_paid_vcpus(experiment: Experiment) -> float:
-    """Return how many vCPUs a worker pays for: those of its largest computing function, by memory; those of its
-    instance, by type; else 1.
+    """Return how many vCPUs a worker pays for: those of its largest computing function by memory, or those of its instance by type; 1 if it
+    has neither.
     """
     architecture = architecture_of(experiment)
     computing = [step.name for step in steps(architecture) if step.needs_torch(experiment)]
@@ -30,8 +30,8 @@ def count_paid_vcpus(experiment: Experiment) -> float:
 
 
 def count_threads(experiment: Experiment, *, cores: int | None = None) -> int:
-    """Return the number of threads that `training.threads` means. `auto` is all vCPUs that are paid for, rounded up. `cores`: cores of the
-    machine that runs it, if that is not AWS; `auto` is never more.
+    """Return the number of threads that `training.threads` means. `auto` means all vCPUs that a worker pays for, rounded up, but not more
+    than `cores`: cores of the machine if the run is not on AWS.
     """
     given = experiment.training.threads
     if given != "auto":
@@ -41,7 +41,9 @@ def count_threads(experiment: Experiment, *, cores: int | None = None) -> int:
 
 
 def fix_threads(experiment: Experiment, *, cores: int | None = None) -> Experiment:
-    """Return the experiment with `training.threads` as a number, as a run has it from its start. `cores`: as for `count_threads`."""
+    """Return the experiment with `auto` in `training.threads` replaced by a number, as it is done at the start of a run. `cores`: cores of
+    the machine if the run is not on AWS.
+    """
     count = count_threads(experiment, cores=cores)
     return replace(experiment, training=replace(experiment.training, threads=count))
 
@@ -50,8 +52,8 @@ WORTH_SAYING = 0.01  # of an epoch's dollars
 
 
 def describe_idle_vcpus(experiment: Experiment) -> str:
-    """Return a sentence about vCPUs that are paid for but left idle by `training.threads`, with the dollars they cost, or about threads
-    that share too few vCPUs. Empty if all are used, or if the waste is below WORTH_SAYING.
+    """Return a sentence if `training.threads` leaves vCPUs idle that are paid for, with the dollars they cost, or if there are more threads
+    than vCPUs. Return "" otherwise, or if the waste is below WORTH_SAYING.
     """
     count, whole = count_threads(experiment), count_paid_vcpus(experiment)
     if whole <= count <= ceil(whole):
@@ -74,7 +76,9 @@ def describe_idle_vcpus(experiment: Experiment) -> str:
 
 
 def _epoch_usd(experiment: Experiment, count: int) -> float:
-    """Return the projected dollars of one epoch if each worker has `count` threads: the mean over the epochs before the first decision."""
+    """Return the projected dollars of one epoch if each worker has `count` threads, as the mean over the epochs until the
+    first decision.
+    """
     architecture = architecture_of(experiment)
     sizes = Workload.from_experiment(experiment)
     epochs = calendar(architecture.resolve(experiment), sizes).epoch_of_decision(1)
@@ -87,10 +91,10 @@ def _epoch_usd(experiment: Experiment, count: int) -> float:
 
 
 def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
-    """Check that the local steps of a round fit into `functions.timeout_s`, by the time of computing alone [projected].
+    """Raise ConfigError if one function cannot compute all local steps of a round within `functions.timeout_s`. Only computing time counts,
+    as projected.
 
-    Does nothing for architectures whose workers run in long functions or programs, and if the time of a step is not known. Raises
-    ConfigError if the steps do not fit.
+    Does nothing for architectures whose workers are long functions or programs, or if the time of a step is not known.
     """
     architecture, limit_s = architecture_of(experiment), experiment.functions.timeout_s
     nodes = (node for tree in trees(architecture) for node in walk(tree))
@@ -106,7 +110,7 @@ def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
     days, shares = calendar(experiment, workload), shares_by_epoch(experiment)
 
     def steps_of(round: int) -> list[float]:
-        """Return the seconds of each step of a round, on images of its epoch's size."""
+        """Return the projected seconds of each local step of a round, on images of the size that its epoch uses."""
         places = [days.locate_minibatch(round, minibatch) for minibatch in range(days.minibatches_in(round))]
         works = [(replace(workload, training_share=shares[epoch - 1]), n) for epoch, n in places]
         return [

@@ -27,7 +27,10 @@ RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """A projected run: its seconds, dollars, traffic and steps. `label` is always "projected", because nothing was measured."""
+    """A projected run: its seconds, dollars, traffic and steps. `label` is always "projected", because nothing was measured. `used`,
+    `lines`: usage and the lines of its bill; `paper_method_usd`: dollars as the papers count them; `steps`: usage by name of the step;
+    `epochs_end_s`: time of each epoch's decision.
+    """
 
     experiment: Experiment
     workload: Workload
@@ -78,8 +81,8 @@ class Simulated:
 
     @property
     def epoch_s(self) -> float:
-        """Mean seconds of an epoch after the first decision, because the first epoch starts cold. With a single decision, the mean of the
-        epochs up to it.
+        """Mean seconds of an epoch after the first decision, so that cold starts are left out. If there is only one decision, the mean of
+        the epochs until it.
         """
         ends = self.epochs_end_s
         if not ends:
@@ -97,11 +100,12 @@ def simulate(
     price_list: Prices | None = None,
     architecture: Architecture | None = None,
 ) -> Simulated:
-    """Project the run of `experiment`: every epoch, without early stopping. The same seed gives the same result.
+    """Simulate the run of `experiment`, with all its epochs and without early stopping, and return its time, cost and usage. The same seed
+    gives the same result.
 
-    `calibration`: speeds of AWS. `workload`: sizes, by default the experiment's own. `keep_records`: keep one record
-    per invocation; only for small runs. `price_list`: by default the project's. `architecture`: by default the one that
-    the experiment names. Raises NoProjection if the architecture's steps have no models, or a size is not known.
+    `calibration`: speeds of AWS; `workload`: sizes of model and data, by default the experiment's own; `keep_records`: keep one record per
+    invocation, only for small runs; `price_list`: by default the project's; `architecture`: by default the one that the experiment names.
+    Raises NoProjection if the simulator has no models for the architecture's steps, or if a size is not known.
     """
     architecture = architecture or architecture_of(experiment)
     workload = workload or Workload.from_experiment(experiment)
@@ -157,8 +161,8 @@ def _build_result(world: World, price_list: Prices) -> Simulated:
 
 
 def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds: float) -> float:
-    """Return the dollars of the simulated run by the papers' own formulas, which are linear in an invocation's seconds. `fixed`:
-    infrastructure of the run; `seconds`: duration of the run.
+    """Return the dollars of the simulated run by the papers' own formulas. `fixed`: infrastructure of the run; `seconds`: duration of the
+    run.
     """
     if any(fleet.purpose in BY_THE_HOUR for fleet in fixed.fleets):
         _, usd = paper_method(world.experiment, (), infrastructure=fixed, prices=price_list, duration_s=seconds)
@@ -170,8 +174,8 @@ def _paper_usd(world: World, fixed: Infrastructure, price_list: Prices, seconds:
 
 
 def _list_extrapolations(world: World) -> tuple[str, ...]:
-    """Return one sentence for each size of the simulated run that lies beyond what was measured: memory of the functions, bytes they move,
-    their number at once.
+    """Return one sentence for each size of the simulated run that lies outside the measured range (memory of the functions, bytes they
+    move, their number at once), and the caveats of the measurements. Empty for programs on instances.
     """
     if not world.slots.most:
         return ()  # programs on instances alone
@@ -212,10 +216,10 @@ def _list_problems(world: World) -> list[str]:
 
 
 def _longest_s(world: World, use: StepUse) -> float:
-    """Return the seconds of a step's longest invocation, for the comparison with the timeout.
+    """Return the seconds of a step's longest invocation, to be compared with the timeout.
 
-    If images grow during training, the run is simulated on the mean of its epochs. Its last rounds have full-size images, so the computing
-    of the longest invocation is scaled up to them. Long workers need no scaling: they continue in their next function.
+    If images grow during training, the run is simulated with the mean of its epochs, so the computing time of the longest invocation is
+    scaled up to full-size images. Long workers need no scaling, because they continue in their next function.
     """
     whole, mean = world.workload.at_full_size.training_share, world.workload.training_share
     more = whole / mean - 1 if has_minibatch_map(world.architecture) else 0.0
@@ -223,8 +227,8 @@ def _longest_s(world: World, use: StepUse) -> float:
 
 
 def _memory_problems(world: World) -> list[str]:
-    """Return one problem if the memory of the largest function is too small for three vectors (the model, the gradient, and one on its
-    way), else an empty list.
+    """Return a list with one problem if not even the largest function's memory can hold three vectors (model, gradient, and one in
+    transfer); otherwise an empty list.
     """
     uses = [use for use in world.usage.steps.values() if use.memory_mb]
     least_mb = 3 * world.workload.vector_bytes / 2**20  # model, gradient, and one on its way

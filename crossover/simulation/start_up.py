@@ -15,7 +15,9 @@ BOOT_S = (22.0, 23.0, 24.0)  # until an instance's system runs: least, middle an
 
 @dataclass(frozen=True)
 class StartUpPart:
-    """One part of start-up. `seconds`: the middle; `source`: who says so, ASSUMED if nobody measured it."""
+    """One part of the time between `deploy` and the first step. `what`: its name; `seconds`: the middle estimate, between `least_s` and
+    `most_s`; `source`: who reports it, ASSUMED if nobody measured it.
+    """
 
     what: str
     seconds: float
@@ -25,16 +27,15 @@ class StartUpPart:
 
     @property
     def words(self) -> str:
-        """The part with its band, such as `broker 10 min 00 s (8 min 00 s to 12 min 00 s; reported by others)`."""
+        """The part as text, with its range, such as `broker 10 min 00 s (8 min 00 s to 12 min 00 s; reported by others)`."""
         band = f"{display.seconds(self.least_s)} to {display.seconds(self.most_s)}; {self.source}"
         return f"{self.what} {display.seconds(self.seconds)} ({band})"
 
 
 def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool, gpu: bool) -> list[StartUpPart]:
-    """Return the parts of start-up one after another, with the times of the calibration `cloud`.
-
-    `hosts`: database hosts; `broker`: network and broker, which a project's first experiment creates; `instance`:
-    instances of EC2 for programs, with a GPU if `gpu`.
+    """Return the parts of start-up in their order, with the times of the calibration `cloud`. `hosts`: whether there are database hosts;
+    `broker`: whether network and broker are created, as by a project's first experiment; `instance`: whether programs run on EC2 instances;
+    `gpu`: whether these have a GPU.
     """
     parts = [_assume("stack", cloud.stack_s)]
     if broker:
@@ -52,8 +53,8 @@ def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool,
 
 
 def draw_seconds(parts: Sequence[StartUpPart], count: int) -> list[float]:
-    """Return the seconds of `count` start-ups, always the same, from the middles of equally likely parts of the band. All parts of one
-    start-up are alike: as far between their least, middle and most. Empty if there are no parts.
+    """Return the seconds of `count` simulated start-ups, spread evenly over the range in a fixed random order; the same at every call. All
+    parts of one start-up lie equally far within their ranges. Empty if there are no parts.
     """
     lucks = [(number + 0.5) / count for number in range(count)]
     random.Random("start-ups").shuffle(lucks)
@@ -61,14 +62,16 @@ def draw_seconds(parts: Sequence[StartUpPart], count: int) -> list[float]:
 
 
 def _interpolate(part: StartUpPart, luck: float) -> float:
-    """Return the seconds of a part: the least at a `luck` of 0, the middle at 0.5, the most at 1, and linear between them."""
+    """Return the seconds of a part for a `luck` between 0 and 1: the least at 0, the middle at 0.5, the most at 1, and
+    linear between them.
+    """
     if luck <= 0.5:
         return part.least_s + 2 * luck * (part.seconds - part.least_s)
     return part.seconds + (2 * luck - 1) * (part.most_s - part.seconds)
 
 
 def describe(parts: list[StartUpPart]) -> str:
-    """Return all parts in one line, with the band of their sum."""
+    """Return one line with the sum of all parts and its range, followed by the parts."""
     seconds, least_s, most_s = (sum(getattr(each, name) for each in parts) for name in ("seconds", "least_s", "most_s"))
     whole = f"start-up {display.seconds(seconds)} ({display.seconds(least_s)} to {display.seconds(most_s)})"
     return f"{whole}: {', '.join(each.words for each in parts)}"

@@ -24,8 +24,8 @@ EVENT_BYTES = len(json.dumps(START))  # all that travels as state, whatever a Ma
 
 
 class InvocationStart(NamedTuple):
-    """Start of an invocation. `cold`: whether it is a cold start; `wait_s`: seconds that are not billed; `init_s`: seconds of INIT, which
-    are billed.
+    """The start of an invocation. `cold`: whether it is a cold start; `wait_s`: seconds of waiting that are not billed; `init_s`: seconds
+    of INIT, which are billed.
     """
 
     cold: bool = False
@@ -37,10 +37,10 @@ WARM = InvocationStart()
 
 
 class Walk:
-    """Interpreter that simulates the trees of an architecture's steps in one world. `models`: how each step is simulated, by its name."""
+    """An interpreter that simulates the tree of an architecture's steps in a simulated cloud (`World`)."""
 
     def __init__(self, world: World, models: dict[str, Model]) -> None:
-        """Prepare to simulate trees in `world`. `models`: how each step is simulated, by its name."""
+        """Prepare to simulate trees in `world`. `models`: for each step by its name, the way it is simulated."""
         self._world, self._models = world, models
         self._env, self._calibration = world.env, world.calibration
         self._task_s = self._calibration.task_s + EVENT_BYTES * self._calibration.payload_s_byte
@@ -50,12 +50,12 @@ class Walk:
 
     @cached_property
     def _most_minibatches(self) -> int | None:
-        """Largest number of minibatches in one round of the run; None if it is not known without loading the data set."""
+        """Largest number of minibatches in any round of the run; None if it is not known without loading the data set."""
         return most_minibatches(self._world.experiment)
 
     def run(self, node: Node, place: WhereInRun, *, last: bool = True) -> SimProcess:
-        """Simulate a node of the tree and all nodes below it. `place`: position in the run, which the steps change; `last`: whether the
-        node ends its state machine.
+        """Simulate a node of the tree and all nodes below it, as a simpy process. `place`: position in the run, which the steps change;
+        `last`: whether the node is the last one of its state machine.
         """
         match node:
             case Step():
@@ -76,21 +76,23 @@ class Walk:
                 yield from self.run(body, place, last=True)
 
     def _seconds_until_task(self, place: WhereInRun) -> float:
-        """Return the seconds from the end of the last task to the start of the next one, with the state transitions between them, and reset
-        the seconds that the place owes.
+        """Return the seconds from the end of the last task to the start of the next one, including the delays collected in `place.debt_s`,
+        and reset these.
         """
         factor = place.started or self._world.factors[place.worker].task()
         seconds, place.debt_s, place.started = place.debt_s + factor * self._task_s, 0.0, 0.0
         return seconds
 
     def _run_branch(self, node: Node, place: WhereInRun) -> SimProcess:
-        """Simulate one branch of a Map or Parallel state, and count the state that drops its result."""
+        """Simulate one branch of a Map or Parallel state, and count one more state transition, for the state that drops the branch's
+        result.
+        """
         yield from self.run(node, place, last=False)
         self._world.transitions += 1  # the state that drops the branch's result
 
     def _run_branches(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
-        """Simulate branches side by side until all have ended. Each begins `branch_s` seconds after the one before. `branches`: pairs of a
-        node and its position.
+        """Simulate branches concurrently until all have ended. Each starts `branch_s` seconds after the one before. `branches`: pairs
+        (node, position in the run).
         """
         factor, running = (
             place.started or self._world.factors[place.worker].task(),
@@ -104,7 +106,9 @@ class Walk:
         yield self._env.all_of([self._env.process(branch) for branch in running])
 
     def _run_map(self, node: ForEach, place: WhereInRun) -> SimProcess:
-        """Simulate a Map state: as a group if its body is a script for each minibatch, else with one process per branch."""
+        """Simulate a Map state. Its minibatches are simulated as one group if the body is a step with a script and the account's
+        concurrency cannot limit them; otherwise each branch is a process of its own.
+        """
         self._world.transitions += 2
         count = self._world.workers if node.count == "workers" else place.minibatches
         model = self._models.get(node.body.name) if isinstance(node.body, Step) else None
@@ -118,8 +122,8 @@ class Walk:
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
-        """Simulate a loop until its condition holds. Polling loops are computed, not stepped through. `last`: whether the loop ends its
-        state machine.
+        """Simulate a loop until its condition holds. A loop that only polls is computed at once instead of poll by poll. `last`: whether
+        the loop is the last node of its state machine.
         """
         self._world.transitions += 1
         place.synchronised = place.epoch_finished = place.finished = False
@@ -139,8 +143,8 @@ class Walk:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _run_step(self, step: Step, place: WhereInRun) -> SimProcess:
-        """Simulate one invocation of a step, with its waits for an execution slot and for an environment, then apply the step's changes to
-        `place`.
+        """Simulate one invocation of a step, including the waits for an execution slot and for an environment, then apply the step's
+        changes to `place`.
         """
         world, model = self._world, self._models[step.name]
         world.transitions += 1
@@ -161,19 +165,21 @@ class Walk:
             model.changes(world, place)
 
     def _start_cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
-        """Return the cold start of a step's invocation requested at the time `at`, and take a new environment for it."""
+        """Reserve a new environment for an invocation of `step` requested at the simulated time `at`, and return how its
+        cold start goes.
+        """
         world = self._world
         torch, factor = step.needs_torch(world.experiment), world.factors[place.worker].cold()
         wait_s, init_s = self._calibration.cold_start_parts_s(torch=torch, factor=factor)
         return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s + world.base_s(step))
 
     def _overhead_s(self, step: Step) -> float:
-        """Return the seconds that an invocation of the step takes outside its stages."""
+        """Return the seconds that an invocation of the step takes besides its stages."""
         torch = step.needs_torch(self._world.experiment)
         return self._calibration.torch_step_s if torch else self._calibration.plain_step_s
 
     def _run_script(self, step: Step, script: Script, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation by its script, phase after phase, and add it to the usage."""
+        """Simulate an invocation phase by phase, as its script says, and add it to the run's usage. `started`: how it started."""
         world, env = self._world, self._env
         factors, host = world.factors[place.worker], world.host(place.worker)
         request, compute = (
@@ -201,7 +207,9 @@ class Walk:
         )
 
     def _run_process(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation of a step that waits for other workers, and add it to the usage."""
+        """Simulate an invocation of a step that waits for other workers, by the step's `living` process, and add it to the run's usage.
+        `started`: how it started.
+        """
         world, env = self._world, self._env
         assert model.living is not None
         invocation = SimulatedInvocation(env.now, env.now + world.experiment.functions.timeout_s)
@@ -223,7 +231,9 @@ class Walk:
         )
 
     def _run_group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
-        """Simulate `count` minibatches of one worker side by side, without a process for each, and add them to the usage."""
+        """Simulate the step for `count` minibatches of one worker concurrently, without a simpy process for each, and add the invocations
+        to the run's usage.
+        """
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result
         yield env.timeout(self._seconds_until_task(place))
@@ -273,8 +283,8 @@ class Walk:
         world.slots.give_back(count)
 
     def _poll(self, step: Step, node: Repeat, place: WhereInRun) -> SimProcess:
-        """Simulate a polling loop until its gate opens. The polls are computed afterwards, because nothing but time passes between two of
-        them.
+        """Simulate a loop that polls until its gate opens, and count its polls. They are computed after the gate has opened, because
+        nothing happens between two of them.
         """
         world, env, model = self._world, self._env, self._models[step.name]
         assert model.polls is not None
@@ -320,7 +330,9 @@ class Walk:
         started: InvocationStart,
         times: int = 1,
     ) -> None:
-        """Add one poll to the usage, or `times` equal ones. `began`: start of the first; `wall_s`: seconds of each."""
+        """Add `times` equal polls to the run's usage. `began`: simulated time at which the first started; `wall_s`: seconds of each;
+        `started`: how it started.
+        """
         world = self._world
         stage_s = wall_s - self._overhead_s(step)
         world.usage.add(

@@ -48,12 +48,12 @@ TYPICAL = MODELS["resnet18_cifar"][3, 32, 32]
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Sizes of a run: its model, its minibatches and its images. `samples`: samples in each minibatch of a worker, the same for every
-    worker (those of the largest partition).
+    """Sizes of a run: its model, its minibatches and its images. `samples`: number of samples in each minibatch of a worker; all workers
+    count as the one with the largest partition.
 
-    `training_share`: mean share of `macs` that a training step takes, less than 1 if images are scaled down. `scaled_from`, `times`: for a
-    model of another size, the name of the experiment's own model and the factor on its work. `base_bytes`: bytes of `training.weights`,
-    which each fresh environment and each program reads once.
+    `macs`: multiply-accumulates of the forward pass of one sample; `training_share`: mean share of `macs` that a training step takes, less
+    than 1 if images are scaled down; `base_bytes`: bytes of `training.weights`, which each fresh environment and each program reads once;
+    `scaled_from`, `times`: for a model of another size, the name of the experiment's own model and the factor on its computing time.
     """
 
     model: str
@@ -71,8 +71,8 @@ class Workload:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
-        """Return the workload of an experiment. `parameters`: number of parameters of a model to use instead of the experiment's own.
-        Raises NoProjection if the size of the model or data set is not known, ConfigError if the workers cannot share the data.
+        """Return the workload of an experiment. `parameters`: number of parameters of a model to assume instead of the experiment's own.
+        Raises NoProjection if the size of the model or data set is not known, ConfigError if the data cannot be divided among the workers.
         """
         model, dataset, found = experiment.training.model, experiment.data.dataset, count_split(experiment)
         if found is None:
@@ -95,9 +95,8 @@ class Workload:
         )
 
     def with_parameters(self, parameters: int) -> "Workload":
-        """Return this workload for a model with `parameters` parameters.
-
-        Computing, buffers and stored weights grow in proportion.
+        """Return this workload for a model with `parameters` parameters. Computing time, buffers and stored weights change
+        in proportion.
         """
         if parameters == self.parameters:
             return self
@@ -126,7 +125,7 @@ class Workload:
 
     @property
     def at_full_size(self) -> "Workload":
-        """This workload with images that are not scaled down, as evaluations take them."""
+        """This workload with full-size images in every step, as evaluations use them."""
         return replace(self, training_share=1.0)
 
     @property
@@ -145,12 +144,12 @@ class Workload:
         return len(self.samples)
 
     def batch_bytes(self, samples: int) -> int:
-        """Return the bytes of a stored minibatch of that many samples."""
+        """Return the bytes that a stored minibatch of `samples` samples has."""
         return BATCH_HEADER_BYTES + samples * (SAMPLE_FACTS_BYTES + self.image_bytes)
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of a worker's minibatches and of the validation set, as they are stored."""
+        """Bytes in the object store of one worker's minibatches and of the validation set."""
         return sum(self.batch_bytes(samples) for samples in self.samples) + self.validation_bytes
 
     @property
@@ -167,15 +166,17 @@ class Workload:
 
 
 def _scale_typical_model(parameters: int) -> ModelSize:
-    """Return the size of a model of which only the number of parameters is known, in proportion to TYPICAL."""
+    """Return a size for a model of which only the number of parameters is known: that of the typical model (TYPICAL), scaled
+    in proportion.
+    """
     return ModelSize(
         parameters, 0, MACS_PER_PARAMETER * parameters, TYPICAL.step.scale(parameters / TYPICAL.parameters)
     )
 
 
 def shares_by_epoch(experiment: Experiment) -> list[float]:
-    """Return for each epoch the share of a training step's work that its images take: 1 for images of full size, less if they are scaled
-    down. The size of the data set's images must be known.
+    """Return for each epoch the factor on a training step's work because of the images' size: 1 for full-size images, less if they are
+    scaled down. Images can only be scaled down if the data set is one of DATA.
     """
     training = experiment.training
     if training.image_size.begin is None:
@@ -188,8 +189,8 @@ def shares_by_epoch(experiment: Experiment) -> list[float]:
 
 
 def calendar(experiment: Experiment, workload: Workload) -> Calendar:
-    """Return the calendar of a run: which minibatches, rounds and epochs come when. Raises ConfigError if there are too few minibatches for
-    `exchange.every` or `training.steps`.
+    """Return the calendar of a run, which says which minibatches belong to which round and epoch. Raises ConfigError if there are too few
+    minibatches for `exchange.every` or `training.steps`.
     """
     check_rounds(experiment, workload.minibatches)
     return calendar_of(experiment, {"minibatches": workload.minibatches})

@@ -31,23 +31,23 @@ from crossover.workflow.infrastructure import NETWORK, shared_stacks
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Simulation of an invocation that waits for no other: its phases, one after another, and the tally of its requests."""
+    """Simulation of an invocation that waits for no other one: its phases in order, and its requests (`tally`)."""
 
     phases: tuple[Phase, ...]
     tally: Tally
 
 
 class Phased(Protocol):
-    """Type of a function that returns the script of a step at a position in the run. Equal positions share one script, because thousands of
-    invocations ask for it.
+    """Type of a function that returns the script of a step at a position in the run. It should return the same script for equal positions,
+    because thousands of invocations ask for one.
     """
 
     def __call__(self, world: "World", place: WhereInRun) -> Script: ...
 
 
 class Living(Protocol):
-    """Type of a function that simulates a step which waits for other workers, as a simpy process. The step adds its stages and requests to
-    `invocation`.
+    """Type of a function that simulates, as a simpy process, a step that waits for other workers. The function adds the step's stages and
+    requests to `invocation`.
     """
 
     def __call__(self, world: "World", place: WhereInRun, invocation: "SimulatedInvocation") -> SimProcess: ...
@@ -55,7 +55,9 @@ class Living(Protocol):
 
 @dataclass
 class SimulatedInvocation:
-    """Stages and requests so far of one simulated invocation, or of a program between two decisions."""
+    """The stages and requests so far of one simulated invocation, or of a program between two decisions. `deadline_s`: simulated time of
+    its timeout; `stages`: [seconds, count] by name; `notes`: further fields of its record.
+    """
 
     started_at: float
     deadline_s: float
@@ -64,7 +66,7 @@ class SimulatedInvocation:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def add_seconds(self, stage: str, seconds: float) -> None:
-        """Add seconds to the stage with that name, and count the stage once more."""
+        """Add seconds to the stage with that name, and increase the stage's count by one."""
         known = self.stages.setdefault(stage, [0.0, 0])
         known[0] += seconds
         known[1] += 1
@@ -76,10 +78,10 @@ class SimulatedInvocation:
 
 @dataclass(frozen=True)
 class Model:
-    """The way a step is simulated: by a `script`, or as a process (`living`).
+    """The way in which a step is simulated: by a `script`, or as a simpy process (`living`).
 
-    `changes`: function that applies the step's changes to the event once the step has finished. `polls`: function that returns the gate
-    which the step polls for `patience_s` seconds before it ends and is invoked again.
+    `changes`: function that changes the position in the run as the finished step does; `polls`: function that returns the gate for which
+    the step polls; `patience_s`: seconds for which one invocation polls before it ends and is invoked again.
     """
 
     script: Phased | None = None
@@ -91,8 +93,11 @@ class Model:
 
 @dataclass
 class World:
-    """State of one simulated run, shared by the walk and by the models of the steps: clock, hosts, environments, gates, random factors,
-    usage.
+    """State of one simulated run, shared by the interpreter (`Walk`) and the models of the steps.
+
+    `days`: calendar of the run; `usage`: usage so far; `env`: simulated clock; `epochs_end_s`: time of each epoch's decision;
+    `transitions`: state transitions so far; `state`: state of the architecture's protocol, by keys of its own; `scripts`: scripts made so
+    far.
     """
 
     experiment: Experiment
@@ -136,7 +141,7 @@ class World:
         return self.experiment.workers
 
     def host(self, worker: int) -> Host | None:
-        """Return the database host that a worker uses; None if the architecture has no databases, or if exchanges go through the object
+        """Return the database host of a worker. None if the architecture has no databases, or if vectors are exchanged through the object
         store.
         """
         if not self.hosts or self.through_objects:
@@ -145,7 +150,7 @@ class World:
 
     @property
     def through_objects(self) -> bool:
-        """True if long workers exchange their vectors through S3."""
+        """True if long workers exchange their vectors through S3 instead of a shared database."""
         return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
 
     @property
@@ -154,7 +159,7 @@ class World:
         return max((each.longest_wait_s for each in self._environments.values()), default=0.0)
 
     def environments(self, step: str) -> Environments:
-        """Return the execution environments of the function of the step with that name; create them at the first call."""
+        """Return the execution environments of the function for the step named `step`; create them at the first call."""
         found = self._environments.get(step)
         if found is None:
             found = self._environments[step] = Environments(
@@ -163,8 +168,8 @@ class World:
         return found
 
     def gate(self, *key: Any, needed: int | None = None) -> Gate:
-        """Return the gate with that name and key; create it at the first call. `needed`: arrivals that open it, by
-        default one per worker.
+        """Return the gate identified by `key`; create it at the first call. `needed`: number of arrivals that open it, by default one per
+        worker.
         """
         found = self._gates.get(key)
         if found is None:
@@ -172,7 +177,7 @@ class World:
         return found
 
     def drop_gate(self, *key: Any) -> None:
-        """Delete the gate with that name and key, if it exists, because no worker will ask for it again."""
+        """Delete the gate identified by `key`, if it exists, to free memory once no worker needs it any more."""
         self._gates.pop(key, None)
 
     def memory_mb(self, step: Step) -> int:
@@ -180,23 +185,19 @@ class World:
         return self.experiment.functions.memory_of(step.name, torch=step.needs_torch(self.experiment))
 
     def memory_of(self, step: str) -> int:
-        """Return the memory in MB of the function that runs the step with that name."""
+        """Return the memory in MB of the function for the step named `step`."""
         return self._memories[step]
 
     def objects(self, step: str) -> ServiceClient:
-        """Return the object store with the latency and bandwidth that functions of the step with that name have."""
+        """Return the speed of the object store as functions of the step named `step` see it."""
         return self._client("objects", step)
 
     def tensors(self, step: str) -> ServiceClient:
-        """Return the tensor database (a worker's, or the shared one) with the latency and bandwidth that functions of the step with that
-        name have.
-        """
+        """Return the speed of the tensor database (the worker's own or the shared one) as functions of the step named `step` see it."""
         return self._client("tensors", step)
 
     def _client(self, service: str, step: str) -> ServiceClient:
-        """Return a service with the latency and bandwidth that functions of a step have. `service`: "objects" or "tensors"; `step`: the
-        step's name.
-        """
+        """Return the speed of a service as functions of the step named `step` see it. Cached. `service`: "objects" or "tensors"."""
         found = self._clients.get((service, step))
         if found is None:
             memory_mb = self._memories[step]
@@ -205,8 +206,8 @@ class World:
         return found
 
     def arithmetic_s(self, bytes_: float, step: str) -> float:
-        """Return the seconds of vector arithmetic in a function of the step with that name. `bytes_`: bytes of all vectors that are read
-        and written.
+        """Return the seconds that a function of the step named `step` needs for vector arithmetic. `bytes_`: bytes of all vectors that are
+        read and written.
         """
         return self.calibration.arithmetic_s(bytes_, memory_mb=self._memories[step])
 
@@ -229,19 +230,19 @@ class World:
         return found
 
     def evaluate_s(self, *, memory_mb: int) -> float:
-        """Return the seconds of an evaluation on the validation set in a function with that much memory."""
+        """Return the seconds in which a function with `memory_mb` MB evaluates the model on the whole validation set."""
         whole = self.calibration.function_gradient_s(
             self.experiment, self.workload.at_full_size, self.workload.validation_samples, memory_mb=memory_mb
         )
         return self.calibration.evaluate_share * whole
 
     def end_simulation(self, why: str) -> None:
-        """End the simulation, because AWS would end an invocation whose work no other can continue. `why`: sentence for the result; the
-        first one is kept.
+        """End the simulation early, because AWS would end an invocation whose work no other could continue. `why`: sentence for the result;
+        only that of the first call counts.
         """
         if not self.ended_early.triggered:
             self.ended_early.succeed(why)
 
     def note_epoch_end(self, epoch: int) -> None:
-        """Record the current simulated time as the time of the epoch's decision. A time that is recorded already stays."""
+        """Record the current simulated time as the time of the epoch's decision, unless one is recorded already."""
         self.epochs_end_s.setdefault(epoch, self.env.now)
